@@ -145,7 +145,8 @@ def _wait(process: subprocess.Popen[bytes], timeout_s: float) -> Ended:
             tail.read(0.05)
         code = process.poll()
         if code is None:
-            _end_group(process)
+            for number in (signal.SIGTERM, signal.SIGKILL):  # with everything it started
+                _signal_group(process, number, _TERM_GRACE_S)
         tail.read(0.0)
         return Ended(code, tail.last_line())
 
@@ -181,12 +182,6 @@ class _Tail:
         """Return the last line that is not blank, cleaned."""
         lines = [line.strip() for line in self._kept.splitlines() if line.strip()]
         return text.clean(lines[-1]) if lines else ""
-
-
-def _end_group(process: subprocess.Popen[bytes]) -> None:
-    """End the program and everything it started, politely first."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        _signal_group(process, number, _TERM_GRACE_S)
 
 
 def _signal_group(process: subprocess.Popen[bytes], number: int, wait_s: float) -> None:

@@ -468,14 +468,9 @@ def _cases(
             lives.setdefault(event.alert.opened_at_s, []).append(event)
         for opened_s, events in sorted(lives.items()):
             own = series[result.subject.id]
-            text = _user_label(words.get(result.subject.id, ()), opened_s)
+            near = [(abs(at_s - opened_s), word) for at_s, word in words.get(result.subject.id, ())]
+            text = min(near)[1] if near and min(near)[0] <= _NEAR_S else None
             yield _case(result, events, own, device, text)
-
-
-def _user_label(words: Sequence[tuple[float, str]], opened_s: float) -> str | None:
-    """Return the word on the alert that the daemon opened nearest to this one, if near at all."""
-    near = [(abs(at_s - opened_s), word) for at_s, word in words]
-    return min(near)[1] if near and min(near)[0] <= _NEAR_S else None
 
 
 def _case(

@@ -329,7 +329,9 @@ def analyze(
         Recorded(s.t_s, s.used_bytes, s.breaks, numerics.look_back_s(s.t_s, window_s))
         for s in chosen
     ]
-    instants = _instants(recorded)
+    # There is something new to judge at the ends of ten-second cells that hold data.
+    cells = [np.unique(np.ceil(window.t_s / FAST_S)) for window in recorded]
+    instants = np.unique(np.concatenate(cells)) * FAST_S
     growing: dict[str, dict[str, float]] = {series.subject.device_uid: {} for series in chosen}
     replays = [
         _replay(watcher, series, window, instants, growing[series.subject.device_uid])
@@ -363,12 +365,6 @@ def _play(
             present = [k for k in present if not replays[k].done(position)]
             if passed is not None:
                 passed(position / instants.size)
-
-
-def _instants(recorded: list[Recorded]) -> FloatArray:
-    """Return when there is something new to judge: ends of ten-second cells that hold data."""
-    cells = [np.unique(np.ceil(window.t_s / FAST_S)) for window in recorded]
-    return np.unique(np.concatenate(cells)) * FAST_S
 
 
 def _replay(

@@ -244,12 +244,6 @@ def open_probe(directory: Path) -> int | None:
         return None
 
 
-def close_probe(peephole: int | None) -> None:
-    """Close the descriptor, if there is one."""
-    if peephole is not None:
-        os.close(peephole)
-
-
 def header_damage(peephole: int | None) -> str | None:
     """Return what is wrong with the first bytes of the history's file, or None.
 

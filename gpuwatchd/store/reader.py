@@ -246,7 +246,7 @@ class Reader:
 
     def deliveries(self, alert_key: str) -> list[Delivery]:
         """Return the deliveries of an alert key, oldest first; also those it shared."""
-        return self.ask(records.load_deliveries, *records.about_alert(alert_key))[0]
+        return self.ask(records.load_deliveries, records.ABOUT_ALERT, (alert_key, alert_key))[0]
 
     def decisions(self, alert_key: str | None = None, since_s: float = 0.0) -> list[Decision]:
         """Return what policy decided of an alert key (None: of all) since then, oldest first."""

@@ -380,12 +380,8 @@ DELIVERIES: Final = Table(
     json=decoding.decoder(Message),
     skipped=(msgspec.MsgspecError, TypeError),  # also a text that is none any more
 )
-_ABOUT = "alert_key = ? OR id IN (SELECT delivery FROM told WHERE alert_key = ?)"
-
-
-def about_alert(key: str) -> tuple[str, tuple[str, str]]:
-    """Return the condition (and its values) on deliveries that tell of an alert, among others."""
-    return _ABOUT, (key, key)
+ABOUT_ALERT: Final = "alert_key = ? OR id IN (SELECT delivery FROM told WHERE alert_key = ?)"
+"""Deliveries that tell of an alert, among others: its key, twice."""
 
 
 def save_alert(connection: sqlite3.Connection, alert: Alert) -> int:

@@ -8,6 +8,7 @@ in memory, bounded, and is tried again; :attr:`History.problems` says so in word
 from __future__ import annotations
 
 import logging
+import os
 import sqlite3
 import threading
 import time
@@ -448,8 +449,9 @@ class History:
         if connection is not None:
             with suppress(sqlite3.Error):
                 connection.close()
-        database.close_probe(self._peephole)
-        self._peephole = None
+        if self._peephole is not None:
+            os.close(self._peephole)
+            self._peephole = None
 
     def _replace_damaged(self, now_s: float) -> None:
         """Set a damaged file aside and begin a new one with what is in memory."""

@@ -103,6 +103,8 @@ class Cycle:
         )
         pattern: Pattern = "cyclic" if leak else "sawtooth"
         even = 1.0 / (1.0 + numerics.deviation(pauses) / pause)
+        first = int(view.t_s.searchsorted(float(at[0])))
+        level = view.mean[first:] - slope * view.t_s[first:]
         return Signal(
             detector=self.name,
             pattern=pattern,
@@ -125,7 +127,7 @@ class Cycle:
                 "longest_rise_s": _longest_rise(at, top_at),
                 "last_fall_s": -float(at[-1]),
                 "slope_bytes_per_s": slope,
-                "busy_share": _busy(view, float(at[0]), slope, middle, swing),
+                "busy_share": int(np.count_nonzero(level > middle + 0.5 * swing)) / level.size,
             },
         )
 
@@ -173,10 +175,3 @@ def _longest_rise(at: FloatArray, top_at: FloatArray) -> float:
     if not count:
         return 0.0
     return float((top_at[top_at.searchsorted(at[:count])] - at[:count]).max())
-
-
-def _busy(view: SeriesWindow, begin: float, slope: float, floor: float, swing: float) -> float:
-    """Return the share of the time since ``begin`` spent above the middle of the swing."""
-    first = int(view.t_s.searchsorted(begin))
-    level = view.mean[first:] - slope * view.t_s[first:]
-    return int(np.count_nonzero(level > floor + 0.5 * swing)) / level.size

@@ -11,7 +11,7 @@ from gpuwatchd.core.model import Signal
 
 if TYPE_CHECKING:
     from gpuwatchd.analysis.numerics import SeriesWindow
-    from gpuwatchd.core.model import FloatArray, Series
+    from gpuwatchd.core.model import Series
 
 LEAST_JUMP = 256.0 * numerics.MIB
 SETTLE_S = 120.0
@@ -81,6 +81,7 @@ class Spike:
         at = float(view.t_s[index + width])
         after = self._after(view, index + width, jump)
         kept = min(max((float(view.floor[index + width]) - before) / jump, 0.0), 1.0)
+        large = np.concatenate(([False], rise >= 0.5 * jump))
         return Signal(
             detector=self.name,
             pattern="spike",
@@ -96,7 +97,7 @@ class Spike:
                 "kept": kept,
                 "age_s": abs(at),
                 "median_rise_bytes": numerics.median(rise),
-                "alike": _alike(rise, jump),
+                "alike": float(np.count_nonzero(large[1:] & ~large[:-1])),
             },
         )
 
@@ -108,9 +109,3 @@ class Spike:
         middle = tail.size // 2
         late = float(tail[-1] - tail[middle])
         return GROWING if late > max(0.05 * jump, 3.0 * view.noise_bytes) else SETTLED
-
-
-def _alike(rise: FloatArray, jump: float) -> float:
-    """Return how many separate rises reach half of the largest."""
-    large = np.concatenate(([False], rise >= 0.5 * jump))
-    return float(np.count_nonzero(large[1:] & ~large[:-1]))

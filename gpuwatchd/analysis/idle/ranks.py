@@ -174,7 +174,7 @@ def defunct(held: ProcessMemory) -> tuple[str, ...]:
 def idle(held: ProcessMemory) -> tuple[str, ...]:
     """Return what would free the memory of a process that does nothing."""
     info = held.info
-    if is_notebook(info):
+    if any("ipykernel" in word or "jupyter" in word for word in (info.name, *info.argv[:4])):
         return ("restart the notebook's kernel (or shut it down): results in memory are lost",)
     texts = []
     if held.state in _STOPPED:
@@ -194,11 +194,6 @@ def idle(held: ProcessMemory) -> tuple[str, ...]:
     elif not texts:
         texts.append(f"ask {info.user or 'its owner'}; ending it (SIGTERM first) frees the memory")
     return tuple(texts)
-
-
-def is_notebook(info: ProcessInfo) -> bool:
-    """Return whether a process is a notebook's kernel."""
-    return any("ipykernel" in word or "jupyter" in word for word in (info.name, *info.argv[:4]))
 
 
 ABSENT_LOOKS: Final = 2

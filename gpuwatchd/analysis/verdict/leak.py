@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from gpuwatchd.analysis.numerics import SeriesWindow
     from gpuwatchd.analysis.verdict.growth import Growth, PatternMatch
     from gpuwatchd.core.config import DetectionSection
-    from gpuwatchd.core.model import EtaRange, Finding, Pattern, Series, Severity, Tier
+    from gpuwatchd.core.model import EtaRange, Finding, Series, Severity, Tier
 
 WATCH_CONFIDENCE = 1.0 / (1.0 + math.exp(SHIFT))
 """The watch level, even odds, on the scale of ``confidence``."""
@@ -149,22 +149,17 @@ def _finding(
     found = finding(
         series, view, named.pattern, *reason, confidence=growth.confidence, signals=named.signals
     )
-    texts = _advice(series, view, named.pattern)
-    return msgspec.structs.replace(found, rate_bytes_per_s=named.rate, advice=texts)
-
-
-def _advice(series: Series, view: SeriesWindow, pattern: Pattern) -> tuple[str, ...]:
-    """Return what to check: usual causes, none of them known."""
     total = series.total_bytes or series.limit_bytes
     topic = advice.topic_of(
-        pattern,
+        named.pattern,
         series.framework,
         leaks=True,
         host=series.subject.host,
         unattributed=series.subject.unattributed,
         pool_full=total is not None and float(view.mean[-1]) >= POOL_SHARE * total,
     )
-    return () if topic is None else advice.lines(topic, series.framework, series.role)
+    texts = () if topic is None else advice.lines(topic, series.framework, series.role)
+    return msgspec.structs.replace(found, rate_bytes_per_s=named.rate, advice=texts)
 
 
 def _is_old_enough(
@@ -254,13 +249,6 @@ def _since_begin(
     return begun_s, max(grown, min(before.growth_bytes + rate * passed_s, held))
 
 
-def _keeps(growth: Growth) -> bool:
-    """Say whether nothing worth a word was given back since the growth began."""
-    view = growth.found.view
-    since = view.mean[view.t_s.searchsorted(growth.onset_s) :]
-    return numerics.drawdown(since) <= GIVEN_BACK * _grown(growth)
-
-
 def _severity(
     tier: Tier, eta: EtaRange | None, growth: Growth, settings: DetectionSection
 ) -> Severity:
@@ -316,7 +304,9 @@ def _how(
     """Return how it grows."""
     for_s, grown = units.duration(extent[0]), units.size(extent[1])
     speed = units.rate(named.rate)
-    kept = "nothing released" if _keeps(growth) else ""
+    view = growth.found.view
+    since = view.mean[view.t_s.searchsorted(growth.onset_s) :]
+    kept = "nothing released" if numerics.drawdown(since) <= GIVEN_BACK * _grown(growth) else ""
     if named.pattern == "step" and named.signal is not None:
         facts = named.signal.facts
         text = (

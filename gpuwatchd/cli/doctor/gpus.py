@@ -144,7 +144,11 @@ def explain(around: CheckContext, *, works: bool) -> Iterator[Check]:
     Where NVIDIA's library ``works``, nothing is wrong whatever the files look like.
     """
     root = around.root
-    cards = _cards(root)
+    cards = [
+        card.name
+        for card in sorted((root / "sys/bus/pci/devices").glob("*"))
+        if read_text(card / "vendor") == _NVIDIA and read_text(card / "class").startswith(_DISPLAY)
+    ]
     module, library = _module(root), nvml_library.find(root, around.environ)
     if works:
         if module or library:
@@ -209,15 +213,6 @@ def _no_library(root: Path, module: str) -> Iterator[Check]:
         f"the kernel module {module} is loaded, but {nvml_library.NAME} is missing",
         f"sudo apt install libnvidia-compute-{major} (Debian: libnvidia-ml1), of the same version",
     )
-
-
-def _cards(root: Path) -> list[str]:
-    """Return the PCI addresses of NVIDIA's GPUs."""
-    return [
-        card.name
-        for card in sorted((root / "sys/bus/pci/devices").glob("*"))
-        if read_text(card / "vendor") == _NVIDIA and read_text(card / "class").startswith(_DISPLAY)
-    ]
 
 
 def _module(root: Path) -> str:

@@ -102,7 +102,7 @@ def _changed(wishes: Sequence[str], file: Path | None) -> tuple[str, Config | No
         if full is None:
             raise click.BadParameter(_unknown(key, known), param_hint="--set")
         section, _, leaf = full.partition(".")
-        overrides.setdefault(section, {})[leaf] = _value(value.strip())
+        overrides.setdefault(section, {})[leaf] = config.toml_value(value.strip())
         names.append(f"{full}={value.strip()}")
     return " ".join(names), config.load(file, overrides=overrides).config
 
@@ -115,16 +115,6 @@ def _unknown(key: str, names: Sequence[str]) -> str:
     near = difflib.get_close_matches(key, [*names, *(name.partition(".")[2] for name in names)], 1)
     guess = f"; did you mean {near[0]}?" if near else ""
     return f"no such setting: {key}{guess}"
-
-
-def _value(written: str) -> object:
-    """Return a value as TOML has it; what is no TOML (``15m``) is a text."""
-    import tomllib  # noqa: PLC0415
-
-    try:
-        return tomllib.loads(f"v = {written}")["v"]
-    except (tomllib.TOMLDecodeError, RecursionError):
-        return written
 
 
 def _play(

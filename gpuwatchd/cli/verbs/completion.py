@@ -18,12 +18,6 @@ files), and bash's would lose every key and setting at its ":" or "=".
 """
 
 
-def script_of(shell: str) -> str:
-    """Return the completion script of a shell."""
-    file = resources.files("gpuwatchd.cli") / "completions" / FILES[shell]
-    return file.read_text(encoding="utf-8")
-
-
 PLACES = """\b
 For the running shell only:
   bash  eval "$(gpuwatchctl completion bash)"
@@ -46,7 +40,8 @@ For every shell of yours (packages bring the files themselves):
 @click.argument("shell", type=click.Choice(list(FILES)))
 def command(shell: Literal["bash", "zsh", "fish"]) -> int:
     """Print the completion script of a shell, to be sourced or installed."""
-    script = script_of(shell)
+    file = resources.files("gpuwatchd.cli") / "completions" / FILES[shell]
+    script = file.read_text(encoding="utf-8")
     if options.current().json:
         output.emit_answer(Completion, Script(shell=shell, script=script))
     else:

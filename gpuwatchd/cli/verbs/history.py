@@ -19,7 +19,6 @@ from gpuwatchd.view.text import history_table
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpuwatchd.cli.global_flags import Globals
     from gpuwatchd.view.queries.recorded_answers import Recorded
 
 _FORMATS = ["table", "csv", "ndjson"]
@@ -63,7 +62,11 @@ def command(  # noqa: PLR0917 - one argument per flag
         raise click.UsageError(str(error)) from None
     fit = bucket is None and form == "table" and not flags.json
     if sql:
-        _sql(flags, asked.queries(fit=fit))
+        queries = asked.queries(fit=fit)
+        if flags.json:
+            output.emit_answer(HistoryQueries, queries, source="database")
+        else:
+            click.echo("".join(f"{query};\n" for query in queries), nl=False)
         return 0
     if flags.json:
         output.emit_json(asked.answer().answer)
@@ -80,14 +83,6 @@ def command(  # noqa: PLR0917 - one argument per flag
     else:
         history_table.show(out, recorded, of_processes=of_processes, wide=flags.wide)
     return 0
-
-
-def _sql(flags: Globals, queries: Sequence[str]) -> None:
-    if flags.json:
-        output.emit_answer(HistoryQueries, queries, source="database")
-    else:
-        for query in queries:
-            click.echo(f"{query};")
 
 
 def _stream(form: str, recorded: Sequence[Recorded], *, events: bool, of_processes: bool) -> None:

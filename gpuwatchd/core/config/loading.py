@@ -264,19 +264,20 @@ def _typed(text: str, default: object, kind: Any) -> object:
         listed = get_origin(get_args(kind)[1]) is tuple
         pairs = [part.partition("=") for part in text.split(";") if part.strip()]
         return {
-            name.strip(): _words(value) if listed else _value(value.strip())
+            name.strip(): _words(value) if listed else toml_value(value.strip())
             for name, _, value in pairs
         }
     if isinstance(default, (str, Seconds, Size)):
         return text
-    return _value(text)
+    return toml_value(text)
 
 
 def _words(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
-def _value(text: str) -> object:
+def toml_value(text: str) -> object:
+    """Return a value as TOML has it; what is no TOML (``15m``) is a text."""
     import tomllib  # noqa: PLC0415
 
     try:

@@ -253,9 +253,12 @@ def _try_one(apprise: Any, address: Address, message: Message, timeout_s: float)
         # the job has crashed.
         if getattr(service, "dedup", "") is None:
             service.dedup = message.id if message.others_open else message.thread or message.id
+        # A service without titles has them in its body.
+        most = getattr(service, "body_maxlen", 0)
+        room = most if isinstance(most, int) and most > 0 else _LONGEST_BODY
         if service.notify(
             title=_title(message),
-            body=_body(message, _body_limit(service)),
+            body=_body(message, max(60, min(room, _LONGEST_BODY) - 210)),
             notify_type=_type(apprise, message),
             body_format="text",
             overflow="truncate",
@@ -311,13 +314,6 @@ def _type(apprise: Any, message: Message) -> Any:
 
 def _title(message: Message) -> str:
     return text.for_chat(plain_text.subject(message))
-
-
-def _body_limit(service: Any) -> int:
-    """Return how many characters a body may have; a service without titles has it in there."""
-    most = getattr(service, "body_maxlen", 0)
-    room = most if isinstance(most, int) and most > 0 else _LONGEST_BODY
-    return max(60, min(room, _LONGEST_BODY) - 210)
 
 
 def _body(message: Message, room: int) -> str:

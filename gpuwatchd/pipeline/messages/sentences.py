@@ -170,10 +170,13 @@ def tail(
     if alert.state == "resolved" or notice == "resolved" or alert.kind != "leak":
         over = alert.state == "resolved" or notice == "resolved"
         stopped = alert.ended_code is Ending.STOPPED_GROWING
+        parts = alert.finding.parts
         why = (
             ("no longer grows" if stopped else alert.ended or "it is resolved")
             if over
-            else _first(alert)
+            else text.clean(parts[0].whole).strip()
+            if parts
+            else alert.kind
         )
         return f"{more}: {text.cut(text.clean(why), room - len(more) - 2)}"
     since_s = calm_since_s(alert)
@@ -198,12 +201,6 @@ def _soon(alerts: Sequence[Alert], now_s: float) -> str:
     # Not "first": the body tells of the worst one first, which may be full later.
     soonest = "soonest " if len(alerts) > 1 else ""
     return f", {soonest}{full} {'any moment' if mid_s <= 0.0 else f'in {units.duration(mid_s)}'}"
-
-
-def _first(alert: Alert) -> str:
-    """Return the first part of a reason."""
-    parts = alert.finding.parts
-    return text.clean(parts[0].whole).strip() if parts else alert.kind
 
 
 def is_stale(alert: Alert, now_s: float) -> bool:

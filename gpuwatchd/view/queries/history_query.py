@@ -254,6 +254,7 @@ def _live(
         own_finding = _judge(series_of(subject, track(curve), free, total), settings)
     owned = [row.used_last_bytes for row in used if row.at_s >= end_s - _ALIVE_S]
     told = processes and device.memory_kind == "dedicated" and None not in owned
+    every = -(-len(curve) // _SPARK_POINTS)
     return LiveDevice(
         device=device,
         reading=DeviceReading(
@@ -266,7 +267,7 @@ def _live(
         unattributed_bytes=last - sum(p.used_bytes or 0 for p in processes) if told else None,
         finding=_worst(own_finding, [p.finding for p in processes]),
         processes=tuple(processes) if used else None,
-        recent_bytes=_recent(curve),
+        recent_bytes=tuple(value for _, value in curve[::-1][::every][::-1]),
         samples=len(rows),
     )
 
@@ -341,11 +342,6 @@ def filled(points: Sequence[tuple[float, int]], ticks: Sequence[float]) -> Track
     order = whole_s.argsort(kind="stable")
     values = np.concatenate((known.used_bytes, known.used_bytes[before[more]]))
     return Track(whole_s[order], values[order])
-
-
-def _recent(points: Sequence[tuple[float, int]]) -> tuple[int, ...]:
-    every = -(-len(points) // _SPARK_POINTS)
-    return tuple(value for _, value in points[::-1][::every][::-1])
 
 
 def series_of(

@@ -79,22 +79,17 @@ def steps(case: ExplanationInput, *, hardware_first: bool) -> list[Step]:
     if not info.foreign:
         out += list(_inside(case, info))
     out += advice
+    # As ``feedback`` says it when it is given.
+    alone = case.process.history is None
+    applies = "it holds for this alone" if alone else "it applies to its next runs"
     which = f"{info.key.pid}/host" if case.subject.host else info.key.pid
     out.append(
         Step(
-            f"if this is expected, mark it: {_judged_by(case)}",
+            f"if this is expected, mark it: {applies}",
             f'gpuwatchctl feedback {which} normal --why "..."',
         )
     )
     return out
-
-
-def _judged_by(case: ExplanationInput) -> str:
-    """Return what a word of the user is good for, as ``feedback`` says it when it is given."""
-    live = case.process
-    if live is None or live.history is None:
-        return "it holds for this alone"
-    return "it applies to its next runs"
 
 
 def _calm(case: ExplanationInput) -> Iterator[Step]:

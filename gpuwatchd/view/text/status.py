@@ -85,7 +85,8 @@ def card(
     note = subject_facts.memory_note(item.device)
     if note:
         first.append((note, "dim"))
-    marks = _spark(item, total, room=_columns_left(out, first), ascii_only=out.ascii)
+    taken = sum(width_of(p if isinstance(p, str) else p[0]) + 2 for p in first)
+    marks = _spark(item, total, room=out.width - len(_INDENT) - taken, ascii_only=out.ascii)
     if marks:
         first.append((marks, "cyan"))
     if verbose and reading is not None:
@@ -181,12 +182,6 @@ def share_of(used: int | None, total: int | None) -> str:
     return f"  {units.percent(used / total)}" if used is not None and total else ""
 
 
-def _columns_left(out: Page, parts: Sequence[Part]) -> int:
-    """Return the columns that are left on the first line."""
-    taken = sum(width_of(p if isinstance(p, str) else p[0]) + 2 for p in parts)
-    return out.width - len(_INDENT) - taken
-
-
 def _spark(item: LiveDevice, total: int | None, *, room: int, ascii_only: bool) -> str:
     values = list(item.recent_bytes)
     known = [value for value in values if value is not None]
@@ -272,7 +267,11 @@ def _processes(
         out.flow(blocks.sentence(unknown, "yellow"), first=_INDENT, rest=inner, gap=" ")
     ordered = sorted(rows, key=lambda p: -(p.used_bytes or 0))
     if whole and not verbose:
-        ordered = [p for p in ordered if _is_listed(p) or p in ordered[:_LARGEST]]
+        ordered = [
+            p
+            for p in ordered
+            if is_leak(p.finding) or is_leak(p.host_finding) or p in ordered[:_LARGEST]
+        ]
     subject = item.finding.subject if whole and item.finding is not None else None
     for process in ordered:
         parts = _process(process, in_full=not whole, subject=subject)
@@ -296,11 +295,6 @@ def _beside(process: LiveProcess) -> KnownRuns | None:
     if history is None or process.info.world is None:
         return history
     return msgspec.structs.replace(history, siblings=0)
-
-
-def _is_listed(process: LiveProcess) -> bool:
-    """Say whether a process is shown however little it holds."""
-    return is_leak(process.finding) or is_leak(process.host_finding)
 
 
 def _process(process: LiveProcess, *, in_full: bool, subject: Subject | None) -> list[Part]:
