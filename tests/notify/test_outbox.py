@@ -403,19 +403,6 @@ def test_retries_end_after_two_days_whatever_the_clock_does(created_s: float, ag
     assert all(a is not None or b is None for a, b in pairwise(times))
 
 
-def test_a_message_is_tried_for_two_days() -> None:
-    now_s, attempts, tries = 0.0, 0, 0
-    while True:
-        tries += 1
-        attempts += 1
-        again = retry_at(attempts, 0.0, now_s)
-        if again is None:
-            break
-        now_s = again
-    assert 47 * 3600 < now_s <= 48 * 3600
-    assert 50 <= tries <= 60
-
-
 def test_build_uses_the_configuration() -> None:
     section = config.NotifySection(
         email=config.EmailSection(host="mail.example.org", to=("a@example.org",)),
