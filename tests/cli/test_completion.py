@@ -22,18 +22,17 @@ from tests.cli import world
 from tests.conftest import ROOT, need
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
 STATIC = ROOT / "gpuwatchd" / "cli" / "completions"
 KEY = "leak:GPU-1/4711@1000.0"
 
 
-def _shell(argv: list[str], env: Mapping[str, str] | None = None) -> str:
+def _shell(argv: list[str]) -> str:
     need(shutil.which(argv[0]), f"the shell {argv[0]}")
     path = f"{world.PROGRAM.parent}:{os.environ['PATH']}"
     done = subprocess.run(
-        argv, env={**os.environ, "PATH": path, "TERM": "dumb", **(env or {})},
+        argv, env={**os.environ, "PATH": path, "TERM": "dumb"},
         capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
     assert done.stderr == "", done.stderr

@@ -240,16 +240,16 @@ def test_at_most_two_popups_and_each_says_that_it_is_a_demo() -> None:
 # -- the bookkeeping ----------------------------------------------------------------------------
 
 
-def _subject(pid: int | None, device: str = "gpu0") -> Subject:
+def _subject(pid: int | None) -> Subject:
     key = None if pid is None else ProcessKey(pid=pid, started_at_s=0.0)
-    return Subject(device_uid=device, process=key)
+    return Subject(device_uid="gpu0", process=key)
 
 
-def _planted(pid: int, *, leak: bool, program: str = "GPU 0: a.py") -> Planted:
+def _planted(pid: int, *, leak: bool) -> Planted:
     return Planted(
         subject=_subject(pid),
         title="GPU 0: a of b",
-        program=program,
+        program="GPU 0: a.py",
         leak=leak,
         pattern="gradual" if leak else "stable",
         onset_at_s=0.0 if leak else None,

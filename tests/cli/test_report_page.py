@@ -59,9 +59,6 @@ def test_the_name_decides_the_format(tmp_path: Path, ctl: Ctl) -> None:
     assert json.loads(saved(tmp_path / "x.json"))["verb"] == "report"
     assert saved(tmp_path / "x.txt").startswith("GPU report of")
     assert saved(tmp_path / "x.out", "--format", "html").startswith("<!doctype")
-    assert "name it .html, .json or .txt" in ctl.err(
-        "report --output", str(tmp_path / "x.pdf"), code=2
-    )
     assert main(["report", "--json", "--format", "html"]) == 2
     assert main(["report", "--since", "1h", "--until", "2h"]) == 2
 
@@ -89,8 +86,6 @@ def test_what_cannot_be_written_says_so_and_leaves_the_old_one(
 ) -> None:
     (tmp_path / "folder.html").mkdir()
     assert "is a folder" in ctl.err("report --output", str(tmp_path / "folder.html"))
-    said = ctl.err("report --output", str(tmp_path / "none" / "x.html"))
-    assert "see: gpuwatchctl docs errors#report-not-written" in said
     old = tmp_path / "old.html"
     old.write_text("older")
 

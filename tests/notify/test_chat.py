@@ -76,18 +76,13 @@ class Service:
         self._server.server_close()
 
 
-@pytest.fixture
-def service() -> Iterator[Service]:
+def _served() -> Iterator[Service]:
     found = Service()
     yield found
     found.close()
 
 
-@pytest.fixture
-def second() -> Iterator[Service]:
-    found = Service()
-    yield found
-    found.close()
+service, second = pytest.fixture(_served), pytest.fixture(_served)
 
 
 @pytest.fixture(autouse=True)

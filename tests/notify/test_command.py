@@ -117,19 +117,17 @@ def test_a_child_left_behind_does_not_keep_us_waiting(tmp_path: Path, message: M
     os.kill(int(pid.read_text()), 9)
 
 
-def test_a_flood_on_standard_error_is_bounded(tmp_path: Path, message: Message) -> None:
-    hook = _script(
-        tmp_path / "hook",
-        "head -c 3000000 /dev/zero | tr '\\0' 'x' >&2; echo >&2; echo end >&2; exit 1",
-    )
-    with pytest.raises(NotifyError, match="exited with 1: end"):
-        CommandNotifier([hook]).send(message)
-
-
-def test_a_program_that_closes_everything_is_waited_for(tmp_path: Path, message: Message) -> None:
-    hook = _script(tmp_path / "hook", "exec 2>&- <&-; sleep 0.2; exit 3")
-    with pytest.raises(NotifyError, match="exited with 3"):
-        CommandNotifier([hook]).send(message)
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("head -c 3000000 /dev/zero | tr '\\0' 'x' >&2; echo >&2; echo end >&2; exit 1", "1: end"),
+        ("exec 2>&- <&-; sleep 0.2; exit 3", "3"),
+    ],
+    ids=["a flood", "everything closed"],
+)
+def test_its_end_is_told(tmp_path: Path, message: Message, body: str, said: str) -> None:
+    with pytest.raises(NotifyError, match=f"exited with {said}"):
+        CommandNotifier([_script(tmp_path / "hook", body)]).send(message)
 
 
 def test_what_cannot_be_started_is_permanent(tmp_path: Path, message: Message) -> None:

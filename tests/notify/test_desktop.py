@@ -17,6 +17,7 @@ from gpuwatchd.core.model import Button
 from gpuwatchd.notify.channels.desktop import channel, connection
 from gpuwatchd.notify.channels.desktop.channel import DesktopNotifier
 from gpuwatchd.notify.channels.desktop.connection import REBUILD_AFTER, title
+from tests.test_daemon import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -226,9 +227,7 @@ def test_a_hang_ends_in_time_and_leaves_a_bounded_number_of_threads(
         assert failures[-1].message == "the session bus hangs"
     finally:
         world.hang.set()
-    until = time.monotonic() + 60
-    while threading.active_count() > before and time.monotonic() < until:
-        time.sleep(0.01)
+    wait_for(lambda: threading.active_count() <= before)
     world.hang = None
     assert notifier.send(message)
     notifier.close()

@@ -29,7 +29,7 @@ from gpuwatchd.notify.channels.email.message import compose, message_id
 from tests.notify.conftest import HOSTILE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -100,8 +100,8 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Server:
     return server
 
 
-def _compose(message: Message, to: Sequence[str] = ("a@example.org",)) -> Any:
-    mail = compose(message, sender="gpu@example.org", to=to, host="lab3")
+def _compose(message: Message) -> Any:
+    mail = compose(message, sender="gpu@example.org", to=("a@example.org",), host="lab3")
     return email.message_from_bytes(mail.as_bytes(), policy=email.policy.default)
 
 
@@ -341,52 +341,48 @@ def test_a_question_for_the_login_that_makes_no_sense(
 # ---- answers that never end ----------------------------------------------------------------------
 
 
-def test_a_server_that_dribbles_for_ever_is_left_in_time(message: Message) -> None:
-    over = threading.Event()
+def refused(
+    message: Message, answer: Callable[[socket.socket], None], timeout_s: float, why: str
+) -> None:
+    """Send to a server that answers so, which is no permanent failure."""
 
-    def dribble(listener: socket.socket) -> None:
+    def serve(listener: socket.socket) -> None:
         client, _ = listener.accept()
         with client, contextlib.suppress(OSError):
-            while not over.wait(0.05):
-                client.sendall(b"220-still thinking\r\n")
+            answer(client)
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=dribble, args=(listener,))
+        thread = threading.Thread(target=serve, args=(listener,))
         thread.start()
-        mail = EmailNotifier(
-            host="127.0.0.1", port=listener.getsockname()[1], security="none",
-            sender="gpu@example.org", to=("a@example.org",), timeout=0.3,
-        )  # fmt: skip
-        began = time.monotonic()
-        with pytest.raises(NotifyError, match=r"no answer within 0\.3 s") as caught:
+        mail = notifier(
+            host="127.0.0.1", port=listener.getsockname()[1], security="none", timeout=timeout_s
+        )
+        with pytest.raises(NotifyError, match=why) as caught:
             mail.send(message)
-        over.set()
         thread.join(5)
     assert not caught.value.permanent
+
+
+def test_a_server_that_dribbles_for_ever_is_left_in_time(message: Message) -> None:
+    def dribble(client: socket.socket) -> None:
+        while True:
+            client.sendall(b"220-still thinking\r\n")
+            time.sleep(0.05)
+
+    began = time.monotonic()
+    refused(message, dribble, 0.3, r"no answer within 0\.3 s")
     assert time.monotonic() - began < 3.0
 
 
 def test_a_server_that_pours_for_ever_fills_no_memory(message: Message) -> None:
     poured = 0
 
-    def pour(listener: socket.socket) -> None:
+    def pour(client: socket.socket) -> None:
         nonlocal poured
-        client, _ = listener.accept()
         lines = (b"220-" + b"x" * 500 + b"\r\n") * 100
-        with client, contextlib.suppress(OSError):
-            while poured < 256 << 20:
-                client.sendall(lines)
-                poured += len(lines)
+        while poured < 256 << 20:
+            client.sendall(lines)
+            poured += len(lines)
 
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=pour, args=(listener,))
-        thread.start()
-        mail = EmailNotifier(
-            host="127.0.0.1", port=listener.getsockname()[1], security="none",
-            sender="gpu@example.org", to=("a@example.org",), timeout=20.0,
-        )  # fmt: skip
-        with pytest.raises(NotifyError, match="its answer has no end") as caught:
-            mail.send(message)
-        thread.join(5)
-    assert not caught.value.permanent
+    refused(message, pour, 20.0, "its answer has no end")
     assert channel_module.MOST_BYTES <= poured < 64 << 20

@@ -19,6 +19,7 @@ from gpuwatchd.core.model import Availability, Delivery, Message
 from gpuwatchd.notify import NOTIFIERS, dispatcher
 from gpuwatchd.notify.dispatcher import GIVE_UP_S, GRACE_S, MessageDispatcher, retry_at
 from tests import making
+from tests.test_daemon import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -85,13 +86,6 @@ def collect(
         time.sleep(0.002)
     assert len(got) == n
     return got
-
-
-def wait(condition: Callable[[], bool], within_s: float = 60.0) -> None:
-    until = time.monotonic() + within_s
-    while not condition() and time.monotonic() < until:
-        time.sleep(0.002)
-    assert condition()
 
 
 def threads() -> int:
@@ -172,7 +166,7 @@ def test_the_same_message_is_in_hand_only_once(message: Message, dispatch: Dispa
     for _ in range(5):
         assert message_dispatcher.submit(delivery(message))
     gate.set()
-    wait(lambda: fake.sent != [])
+    wait_for(lambda: fake.sent != [])
     # Until its result has been taken, the store still calls it pending: not sent again.
     assert message_dispatcher.submit(delivery(message))
     collect(message_dispatcher, 1)
@@ -192,7 +186,7 @@ def test_a_stuck_worker_is_replaced_once_and_noticed_when_it_returns(
     before = threads()
 
     message_dispatcher.submit(delivery(message, row=1))
-    wait(lambda: len(fake.answers) == 2)
+    wait_for(lambda: len(fake.answers) == 2)
     clock.now_s += 20 + GRACE_S
     assert message_dispatcher.results() == []
     clock.now_s += 1
@@ -201,7 +195,7 @@ def test_a_stuck_worker_is_replaced_once_and_noticed_when_it_returns(
     assert message_dispatcher.problems == {}
 
     message_dispatcher.submit(delivery(message, row=2))
-    wait(lambda: len(fake.answers) == 1)
+    wait_for(lambda: len(fake.answers) == 1)
     message_dispatcher.submit(delivery(message, row=3))
     clock.now_s += 26
     lost = message_dispatcher.results()
@@ -230,7 +224,7 @@ def test_a_message_that_arrived_late_is_not_sent_again(
     clock = Clock()
     message_dispatcher = dispatch({"fake": fake}, monotonic=clock)
     message_dispatcher.submit(delivery(message))
-    wait(lambda: len(fake.answers) == 1)
+    wait_for(lambda: len(fake.answers) == 1)
     clock.now_s += 60
     (given_up,) = message_dispatcher.results()
     gate.set()
@@ -249,7 +243,7 @@ def test_a_full_queue_is_refused_and_can_be_tried_again(
     fake = Fake(gate, "arrived")
     message_dispatcher = dispatch({"fake": fake}, queue_size=2)
     message_dispatcher.submit(delivery(message, row=0))
-    wait(lambda: len(fake.answers) == 1)
+    wait_for(lambda: len(fake.answers) == 1)
     assert [message_dispatcher.submit(delivery(message, row=row)) for row in (1, 2, 3)] == [
         True,
         True,
@@ -268,7 +262,7 @@ def test_close_does_not_wait_for_what_hangs(message: Message, dispatch: Dispatch
     message_dispatcher.submit(delivery(message, "fake"))
     for row in (1, 2, 3):
         message_dispatcher.submit(delivery(message, "hung", row=row))
-    wait(lambda: fake.sent != [] and len(hung.answers) == 1)
+    wait_for(lambda: fake.sent != [] and len(hung.answers) == 1)
     began = time.monotonic()
     unfinished = message_dispatcher.close(timeout_s=0.3)
     assert message_dispatcher.close() == []
@@ -278,7 +272,7 @@ def test_close_does_not_wait_for_what_hangs(message: Message, dispatch: Dispatch
     assert not message_dispatcher.submit(delivery(message, "fake", row=9))
     assert (fake.closed, idle.closed, hung.closed) == (1, 1, 0)
     gate.set()
-    wait(lambda: threads() == 0)
+    wait_for(lambda: threads() == 0)
 
 
 def test_a_channel_that_hangs_while_it_lets_go_holds_up_nobody(
@@ -304,7 +298,7 @@ def test_what_a_closed_courier_leaves_the_next_one_sends(
     old, new = (dispatch({"fake": fake}) for _ in range(2))
     for row in (1, 2, 3):
         old.submit(delivery(message, row=row))
-    wait(lambda: len(fake.answers) == 1)
+    wait_for(lambda: len(fake.answers) == 1)
     threading.Timer(0.1, gate.set).start()
     left = old.close(timeout_s=5)
     assert [one.row for one in left] == [2, 3]
@@ -321,7 +315,7 @@ def test_a_channel_with_a_longer_timeout_is_given_it(message: Message, dispatch:
     clock = Clock()
     message_dispatcher = dispatch({"fake": fake}, deadline_s=20, monotonic=clock)
     message_dispatcher.submit(delivery(message))
-    wait(lambda: fake.begun == 1)
+    wait_for(lambda: fake.begun == 1)
     clock.now_s += 104
     assert message_dispatcher.results() == []
     clock.now_s += 2
@@ -339,7 +333,7 @@ def test_what_waits_for_company_is_left_to_the_next_courier(
     message_dispatcher = dispatch({"hung": hung, "fake": fake}, clock=Clock(1000.0 + 8 * 3600))
     message_dispatcher.submit(delivery(message, "hung", row=1))
     message_dispatcher.submit(delivery(message, "fake", row=2))
-    wait(lambda: not message_dispatcher._lanes["fake"]._queue)
+    wait_for(lambda: not message_dispatcher._lanes["fake"]._queue)
     left = message_dispatcher.close(timeout_s=0.0)
     assert {one.row for one in left} == {1, 2}
     assert fake.sent == []
@@ -407,19 +401,6 @@ def test_retries_end_after_two_days_whatever_the_clock_does(created_s: float, ag
             assert 29.9 <= at_s - now_s <= 3600.1
             assert at_s <= max(created_s, now_s if ago_s < 0 else created_s) + GIVE_UP_S + 1
     assert all(a is not None or b is None for a, b in pairwise(times))
-
-
-def test_a_message_is_tried_for_two_days() -> None:
-    now_s, attempts, tries = 0.0, 0, 0
-    while True:
-        tries += 1
-        attempts += 1
-        again = retry_at(attempts, 0.0, now_s)
-        if again is None:
-            break
-        now_s = again
-    assert 47 * 3600 < now_s <= 48 * 3600
-    assert 50 <= tries <= 60
 
 
 def test_build_uses_the_configuration() -> None:

@@ -99,11 +99,11 @@ def build(suite: str, out: Path, **more: str) -> Path:
 
 
 @contextmanager
-def signer(url: str = "file:/srv/repo") -> Iterator[Callable[..., Path]]:
+def signer() -> Iterator[Callable[..., Path]]:
     """Offer ``sign(out, *packages)``, which makes or enlarges a repository with one new key."""
     # The agent's socket lies in there, and a socket's path may have no more than 107 characters.
     with tempfile.TemporaryDirectory(prefix="gpg-", dir="/tmp") as home:
-        env = surroundings(GNUPGHOME=home, URL=url)
+        env = surroundings(GNUPGHOME=home, URL="file:/srv/repo")
         words = ["--batch", "--quiet", "--passphrase", "", "--quick-generate-key"]
 
         def sign(out: Path, *packages: Path) -> Path:
@@ -117,7 +117,7 @@ def signer(url: str = "file:/srv/repo") -> Iterator[Callable[..., Path]]:
             subprocess.run(["gpgconf", "--kill", "gpg-agent"], env=env, check=False)
 
 
-def repository(out: Path, *packages: Path, url: str = "file:/srv/repo") -> Path:
+def repository(out: Path, *packages: Path) -> Path:
     """Make a repository at ``out``, signed by a key of its own; return ``out``."""
-    with signer(url) as sign:
+    with signer() as sign:
         return sign(out, *packages)

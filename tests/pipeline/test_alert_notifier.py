@@ -21,6 +21,7 @@ from gpuwatchd.store.reader import Reader
 from gpuwatchd.store.writer import History
 from tests.making import CARD, GIB, KEY, LEAKER, MIB, alert, present, sample
 from tests.pipeline.play import QUIET, Postbox, Script, leaking, run
+from tests.store.world import Time
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,27 +36,13 @@ OTHER = ProcessInfo(key=ProcessKey(pid=4712, started_at_s=1_001.0), name="python
 STEP = 5.0
 
 
-class Clocks:
-    """Both clocks of the people, as far on as the source's."""
-
-    def __init__(self) -> None:
-        self.s = 0.0
-        self.base_s = BASE_S
-
-    def wall(self) -> float:
-        return self.base_s + self.s
-
-    def mono(self) -> float:
-        return 1000.0 + self.s
-
-
 class Case:
     """A pipeline on a history that survives it."""
 
     def __init__(self, directory: Path, config: Config | None = None) -> None:
         self.directory = directory
         self.config = config or Config()
-        self.clocks = Clocks()
+        self.time = Time(BASE_S)
         self.count = 0
         self.ends_at: int | None = None
         self.both = False
@@ -65,12 +52,12 @@ class Case:
     def begin(self) -> None:
         """Begin with what the history has."""
         self.history = History.open(
-            self.directory, StoreSection(min_free_mib=0), boot_id="boot", clock=self.clocks.wall,
-            monotonic=self.clocks.mono,
+            self.directory, StoreSection(min_free_mib=0), boot_id="boot", clock=self.time.clock,
+            monotonic=self.time.monotonic,
         )  # fmt: skip
         self.pipeline = Pipeline(
             config=self.config, sources=[Script(lambda _: self.sample())], history=self.history,
-            message_dispatcher=self.post, wall=self.clocks.wall, mono=self.clocks.mono,
+            message_dispatcher=self.post, wall=self.time.clock, mono=self.time.monotonic,
         )  # fmt: skip
         self.pipeline.resume()
 
@@ -84,14 +71,14 @@ class Case:
             one = sample(at_s, [*uses, (QUIET, 100 * MIB)])
         if self.ends_at is not None and tick >= self.ends_at:
             one = sample(at_s, [(QUIET, 100 * MIB)])
-        return _at(one, self.clocks.wall())
+        return _at(one, self.time.now_s)
 
     def run(self, ticks: int) -> list[Tick]:
         out = []
         for _ in range(ticks):
             out += run(self.pipeline, 1)
             self.count += 1
-            self.clocks.s += STEP
+            self.time.pass_s(STEP)
         return out
 
     def end(self, ticks: int) -> None:
@@ -174,10 +161,10 @@ def test_a_restart_repeats_nothing_and_forgets_nothing(tmp_path: Path) -> None:
 
 def test_of_the_limit_per_hour_only_what_is_of_this_hour_counts(tmp_path: Path) -> None:
     case = Case(tmp_path, Config(policy=PolicySection(max_per_hour=1)))
-    case.clocks.base_s += 365 * 86_400.0  # a clock that was a year ahead
+    case.time.now_s += 365 * 86_400.0  # a clock that was a year ahead
     case.run(190)
     assert case.told == ["firing"]
-    case.clocks.base_s -= 365 * 86_400.0
+    case.time.now_s -= 365 * 86_400.0
     case.die()
     case.run(5)
     case.end(5)
@@ -198,7 +185,7 @@ def test_a_digest_counts_for_the_limit_per_hour(tmp_path: Path) -> None:
 def test_a_silence_that_somebody_sets_is_heard_and_ends(tmp_path: Path) -> None:
     case = Case(tmp_path)
     case.run(10)
-    now_s = case.clocks.wall()
+    now_s = case.time.now_s
     one = Silence(
         matcher=Matcher(user="alice"), from_at_s=now_s, until_at_s=now_s + 1200.0, who="alice",
         even_critical=True,

@@ -23,11 +23,13 @@ from gpuwatchd.pipeline.tick import Pipeline
 from gpuwatchd.store import live
 from tests.children import Child
 from tests.endpoints.serve import Page, serving
+from tests.host.world import Clock
 from tests.making import GIB, present, sample
 from tests.pipeline.play import Script
+from tests.test_daemon import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.endpoints.serve import Site
@@ -39,26 +41,9 @@ METRICS = (
 TWO = b'{"models":[{"name":"a"},{"name":"b"}]}'
 
 
-class Clock:
-    """A monotonic clock that a test moves."""
-
-    def __init__(self) -> None:
-        self.now_s = 100.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
 def config(*urls: str, **changes: object) -> Config:
     section = EndpointsSection(urls=urls, every=Seconds(15), timeout=Seconds(2))
     return Config(endpoints=msgspec.structs.replace(section, **changes))
-
-
-def until(what: Callable[[], object], seconds: float = 60.0) -> None:
-    end_s = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < end_s, "waited in vain"
-        time.sleep(0.01)
 
 
 def stepped(one: Serving, *who: ProcessInfo, answers: int = 1) -> None:
@@ -69,7 +54,7 @@ def stepped(one: Serving, *who: ProcessInfo, answers: int = 1) -> None:
         one.step(who)
         return sum(len(one.recent(reading.url)) for reading in one.readings) >= had + answers
 
-    until(enough)
+    wait_for(enough)
 
 
 @contextmanager
@@ -345,7 +330,7 @@ def test_the_answers_reach_the_live_state(tmp_path: Path) -> None:
             pipeline.tick()
             return bool(pipeline.serving.readings)
 
-        until(seen)
+        wait_for(seen)
         state = live.read(runtime)
         pipeline.close()
         assert state is not None

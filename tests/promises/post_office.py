@@ -177,11 +177,3 @@ class Office:
 
 
 NewOffice = Callable[..., Office]
-
-
-def wait_for(condition: Any, within_s: float = 60.0) -> None:
-    """Wait for something that a thread does."""
-    until_s = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < until_s, "waited in vain"
-        time.sleep(0.002)

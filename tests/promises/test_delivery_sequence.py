@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.promises.post_office import DOWN, Channel, Office, wait_for
+from tests.promises.post_office import DOWN, Channel, Office
+from tests.test_daemon import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

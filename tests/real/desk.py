@@ -15,7 +15,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpuwatchd.store import checked_connection, live, tables
+from gpuwatchd.store import live, tables
+from gpuwatchd.store.reader import Reader
 from tests.children import Child
 from tests.conftest import ROOT, ran
 from tests.fakenvml import FakeNvml
@@ -250,10 +251,8 @@ class Jobs:
 
     def actions(self) -> list[tables.Action]:
         """Return what the history has of things that were done to processes."""
-        with contextlib.closing(
-            checked_connection.connect(checked_connection.find(self.folder / "state"), "mode=ro")
-        ) as connection:
-            return tables.load_actions(connection)
+        with Reader.open(self.folder / "state") as reader:
+            return reader.ask(tables.load_actions)
 
     def ctl(self, *words: str) -> Any:
         """Ask the command line, as JSON."""

@@ -30,14 +30,13 @@ def run(
     seeds: Sequence[int],
     *,
     workers: int = 1,
-    rivals: bool = False,
     processes: bool = False,
 ) -> list[Outcome]:
     """Replay all items."""
     tasks = [
         measure.Task(
             group="report", corpus="tests.scenarios.worlds", family=family, seed=seed,
-            rivals=rivals, processes=processes,
+            rivals=False, processes=processes,
         )
         for family in families
         for seed in seeds

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
 
+from gpuwatchd.store import database
 from tests.store.world import Time, opened
 
 if TYPE_CHECKING:
@@ -18,6 +21,14 @@ if TYPE_CHECKING:
 @pytest.fixture
 def time() -> Time:
     return Time()
+
+
+@pytest.fixture
+def file() -> Iterator[sqlite3.Connection]:
+    """Return an empty history in memory."""
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        database.migrate(connection)
+        yield connection
 
 
 @pytest.fixture

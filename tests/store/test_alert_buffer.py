@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import closing
 from typing import TYPE_CHECKING
 
 import msgspec
-import pytest
 
 from gpuwatchd.core.codes import Hold
 from gpuwatchd.core.model import Decision
-from gpuwatchd.store import database, tables
+from gpuwatchd.store import tables
 from gpuwatchd.store.reader import Reader
 from gpuwatchd.store.write_buffers import AlertBuffer
 from gpuwatchd.store.writer import Notice
@@ -19,8 +16,10 @@ from tests.making import alert
 from tests.store.world import T0, Time, delivery, opened, rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    import sqlite3
     from pathlib import Path
+
+    import pytest
 
     from gpuwatchd.core.model import Alert, Delivery
     from gpuwatchd.store.writer import History
@@ -175,13 +174,6 @@ def test_what_is_old_is_forgotten(tmp_path: Path) -> None:
 
 
 # ---- alerts in memory: the file is older than they are, whenever it is read again ----------------
-
-
-@pytest.fixture
-def file() -> Iterator[sqlite3.Connection]:
-    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
-        database.migrate(connection)
-        yield connection
 
 
 def no_subject(_: Alert) -> None:

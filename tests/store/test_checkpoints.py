@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.core.errors import StoreError
 from gpuwatchd.core.model import ProcessKey
-from gpuwatchd.store import checked_connection, retention, tables
+from gpuwatchd.store import retention, tables
 from gpuwatchd.store.checked_connection import transaction
 from gpuwatchd.store.reader import Reader
 from gpuwatchd.store.tables import Action, Checkpoint
@@ -43,11 +42,7 @@ def test_what_is_said_is_read_by_everybody(tmp_path: Path, history: History) -> 
         assert reader.checkpoints() == found
 
 
-def test_it_can_be_said_while_the_daemon_is_stopped_but_not_without_a_history(
-    tmp_path: Path,
-) -> None:
-    with pytest.raises(StoreError):
-        transaction(tmp_path, tables.write_checkpoint, saved(T0))
+def test_it_can_be_said_while_the_daemon_is_stopped(tmp_path: Path) -> None:
     opened(tmp_path, Time(T0)).close()
     assert transaction(tmp_path, tables.write_checkpoint, saved(T0)).row is not None
 
@@ -164,10 +159,8 @@ def test_rows_are_kept_in_order(tmp_path: Path) -> None:
     )
     for one in (asked, done):
         transaction(tmp_path, tables.write_action, one)
-    with closing(
-        checked_connection.connect(checked_connection.find(tmp_path), "mode=ro")
-    ) as connection:
-        kept = tables.load_actions(connection)
+    with Reader.open(tmp_path) as reader:
+        kept = reader.ask(tables.load_actions)
     assert [(one.phase, one.result, one.who, one.at_s) for one in kept] == [
         ("asked", "", "alice", T0),
         ("done", "asked", "alice", T0 + 1),
@@ -176,10 +169,8 @@ def test_rows_are_kept_in_order(tmp_path: Path) -> None:
 
 def test_the_process_is_the_one_that_was_seen(tmp_path: Path) -> None:
     opened(tmp_path).close()
-    with closing(
-        checked_connection.connect(checked_connection.find(tmp_path), "mode=rw")
-    ) as connection:
-        connection.execute(
+    with closing(sqlite3.connect(tmp_path / "history.db", isolation_level=None)) as it:
+        it.execute(
             "INSERT INTO process(boot_id, pid, started_ts_ms, started_at_s, name, framework_sure,"
             " first_ts_ms, last_ts_ms) VALUES('b', ?, ?, ?, 'python', 0, 0, 0)",
             (KEY.pid, int((KEY.started_at_s or 0) * 1000), KEY.started_at_s),
@@ -189,17 +180,6 @@ def test_the_process_is_the_one_that_was_seen(tmp_path: Path) -> None:
         tables.write_action,
         Action(at_s=T0, verb="checkpoint", process=KEY, phase="asked"),
     )
-    with closing(
-        checked_connection.connect(checked_connection.find(tmp_path), "mode=ro")
-    ) as connection:
-        (kept,) = tables.load_actions(connection)
+    with Reader.open(tmp_path) as reader:
+        (kept,) = reader.ask(tables.load_actions)
     assert kept.process == KEY
-
-
-def test_without_a_history_nothing_is_kept(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="no history"):
-        transaction(
-            tmp_path,
-            tables.write_action,
-            Action(at_s=T0, verb="checkpoint", process=None, phase="asked"),
-        )

@@ -159,44 +159,38 @@ def test_a_reader_raises_what_it_documents_whichever_byte_is_damaged(
     assert damaged > 60
 
 
+def harmed(directory: Path, content: bytes) -> list[object]:
+    """Return what goes wrong where this is read and then written to."""
+    put(directory, content)
+    wrong: list[object] = [*refused(directory)]
+    put(directory, content)
+    clock = Time(END_S)
+    history = opened(directory, clock, flush=1e9)
+    damage.use(history, clock)
+    if not is_sound(history, directory):
+        wrong.append(history.problems)
+    history.close()
+    return wrong
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(4))
 def test_a_zeroed_page_ends_in_a_new_file_or_harms_nothing(
     tmp_path: Path, whole: bytes, part: int
 ) -> None:
-    wrong: list[object] = []
     for page in range(part, len(whole) // PAGE, 4):
         content = whole[: page * PAGE] + bytes(PAGE) + whole[(page + 1) * PAGE :]
-        put(tmp_path, content)
-        wrong += refused(tmp_path)
-        put(tmp_path, content)
-        clock = Time(END_S)
-        history = opened(tmp_path, clock, flush=1e9)
-        damage.use(history, clock)
-        if not is_sound(history, tmp_path):
-            wrong.append((page, history.problems))
-        history.close()
-    assert wrong == []
+        assert harmed(tmp_path, content) == [], page
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(4))
 def test_whatever_is_damaged_nothing_raises(tmp_path: Path, whole: bytes, part: int) -> None:
-    wrong: list[object] = []
     for seed in range(part, 200, 4):
         pick = random.Random(seed)
         held = [spot for spot in pick.choices(range(len(whole)), k=60) if whole[spot]]
         content = changed(whole, held[: pick.randint(1, 20)], pick.randint(1, 255))
-        put(tmp_path, content)
-        wrong += [(seed, one) for one in refused(tmp_path)]
-        put(tmp_path, content)
-        clock = Time(END_S)
-        history = opened(tmp_path, clock, flush=1e9)
-        damage.use(history, clock)
-        if not is_sound(history, tmp_path):
-            wrong.append((seed, history.problems))
-        history.close()
-    assert wrong == []
+        assert harmed(tmp_path, content) == [], seed
 
 
 # ---- the programs themselves

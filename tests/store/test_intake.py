@@ -19,10 +19,8 @@ def _other(number: int) -> tuple[ProcessUse, ProcessInfo]:
     return ProcessUse(key=key, used_bytes=number), ProcessInfo(key=key, name=f"p{number}")
 
 
-def test_processes_that_come_and_go_are_forgotten() -> None:
+def test_processes_that_come_and_go_are_forgotten(file: sqlite3.Connection) -> None:
     intake = SampleBuffer()
-    connection = sqlite3.connect(":memory:", isolation_level=None)
-    database.migrate(connection)
     for number in range(5000):
         taken = sample(T0 + 5 * number)
         use, info = _other(number)
@@ -31,12 +29,11 @@ def test_processes_that_come_and_go_are_forgotten() -> None:
         intake.note(taken, CARDS, {info.key: info})
         if number % 12 == 11:
             if number < 2500:  # the disk fails in the second half
-                intake.write(connection)
+                intake.write(file)
                 intake.written()
             intake.forget_gone()
             assert sum(len(card.tracks) for card in intake._cards.values()) <= 2
     assert len(intake) <= 2 * 2600
-    connection.close()
 
 
 def test_a_new_minute_is_a_new_row_even_without_a_change() -> None:
@@ -78,26 +75,25 @@ def _seen(connection: sqlite3.Connection) -> list[tuple[int, float]]:
     ]
 
 
-def test_the_very_same_list_costs_nothing_and_the_last_sight_is_still_known() -> None:
+def test_the_very_same_list_costs_nothing_and_the_last_sight_is_still_known(
+    file: sqlite3.Connection,
+) -> None:
     intake = SampleBuffer()
-    connection = sqlite3.connect(":memory:", isolation_level=None)
-    database.migrate(connection)
     for second, rows in ((0, 2), (5, 2), (55, 2), (60, 4), (65, 4)):
         intake.note(_same_list_at(second), CARDS, KNOWN)
         assert len(intake._process_rows) == rows
-    intake.write(connection)
+    intake.write(file)
     intake.written()
-    assert _seen(connection) == [(100, 65.0), (101, 65.0)]
+    assert _seen(file) == [(100, 65.0), (101, 65.0)]
     # What is known already is only touched; one that has gone keeps its last sight.
     for second in (70, 75):
         intake.note(_same_list_at(second), CARDS, KNOWN)
     intake.note(sample(T0 + 80, uses=(5,)), CARDS, KNOWN)
-    intake.write(connection)
+    intake.write(file)
     intake.written()
     intake.forget_gone()
-    assert _seen(connection) == [(100, 80.0), (101, 75.0)]
-    assert connection.execute("SELECT count(*) FROM process_raw").fetchone() == (4,)
-    connection.close()
+    assert _seen(file) == [(100, 80.0), (101, 75.0)]
+    assert file.execute("SELECT count(*) FROM process_raw").fetchone() == (4,)
 
 
 def test_who_was_written_to_another_file_is_written_again() -> None:
@@ -117,17 +113,14 @@ def test_who_was_written_to_another_file_is_written_again() -> None:
         connection.close()
 
 
-def test_a_row_that_has_gone_meanwhile_is_written_again() -> None:
+def test_a_row_that_has_gone_meanwhile_is_written_again(file: sqlite3.Connection) -> None:
     intake = SampleBuffer()
-    connection = sqlite3.connect(":memory:", isolation_level=None)
-    database.migrate(connection)
     intake.note(_same_list_at(0), CARDS, KNOWN)
-    intake.write(connection)
+    intake.write(file)
     intake.written()
-    connection.execute("DELETE FROM process WHERE pid = 101")
+    file.execute("DELETE FROM process WHERE pid = 101")
     intake.note(_same_list_at(60), CARDS, KNOWN)
-    intake.write(connection)
-    assert [pid for pid, _ in _seen(connection)] == [100, 101]
-    found = connection.execute("SELECT count(*) FROM process_raw WHERE ts_ms > ?", (T0 * 1000,))
+    intake.write(file)
+    assert [pid for pid, _ in _seen(file)] == [100, 101]
+    found = file.execute("SELECT count(*) FROM process_raw WHERE ts_ms > ?", (T0 * 1000,))
     assert found.fetchone() == (2,)
-    connection.close()

@@ -7,7 +7,6 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 import msgspec
-import pytest
 
 from gpuwatchd.core.model import Subject
 from gpuwatchd.store import schema
@@ -58,36 +57,6 @@ def older(directory: Path, version: int) -> None:
                 "INSERT INTO feedback(alert_key, opened_ts_ms, gpu_uuid, unattributed, title, word,"
                 " given_ts_ms) VALUES('leak:x', 9500000, 'GPU-0', 1, 't', 'normal', 9600000)"
             )
-
-
-@pytest.mark.parametrize("version", [1, 2, 3])
-def test_a_file_of_an_earlier_version(tmp_path: Path, version: int) -> None:
-    older(tmp_path, version)
-    history = opened(tmp_path, Time(T0 + 10))
-    assert history.problems == ()
-    assert [a.key for a in history.open_alerts()] == ["leak:x"]
-    assert list(history.recent_series(0)) == [
-        (Subject(device_uid="GPU-0"), [(T0, 1000), (T0 + 5, 1001)])
-    ]
-    assert history.shelf.idle_levels() == {}
-    history.record(sample(T0 + 10, 900), CARDS, {}, {"GPU-0": -5})
-    history.close()
-    assert rows(tmp_path, "PRAGMA user_version") == [(schema.VERSION,)]
-    assert rows(tmp_path, "SELECT used_bytes, unattributed_bytes FROM gpu_raw ORDER BY ts_ms") == [
-        (1000, None),
-        (1001, None),
-        (900, -5),
-    ]
-    with Reader.open(tmp_path) as reader:
-        assert [w.subject for w in reader.user_labels()] == (
-            [Subject(device_uid="GPU-0", unattributed=True)] if version > 1 else []
-        )
-        assert [row.used_last_bytes for row in reader.device_rows("GPU-0", T0, T0 + 60)] == [
-            1000,
-            1001,
-            900,
-        ]
-    assert (tmp_path / f"history.db.bak-v{version}").exists()
 
 
 def test_what_nobody_owns_comes_back_after_a_restart_but_not_where_memory_is_shared(

@@ -161,17 +161,15 @@ def test_no_history(tmp_path: Path) -> None:
     assert caught.value.hint
 
 
-def test_an_empty_file(tmp_path: Path) -> None:
-    (tmp_path / "history.db").touch()
-    with pytest.raises(StoreDamaged, match="empty"):
+@pytest.mark.parametrize(
+    ("content", "why", "hint"),
+    [(b"", "empty", ""), (b"a letter to grandmother\n" * 100, "not a database", ".recover")],
+)
+def test_something_else(tmp_path: Path, content: bytes, why: str, hint: str) -> None:
+    (tmp_path / "history.db").write_bytes(content)
+    with pytest.raises(StoreDamaged, match=why) as caught:
         Reader.open(tmp_path)
-
-
-def test_something_else(tmp_path: Path) -> None:
-    (tmp_path / "history.db").write_bytes(b"a letter to grandmother\n" * 100)
-    with pytest.raises(StoreDamaged, match="not a database") as caught:
-        Reader.open(tmp_path)
-    assert ".recover" in caught.value.hint
+    assert hint in caught.value.hint
 
 
 def test_a_database_of_somebody_else(tmp_path: Path) -> None:

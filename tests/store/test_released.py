@@ -7,9 +7,12 @@ import sqlite3
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
+from gpuwatchd.core.model import Subject
 from gpuwatchd.store import schema
+from gpuwatchd.store.reader import Reader
 from tests.store import released
 from tests.store.test_migration import older
 from tests.store.world import CARDS, T0, Time, opened, rows, sample
@@ -53,7 +56,6 @@ def test_a_new_history_has_the_names_that_were_released(tmp_path: Path) -> None:
     then = released.load(schema.VERSION, tmp_path / "then")
     opened(tmp_path / "now", Time(T0)).close()
     assert tables(tmp_path / "now" / schema.FILE_NAME) == tables(then)
-    assert columns(tmp_path / "now" / schema.FILE_NAME) == columns(then)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -62,15 +64,23 @@ def test_it_is_opened_and_goes_on(tmp_path: Path, version: int) -> None:
     history = opened(tmp_path, Time(T0 + 10))
     assert history.problems == ()
     assert [alert.key for alert in history.open_alerts()] == ["leak:x"]
-    history.record(sample(T0 + 10, 900), CARDS, {})
+    card = Subject(device_uid="GPU-0")
+    assert list(history.recent_series(0)) == [(card, [(T0, 1000), (T0 + 5, 1001)])]
+    assert history.shelf.idle_levels() == {}
+    history.record(sample(T0 + 10, 900), CARDS, {}, {"GPU-0": -5})
     history.close()
     assert rows(tmp_path, "PRAGMA user_version") == [(schema.VERSION,)]
-    assert rows(tmp_path, "SELECT used_bytes FROM gpu_raw ORDER BY ts_ms") == [
-        (1000,),
-        (1001,),
-        (900,),
+    assert rows(tmp_path, "SELECT used_bytes, unattributed_bytes FROM gpu_raw ORDER BY ts_ms") == [
+        (1000, None),
+        (1001, None),
+        (900, -5),
     ]
+    with Reader.open(tmp_path) as reader:
+        whole = msgspec.structs.replace(card, unattributed=True)
+        assert [w.subject for w in reader.user_labels()] == ([whole] if version > 1 else [])
     assert rows(tmp_path, "PRAGMA integrity_check") == [("ok",)]
+    backup = tmp_path / f"history.db.bak-v{version}"
+    assert backup.exists() == (version < schema.VERSION)
 
 
 @pytest.mark.parametrize("version", VERSIONS)

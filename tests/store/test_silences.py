@@ -7,9 +7,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 import msgspec
-import pytest
 
-from gpuwatchd.core.errors import StoreError
 from gpuwatchd.core.model import Matcher, Silence
 from gpuwatchd.store import tables
 from gpuwatchd.store.checked_connection import transaction
@@ -72,13 +70,6 @@ def test_clearing_ends_only_what_stands(tmp_path: Path) -> None:
     with Reader.open(tmp_path) as reader:
         assert reader.silences() == []
         assert reader.silences(all_of_them=True)[0].cleared_at_s == T0 + 5
-
-
-def test_without_a_history_it_says_so(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="no history"):
-        transaction(tmp_path, tables.write_silence, silence())
-    with pytest.raises(StoreError):
-        transaction(tmp_path, tables.end_silences, (1,), T0)
 
 
 def test_a_row_that_nobody_understands_is_left_out(tmp_path: Path) -> None:

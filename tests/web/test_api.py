@@ -167,10 +167,8 @@ def test_feedback_is_given_and_taken_back(served: Served) -> None:
 @pytest.mark.parametrize(
     ("path", "status"),
     [
-        ("status?nothing=1", 400), ("status?pid=x", 400), ("status?pid=-1", 400),
-        ("history?since=2h&since=3h", 400), ("alerts?all=perhaps", 400), ("cost?by=moon", 400),
-        ("history?since=never", 400), ("history?since=1h&until=2h", 400),
-        ("status?gpu=9", 404), ("status?pid=9", 404), ("alerts/none", 404),
+        ("status?pid=-1", 400), ("history?since=2h&since=3h", 400), ("cost?by=moon", 400),
+        ("history?since=never", 400), ("history?since=1h&until=2h", 400), ("status?pid=9", 404),
         ("explain?target=--help", 404), ("status?gpu=--debug", 404), ("alerts/--help", 404),
         ("history?since=2001-01-01&until=2001-01-02", 404), ("status/", 404), ("", 404),
     ],

@@ -145,9 +145,8 @@ def test_without_the_extra_it_says_how_to_get_it(
 
 @pytest.mark.parametrize(
     ("words", "code"),
-    [(["--listen", "0.0.0.0:0"], 1), (["--listen", "nowhere"], 1), (["--port", "99999"], 2),
-     (["--listen", "unix:/x", "--port", "1"], 2), (["--listen", "unix:x"], 1)],
-)  # fmt: skip
+    [(["--listen", "unix:/x", "--port", "1"], 2), (["--listen", "unix:x"], 1)],
+)
 def test_what_cannot_be_listened_at(
     capsys: pytest.CaptureFixture[str], words: Sequence[str], code: int
 ) -> None:

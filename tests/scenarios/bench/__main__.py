@@ -66,7 +66,7 @@ def tasks_of(options: argparse.Namespace, words: dict[str, str], code: str) -> l
         tasks += sets.folds(families, seeds, weights)
     if "seeds" in wanted:
         tasks += sets.fresh(families, max(1, (3 * seeds) // 5))
-    if "blind" in wanted and options.blind and not options.tuning and sets.there(options.corpus):
+    if "blind" in wanted and options.blind and not options.tuning:
         days = QUICK_DAYS if options.quick else BLIND_DAYS
         tasks += sets.blind(options.corpus, seeds, days)
     return [

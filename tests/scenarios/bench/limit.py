@@ -8,7 +8,6 @@ of sequential detection (Lorden 1971; Poisson arrivals for the quantum), good en
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,19 +26,8 @@ _CELL_S = 10.0
 _LEAST_POINTS = 12
 
 
-@dataclass(frozen=True, kw_only=True)
-class Limit:
-    """T* and what it comes from."""
-
-    t_star_s: float
-    quantum_bytes: float
-    noise_bytes: float
-    correlation_s: float
-    period_s: float
-
-
-def limit(series: Series, truth: Truth) -> Limit | None:
-    """Return T* of a leak from its true rate and from what surrounds it in the record.
+def limit(series: Series, truth: Truth) -> float | None:
+    """Return T* of a leak, in seconds, from its true rate and from what surrounds it in the record.
 
     The rate and the onset are those that were planted. Quantum, noise and period are measured on
     the record around the planted course: the size-weighted median rise of what is retained, the
@@ -66,10 +54,7 @@ def limit(series: Series, truth: Truth) -> Limit | None:
         whole = 6.0 * LOG_DECISIONS * noise**2 * 2.0 * correlation / rate**2
         swings.append(whole ** (1.0 / 3.0))
     # Swings may be told as a season or as noise: the explanation that is over sooner counts.
-    return Limit(
-        t_star_s=max(LEAST_S, EVENTS * quantum / rate, min(swings, default=0.0)),
-        quantum_bytes=quantum, noise_bytes=noise, correlation_s=correlation, period_s=period,
-    )  # fmt: skip
+    return max(LEAST_S, EVENTS * quantum / rate, min(swings, default=0.0))
 
 
 def _cells(t: FloatArray, x: FloatArray, cell_s: float) -> tuple[FloatArray, FloatArray]:

@@ -80,7 +80,6 @@ def run(task: Task) -> Outcome:
     with weighing(task.weights):
         life = replay(item.series)
         courses = replay_processes(item) if task.processes and _several(item) else None
-    allowed = limit(item.series, truth)
     return Outcome(
         group=task.group,
         family=task.family,
@@ -91,7 +90,7 @@ def run(task: Task) -> Outcome:
         length_s=item.length_s,
         onset_s=float(truth.onset_s or 0.0),
         oom_s=_float(truth.oom_s),
-        t_star_s=_float(allowed.t_star_s) if allowed is not None else None,
+        t_star_s=_float(limit(item.series, truth)),
         watch_s=life.watch_s,
         alert_s=life.alert_s,
         watches=life.watches,

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from tests.scenarios import worlds
+from tests.scenarios import train, worlds
 from tests.scenarios.bench.measure import Task, corpus_of
 from tests.scenarios.bench.runner import Bar, Kept
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from tests.scenarios.bench.measure import Corpus
 
 LAB = "tests.scenarios.worlds"
 BLIND = "tests.scenarios.blind"
-TRAIN = "tests.scenarios.train"
 DAY_S = 86400.0
 FRESH_SEEDS = 500
 """First seed of the items of known families that nobody has drawn before."""
@@ -81,21 +77,14 @@ Weights = dict[str, dict[str, float] | None]
 
 
 def fold_weights(families: Iterable[str], path: Path, code: str) -> tuple[Weights, str]:
-    """Return for each family the weights fitted without it, and how that was done, in words.
-
-    Without the trainer every family is judged with the shipped weights, and the words say so.
-    """
+    """Return for each family the weights fitted without it, and how that was done, in words."""
     names = list(families)
-    if importlib.util.find_spec(TRAIN) is None:
-        return dict.fromkeys(names), "the shipped weights: there is no trainer here"
     kept = Kept(path, dict[str, float])
     missing = [family for family in names if f"{code}/{family}" not in kept.found]
     if missing:
-        train: Any = importlib.import_module(TRAIN)
-        fold: Callable[[str], dict[str, float]] = train.fold
         bar = Bar(len(missing), "fitting")
         for family in missing:
-            fitted = {name: float(weight) for name, weight in fold(family).items()}
+            fitted = {name: float(weight) for name, weight in train.fold(family).items()}
             kept.add(f"{code}/{family}", fitted)
             bar.step()
     out: Weights = {family: kept.found[f"{code}/{family}"] for family in names}
@@ -105,11 +94,3 @@ def fold_weights(families: Iterable[str], path: Path, code: str) -> tuple[Weight
 def chosen(*, tuning: bool) -> list[str]:
     """Return the families of the laboratory, or those that may be looked at at any time."""
     return [one for one in worlds.FAMILIES if one in worlds.TUNING or not tuning]
-
-
-def there(module: str) -> bool:
-    """Say whether a module is part of this copy."""
-    if importlib.util.find_spec(module) is None:
-        print(f"{module} is not here: skipped", file=sys.stderr)
-        return False
-    return True
