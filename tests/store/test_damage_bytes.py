@@ -378,13 +378,9 @@ def test_a_roll_up_that_nobody_understands_is_made_again(tmp_path: Path, whole: 
     history = recorded(tmp_path)
     assert history.problems == ()
     assert rows(tmp_path, query)[: len(before) // 2] == before[: len(before) // 2]
-    assert history.shelf.read(lambda it: tables.whole(it, "gpu_1m.until") > time_of(before))
+    last = max(at_s for _, at_s, _, _ in before)
+    assert history.shelf.read(lambda it: tables.whole(it, "gpu_1m.until") > last)
     history.close()
-
-
-def time_of(minutes: list[tuple[int, ...]]) -> int:
-    """Return when the last of some minutes begins."""
-    return max(at_s for _, at_s, _, _ in minutes)
 
 
 def test_a_file_that_is_blamed_is_closed(tmp_path: Path, whole: bytes) -> None:

@@ -41,7 +41,10 @@ def recording(path: Path, label: str) -> dict[str, Any]:
         log = read_log(path)
         results = analyze(log, Config())
     except GpuwatchdError as error:
-        return row | _nothing(str(error))
+        return row | {
+            "subjects": 0, "hours": 0.0, "watched": 0, "alerted": 0, "called": str(error),
+            "rivals": {}, "error": str(error),
+        }  # fmt: skip
     called = Counter(result.finding.pattern for result in results if result.finding is not None)
     return row | {
         "subjects": len(results),
@@ -52,13 +55,6 @@ def recording(path: Path, label: str) -> dict[str, Any]:
         "rivals": _rivals(log),
         "error": None,
     }
-
-
-def _nothing(why: str) -> dict[str, Any]:
-    return {
-        "subjects": 0, "hours": 0.0, "watched": 0, "alerted": 0, "called": why, "rivals": {},
-        "error": why,
-    }  # fmt: skip
 
 
 def _rivals(log: LogFile) -> dict[str, int]:

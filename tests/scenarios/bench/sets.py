@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from tests.scenarios.bench.measure import Corpus
 
 LAB = "tests.scenarios.worlds"
 BLIND = "tests.scenarios.blind"
@@ -60,17 +59,12 @@ def blind(corpus: str, seeds: int, days: float) -> list[Task]:
     ]
     watched, seed = 0.0, 0
     while known.BENIGN and (watched < days * DAY_S or seed < seeds):
-        watched += _days(known, seed)
+        watched += sum(known.build(family, seed).length_s for family in known.BENIGN)
         tasks += [
             Task(group="blind", corpus=corpus, family=family, seed=seed) for family in known.BENIGN
         ]
         seed += 1
     return tasks
-
-
-def _days(known: Corpus, seed: int) -> float:
-    """Return how long the harmless items of one seed last together, seconds."""
-    return sum(known.build(family, seed).length_s for family in known.BENIGN)
 
 
 Weights = dict[str, dict[str, float] | None]
