@@ -1,7 +1,14 @@
-"""A machine whose daemon is killed and started again: real pipeline and history, injected clock."""
+"""A machine whose daemon is killed and started again: real pipeline and history, injected clock.
+
+``python -m tests.pipeline.restarts`` prints how early fast leaks are mailed;
+``--first-seed 200 --draws 40`` does so for other draws of segments at random times.
+"""
 
 from __future__ import annotations
 
+from argparse import ArgumentParser
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,7 +24,6 @@ from tests.store.world import T0, Time, settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from pathlib import Path
 
     from gpuwatchd.core.model import Alert
     from gpuwatchd.pipeline.track import Track
@@ -210,3 +216,46 @@ class Machine:
     def fired(self) -> bool:
         """Whether any alert has fired."""
         return self.first("firing") is not None
+
+
+def used_share(
+    minutes: float, curve: Callable[[float], float], kills_s: tuple[float, ...] = ()
+) -> float | None:
+    """Return which share of its time a leak has used up when its mail is handed over, or None."""
+    with TemporaryDirectory() as folder:
+        machine = Machine(Path(folder), curve, kills_s=kills_s)
+        machine.live(60.0 * minutes)
+        machine.kill()
+    return None if machine.mailed_s is None else machine.mailed_s / (60.0 * minutes)
+
+
+def main() -> None:
+    """Print which share of its time each leak has used up when its mail is handed over."""
+    parser = ArgumentParser(prog="python -m tests.pipeline.restarts")
+    parser.add_argument("--first-seed", type=int, default=1)
+    parser.add_argument("--draws", type=int, default=10)
+    options = parser.parse_args()
+    kills: dict[str, tuple[float, ...]] = {
+        "never": (),
+        "at 60, 120, 170 s": (60.0, 120.0, 170.0),
+        "every 40 s": tuple(range(40, 301, 40)),
+    }
+    for minutes in (10, 12, 15, 17, 20, 30):
+        even = leak(minutes, 24)
+        shares = [(name, used_share(minutes, even, at_s)) for name, at_s in kills.items()]
+        row = "; ".join(f"{name} {'-' if used is None else f'{used:.2f}'}" for name, used in shares)
+        print(f"full in {minutes} min, even growth, killed: {row}", flush=True)
+    seeds = range(options.first_seed, options.first_seed + options.draws)
+    for minutes in (10, 12, 20, 30):
+        draws = [used_share(minutes, leak(minutes, 24, segments=True, seed=s)) for s in seeds]
+        used = sorted(1.0 if share is None else share for share in draws)
+        print(
+            f"full in {minutes} min, segments, seeds {seeds[0]} to {seeds[-1]}: median "
+            f"{np.median(used):.2f}, largest {used[-1]:.2f}, "
+            f"{sum(share >= 0.5 for share in used)} of {len(used)} at .5 or later",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
