@@ -69,12 +69,14 @@ class DeviceThreads:
     def run(self, jobs: Mapping[str, Callable[[], Any]], deadline_s: float) -> dict[str, Any]:
         """Return lane -> answer of the lanes that answered in time; a later answer is dropped.
 
-        No lane may be busy. One that has been worked on for longer than ``deadline_s`` is left
-        behind: with n lanes the call returns within this and n times the patience.
+        A lane that is busy is not entered: its last call has not returned. One that has been
+        worked on for longer than ``deadline_s`` is left behind: with n lanes the call returns
+        within this and n times the patience.
         """
-        if not jobs:
+        free = {lane: work for lane, work in jobs.items() if lane not in self.busy}
+        if not free:
             return {}
-        turn = ReadRound(jobs)
+        turn = ReadRound(free)
         self._send(turn)
         patience_s = min(PATIENCE_S, deadline_s / (2 * turn.total))
         until_s = time.monotonic() + deadline_s

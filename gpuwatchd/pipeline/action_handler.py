@@ -254,8 +254,10 @@ class ActionHandler:
             return
         log.info("pressed button=%s alert=%s", name, message.alert_key)
         alert = alerts.get(message.alert_key)
-        if alert is not None and not _same(alert, message):
-            alert = None
+        if alert is not None:
+            first = messages.message_id(alert, "firing", 1)
+            if first not in {message.id, message.thread}:
+                alert = None  # The notice was about an earlier life of it.
         if name == "show":
             self._show(alert, message)
         elif alert is None:
@@ -388,12 +390,6 @@ class ActionHandler:
             saved=saved,
         )
         self._shelf.write_now(tables.write_action, row)
-
-
-def _same(alert: Alert, message: Message) -> bool:
-    """Say whether a notice was about this life of the alert, not about an earlier one."""
-    first = messages.message_id(alert, "firing", 1)
-    return first in {message.id, message.thread}
 
 
 def _user() -> str:

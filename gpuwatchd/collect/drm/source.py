@@ -164,8 +164,7 @@ class DrmSource:
             for turn, (uid, card) in enumerate(awake.items())
         }
         jobs[_OPEN_FILES] = partial(self._processes.holders, mono_s, cards)
-        free = {lane: work for lane, work in jobs.items() if lane not in self._lanes.busy}
-        return self._lanes.run(free, DEADLINE_S)
+        return self._lanes.run(jobs, DEADLINE_S)
 
     def _name(self, readings: list[DeviceReading]) -> tuple[ProcessInfo, ...]:
         """Say who the processes are where nobody else can: in a container."""

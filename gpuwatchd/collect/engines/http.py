@@ -40,7 +40,16 @@ def get(url: str, path: str, *, timeout_s: float, limit_bytes: int = LIMIT_BYTES
     scheme, host, port = _parts(url)
     try:
         with _connected(scheme, host, port, deadline_s) as connection:
-            connection.sendall(_request(host, port, path))
+            place = f"[{host}]" if ":" in host else host
+            lines = (
+                f"GET {path} HTTP/1.1",
+                f"Host: {place}:{port}",
+                "User-Agent: gpuwatchd",
+                "Accept: application/json, text/plain;version=0.0.4, */*;q=0.1",
+                "Accept-Encoding: identity",
+                "Connection: close",
+            )
+            connection.sendall("\r\n".join((*lines, "", "")).encode("ascii", "replace"))
             raw = _received(connection, deadline_s, limit_bytes)
     except TimeoutError:
         raise EndpointError(f"no answer within {timeout_s:g} s") from None
@@ -92,19 +101,6 @@ def _connected(scheme: str, host: str, port: int, deadline_s: float) -> socket.s
             connection.close()
             failed = error
     raise failed
-
-
-def _request(host: str, port: int, path: str) -> bytes:
-    place = f"[{host}]" if ":" in host else host
-    lines = (
-        f"GET {path} HTTP/1.1",
-        f"Host: {place}:{port}",
-        "User-Agent: gpuwatchd",
-        "Accept: application/json, text/plain;version=0.0.4, */*;q=0.1",
-        "Accept-Encoding: identity",
-        "Connection: close",
-    )
-    return "\r\n".join((*lines, "", "")).encode("ascii", "replace")
 
 
 def _left(deadline_s: float) -> float:

@@ -41,7 +41,7 @@ from gpuwatchd.core.model import Availability, Device
 from gpuwatchd.core.text import clean
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from gpuwatchd.collect.device_threads import DeviceThreads
@@ -121,7 +121,7 @@ class Scanner:
                     owners[place] = uid
         # A card that is known keeps its lane: nobody asks it anything while it hangs.
         lanes = {place: owners.get(place, f"place {place}") for place in places}
-        answers = self._ask(
+        answers = self._lanes.run(
             {lane: partial(self._place, place, known.keys()) for place, lane in lanes.items()},
             deadline_s,
         )
@@ -142,7 +142,7 @@ class Scanner:
                 blocked.append((place, code))
         missing = known.keys() - devices.keys() - skipped
         find = self._api.nvmlDeviceGetHandleByUUID
-        again = self._ask({uid: partial(find, uid) for uid in missing}, deadline_s)
+        again = self._lanes.run({uid: partial(find, uid) for uid in missing}, deadline_s)
         return ScanResult(
             tuple(devices.values()),
             tuple(blocked),
@@ -151,10 +151,6 @@ class Scanner:
             tuple(late),
             gone,
         )
-
-    def _ask(self, jobs: Mapping[str, Callable[[], Any]], deadline_s: float) -> dict[str, Any]:
-        free = {lane: work for lane, work in jobs.items() if lane not in self._lanes.busy}
-        return self._lanes.run(free, deadline_s)
 
     def _place(self, place: int | str, names: AbstractSet[str]) -> FoundDevice:
         if isinstance(place, int):

@@ -207,12 +207,7 @@ class NvmlSource:
         faults: list[Fault],
     ) -> tuple[dict[str, list[Card]], int]:
         """Ask every lane once; return the cards that have a handle again, and NVML's code."""
-        # A lane that is busy is not entered: its last call has not returned.
-        jobs = {
-            lane: partial(self._read_lane, cards, mono_s)
-            for lane, cards in lanes.items()
-            if lane not in self._lanes.busy
-        }
+        jobs = {lane: partial(self._read_lane, cards, mono_s) for lane, cards in lanes.items()}
         answers = self._lanes.run(jobs, deadline_s)
         back: dict[str, list[Card]] = {}
         gone = 0

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.charts.chart_model import AlertStep
     from gpuwatchd.core.design import Kind
-    from gpuwatchd.core.model import Alert, Device, Event, Finding, ProcessInfo, ProcessKey
+    from gpuwatchd.core.model import Alert, Device, Event, Finding, ProcessInfo
     from gpuwatchd.store.live import LiveDevice, LiveProcess
     from gpuwatchd.store.reader import Reader
     from gpuwatchd.store.tables import ActionEvent
@@ -127,13 +127,21 @@ def of_process(
 
 def past_process(history: Reader, device: Device, info: ProcessInfo, asked: Asked) -> Picture:
     """Return the picture of a process that has ended, or is not on the device now."""
+    # What others held is known only of an alert: what it was judged by, else the card.
+    judged = [
+        alert.finding.limit_bytes
+        for alert in history.alerts(asked.begin_s)
+        if alert.subject == Subject(device_uid=device.uid, process=info.key)
+        and alert.finding.limit_bytes is not None
+    ]
+    total = device.memory_total_bytes
     about = _Subject(
         id=Subject(device_uid=device.uid, process=info.key),
         title=_process_title(device, info),
         kind="unknown",
         verdict="has ended",
         finding=None,
-        limit_bytes=_limit_before(history, device, info.key, asked.begin_s),
+        limit_bytes=judged[-1] if judged else None if total is None else float(total),
         now_s=max(state_location.now_s(), asked.end_s),
     )
     return _of_process(history, device, info, about, asked)
@@ -300,21 +308,6 @@ def _limit(
     if total is None and reading is not None:
         total = reading.total_bytes
     return None if total is None else float(total)
-
-
-def _limit_before(history: Reader, device: Device, key: ProcessKey, begin_s: float) -> float | None:
-    """Return where a process ran out that has ended: what its alert was judged by, else the card.
-
-    What others held is known only of an alert.
-    """
-    judged = [
-        alert.finding.limit_bytes
-        for alert in history.alerts(begin_s)
-        if alert.subject == Subject(device_uid=device.uid, process=key)
-        and alert.finding.limit_bytes is not None
-    ]
-    total = device.memory_total_bytes
-    return judged[-1] if judged else None if total is None else float(total)
 
 
 # What happened, as marks of a picture: in the words of ``history --events`` and ``alerts``.
