@@ -30,7 +30,9 @@ def sentence(picture: Picture) -> str:
     >>> sentence(empty).startswith("GPU 0: no verdict yet. No data from ")
     True
     """
-    texts = [f"{_stop(f'{picture.title}: {picture.verdict}')} {_history_text(picture)}"]
+    first = f"{picture.title}: {picture.verdict}"
+    stop = "" if first.endswith((".", "?", "!")) else "."
+    texts = [f"{first}{stop} {_history_text(picture)}"]
     if picture.limit_bytes is not None and not picture.empty:
         texts.append(f"The limit is {units.size(picture.limit_bytes)}.")
     if picture.forecast is not None:
@@ -40,10 +42,6 @@ def sentence(picture: Picture) -> str:
     if picture.marks:
         texts.append(_count(len(picture.marks), "mark") + ".")
     return " ".join(part for part in texts if part)
-
-
-def _stop(text: str) -> str:
-    return text if text.endswith((".", "?", "!")) else f"{text}."
 
 
 def _count(number: int, word: str) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 
 from gpuwatchd.alerts import FAST_S
 from gpuwatchd.analysis import verdict
-from gpuwatchd.core.model import EtaRange, Pattern, Subject, Value
+from gpuwatchd.core.model import EtaRange, Finding, Subject, Value
 from gpuwatchd.pipeline import replay
 from gpuwatchd.pipeline.track import of_device, of_process
 from gpuwatchd.pipeline.track_evaluation import Watcher
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.collect.logs.log_types import LogFile, LogSeries
     from gpuwatchd.core.config import Config, DetectionSection
-    from gpuwatchd.core.model import Device, Finding, FloatArray, Series
+    from gpuwatchd.core.model import Device, FloatArray, Series
     from gpuwatchd.pipeline.replay import Event, SubjectResult
     from gpuwatchd.store.reader import Reader
 
@@ -234,16 +234,12 @@ class BacktestCase(Value, frozen=True, kw_only=True):
 
     subject: Subject
     title: str
-    pattern: Pattern
-    reason: str
+    finding: Finding
+    """As it was told."""
     watch_at_s: float | None
     alert_at_s: float | None
     """None for a watch that never became an alert."""
     over_at_s: float | None
-    rate_bytes_per_s: float | None
-    confidence: float
-    eta: EtaRange | None
-    """As it was told."""
     fate: LaterOutcome
     word: str | None = None
     """What the user said of it: "normal" or "leak"."""
@@ -496,14 +492,10 @@ def _case(
     return BacktestCase(
         subject=result.subject,
         title=str(title),
-        pattern=finding.pattern,
-        reason=finding.reason,
+        finding=finding,
         watch_at_s=first.alert.watch_at_s,
         alert_at_s=None if told is None else told.at_s,
         over_at_s=over,
-        rate_bytes_per_s=finding.rate_bytes_per_s,
-        confidence=finding.confidence,
-        eta=finding.eta,
         fate=lived,
         word=word,
         band_held=None

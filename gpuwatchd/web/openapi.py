@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from gpuwatchd.view.answers.base import Answer, Answered
-    from gpuwatchd.view.query import Query
 
 # Which address of the API asks which question, and with which parameters: one table.
 
@@ -120,10 +119,6 @@ TAG = Parameter(
 )
 
 
-def _alerts(query: Query, *, every: bool = False, **more: Any) -> Answered:
-    return live_answers.alerts(query, only_open=not every, **more)
-
-
 ENDPOINTS: Final = (
     Endpoint(
         "/status", "status", "Every GPU now: used, growth, time left, who; open alerts; health.",
@@ -134,7 +129,8 @@ ENDPOINTS: Final = (
         "the history.", live_answers.predict, (GPU, _PID, _USER),
     ),
     Endpoint(
-        "/alerts", "alerts", "Open alerts, or all since an instant; the newest first.", _alerts,
+        "/alerts", "alerts", "Open alerts, or all since an instant; the newest first.",
+        live_answers.alerts,
         (
             _ALL._replace(about="Also the resolved ones."),
             _SINCE,

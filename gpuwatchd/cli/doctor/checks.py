@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from gpuwatchd.core import text
+from gpuwatchd.view.answers.base import fill
 from gpuwatchd.view.answers.program import CheckShape
 from gpuwatchd.view.queries import current_state
 
@@ -111,14 +111,8 @@ def failed(fault: str, words: str, hint: str = "", *, name: str = "") -> Check:
 
 
 def _check(fault: str, name: str, level: Level, words: str, hint: str) -> Check:
-    return Check(
-        name=name,
-        level=level,
-        text=text.clean(words, limit=1024),
-        hint=text.clean(hint, limit=1024),
-        id=fault,
-        page=f"{PAGE}#{fault}" if fault else "",
-    )
+    page = f"{PAGE}#{fault}" if fault else ""
+    return fill(Check, (), name=name, level=level, text=words, hint=hint, id=fault, page=page)
 
 
 def named(checks: Iterable[Check], name: str) -> Iterator[Check]:

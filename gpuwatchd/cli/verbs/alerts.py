@@ -41,7 +41,7 @@ def command(
         return 0
     flags = options.current()
     if flags.json:
-        answered = live_answers.alerts(flags, only_open=only_open, since_s=since, severity=severity)
+        answered = live_answers.alerts(flags, every=not only_open, since_s=since, severity=severity)
         return output.emit_answered(answered, exit_code=exit_code)
     found, chosen = live_answers.chosen_alerts(
         flags, only_open=only_open, since_s=since, severity=severity

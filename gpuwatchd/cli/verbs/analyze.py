@@ -274,10 +274,11 @@ def _answer(results: list[tuple[LogFile, list[SubjectResult]]]) -> Answer:
     if any(log.error is None for log, _ in results):
         return base.answer_of(Analyze, data, source="files")
     first = results[0][0]
-    error = base.fault(
-        "LogFormatError",
-        f"{first.path}: {first.error}",
-        hint=first.hint,
+    error = base.fill(
+        base.Fault,
+        first,
+        kind="LogFormatError",
+        message=f"{first.path}: {first.error}",
         exit_code=BAD_INPUT,
         page=LogFormatError.default_page,
     )

@@ -11,7 +11,7 @@ from gpuwatchd.cli import options, output, parallel
 from gpuwatchd.core import units
 from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.view.answers.base import fill
-from gpuwatchd.view.answers.history import Backtest, BacktestData, Replayed, Setting
+from gpuwatchd.view.answers.history import Backtest, BacktestData
 from gpuwatchd.view.queries import current_state, state_location
 from gpuwatchd.view.text import verdict_text
 
@@ -70,10 +70,7 @@ def command(since: float | None, wishes: tuple[str, ...], show_all: bool) -> int
         )
     tallies = backtest.tally(reports, tried)
     if flags.json:
-        data = BacktestData(
-            devices=tuple(fill(Replayed, report) for report in reports),
-            settings=tuple(fill(Setting, tally) for tally in tallies),
-        )
+        data = fill(BacktestData, (), devices=reports, settings=tallies)
         warnings = state_location.service_warnings()
         output.emit_answer(Backtest, data, source="database", warnings=warnings)
     else:
@@ -210,10 +207,10 @@ def _show_case(out: output.Out, case: BacktestCase) -> None:
         units.clock(at_s),
         kind,
         (case.title, "bold"),
-        f"{case.pattern}, {units.rate(case.rate_bytes_per_s)}",
+        f"{case.finding.pattern}, {units.rate(case.finding.rate_bytes_per_s)}",
     ]
-    if case.eta is not None:
-        parts.append(f"full in {verdict_text.eta(case.eta)}")
+    if case.finding.eta is not None:
+        parts.append(f"full in {verdict_text.eta(case.finding.eta)}")
     out.flow(parts, first="  ", rest="      ")
     style = {True: "red", False: "green", None: "dim"}[case.true]
     out.flow([(outcome_text(case), style)], first="      ", rest="      ")

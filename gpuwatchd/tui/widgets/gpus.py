@@ -102,7 +102,7 @@ def row(painter: Painter, columns: Plan, item: LiveDevice, *, chosen: bool) -> R
         (f"{warm:>5} {watt:>5}", columns.heat, True, ""),
         (_rate(item), columns.rate, True, ""),
         (spark, columns.spark, False, "curve"),
-        (_rest(item), columns.rest, False, "faint"),
+        (", ".join(filter(None, (_suspect(item), item.device.name))), columns.rest, False, "faint"),
     ):
         if wide:
             cells += [(" ", here), (painter.cell(text, wide, right=right), f"{style} {here}")]
@@ -173,7 +173,3 @@ def _suspect(item: LiveDevice) -> str:
     finding = item.finding
     by = status.suspect(item, finding) if finding is not None and is_leak(finding) else ""
     return f"by {by}" if by else ""
-
-
-def _rest(item: LiveDevice) -> str:
-    return ", ".join(filter(None, (_suspect(item), item.device.name)))

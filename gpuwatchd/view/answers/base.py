@@ -101,7 +101,7 @@ def fill(kind: type[Filled], of: object, /, **given: Any) -> Filled | None:
         clean, what is a shape itself is filled likewise. A text that may be null is null where it
         is empty; what may be absent is so where the value has no such attribute.
     of
-        Whose attributes; None gives None.
+        Whose attributes; None gives None, () is where all keys are given.
     given
         Keys that are found elsewhere; they are written likewise.
     """
@@ -270,11 +270,11 @@ class Fault(Shape):
 
     kind: str
     """Class of the error, see docs/reference/errors.md."""
-    message: str
-    hint: str
+    message: Sentence
+    hint: Sentence
     """What to do about it; may be empty."""
     exit_code: Annotated[int, Meta(ge=1, le=255)]
-    page: str | None
+    page: AsItIs | None
     """Page of the documentation and its section; null for an error of usage."""
 
 
@@ -547,19 +547,5 @@ def answer_of(
 
 
 def failure(verb: str, kind: str, message: str, **parts: Any) -> Failure:
-    """Return the answer of a verb that failed; the arguments are those of :func:`fault`."""
-    return Failure(**_head(verb), error=fault(kind, message, **parts))
-
-
-def fault(kind: str, message: str, *, hint: str, exit_code: int, page: str = "") -> Fault:
-    """Return what an answer has in place of ``data``, or beside it, where something failed.
-
-    ``page`` is of the documentation, "" is none.
-    """
-    return Fault(
-        kind=kind,
-        message=text.clean(message, limit=LONGEST),
-        hint=text.clean(hint, limit=LONGEST),
-        exit_code=exit_code,
-        page=page or None,
-    )
+    """Return the answer of a verb that failed; the rest are the keys of :class:`Fault`."""
+    return Failure(**_head(verb), error=fill(Fault, (), kind=kind, message=message, **parts))

@@ -299,6 +299,10 @@ class Case(Shape):
     FROM = sources(
         pid="subject.process.pid",
         started_at="subject.process.started_at",
+        **{
+            name: f"finding.{name}"
+            for name in ("pattern", "rate_bytes_per_s", "confidence", "eta", "reason")
+        },
         came="fate.came",
         came_at="fate.at",
         memory_share="fate.share",

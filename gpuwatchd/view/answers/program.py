@@ -32,8 +32,8 @@ class CheckShape(Shape):
 
     name: str
     level: Literal["ok", "warning", "failed"]
-    text: str
-    hint: str
+    text: Sentence
+    hint: Sentence
     """The command (or step) that fixes it; empty where nothing is wrong."""
     id: str
     """What is wrong, the same in every version; where nothing is, the check that says so."""

@@ -74,7 +74,7 @@ def explain(query: Query, target: str | None = None) -> Answered:
 def alerts(
     query: Query,
     *,
-    only_open: bool = True,
+    every: bool = False,
     since_s: float | None = None,
     severity: str | None = None,
 ) -> Answered:
@@ -82,14 +82,14 @@ def alerts(
 
     Parameters
     ----------
-    only_open
-        Not those that are over.
+    every
+        Also those that are over.
     since_s
         Not older than this (epoch seconds); by default any that are open, else a week.
     severity
         Of this severity and above.
     """
-    found, chosen = chosen_alerts(query, only_open=only_open, since_s=since_s, severity=severity)
+    found, chosen = chosen_alerts(query, only_open=not every, since_s=since_s, severity=severity)
     from gpuwatchd.view.queries import cost_entries  # noqa: PLC0415 - prices come with it
 
     counted = cost_entries.up_to_now(query, chosen)

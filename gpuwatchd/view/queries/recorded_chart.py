@@ -43,7 +43,9 @@ def curve(recorded_curve: RecordedCurve, live: tuple[float, int] | None = None) 
             rows.append(tuple(None if v is None else float(v) for v in (low, used, high)))
 
     def leave_gap(begin_s: float | None, end_s: float) -> None:
-        if begin_s is not None and _apart(recorded_curve.holes, begin_s, end_s):
+        if begin_s is not None and any(
+            a >= begin_s - _CLOSE and b <= end_s + _CLOSE for a, b in recorded_curve.holes
+        ):
             put((begin_s + end_s) / 2, None, None, None)
 
     for point in recorded_curve.points:
@@ -62,11 +64,6 @@ def curve(recorded_curve: RecordedCurve, live: tuple[float, int] | None = None) 
         high_bytes=high,
         width_s=recorded_curve.width_s,
     )
-
-
-def _apart(holes: Iterable[Span], begin_s: float, end_s: float) -> bool:
-    """Say whether nothing is known somewhere between two instants."""
-    return any(a >= begin_s - _CLOSE and b <= end_s + _CLOSE for a, b in holes)
 
 
 def sparse(values: Sequence[int | None], step_s: float, end_s: float) -> Curve:
