@@ -298,7 +298,9 @@ def test_an_own_list_is_added_to_and_comments_stay(folder: Path, ctl: Ctl) -> No
     file = folder / "config.toml"
     file.write_text('# mine\n[policy]\nchannels = ["desktop"]  # me\n\n[store]\nraw = "1d"\n')
     file.chmod(0o640)
+    assert "gpuwatchctl notify add ntfy" in ctl.err("notify test ntfy", code=2)
     ctl("notify add ntfy --no-test --topic gpu7")
+    assert "gpuwatchctl notify test chat" in ctl.err("notify test ntfy", code=2)
     text = file.read_text()
     assert 'channels = ["desktop", "chat"]  # me\n' in text
     assert text.startswith("# mine\n")

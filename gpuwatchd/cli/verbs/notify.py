@@ -203,7 +203,7 @@ def test(channels: tuple[str, ...], dry_run: bool) -> int:  # noqa: FBT001
     """
     flags = options.current()
     config = flags.load_config().config
-    names = _configured(channels or config.policy.channels, "notify test desktop")
+    names = _configured(config, channels or config.policy.channels, "notify test")
     rows = [
         _probe(name, notifier) if dry_run else _send_test(name, notifier)
         for name, notifier in _build(config, names).items()
@@ -211,17 +211,19 @@ def test(channels: tuple[str, ...], dry_run: bool) -> int:  # noqa: FBT001
     return _write(flags, rows)
 
 
-def _configured(names: Sequence[str], example: str) -> Sequence[str]:
+def _configured(config: Config, names: Sequence[str], verb: str) -> Sequence[str]:
     """Return the channels that are meant; GpuwatchdError when there is none."""
     if not names:
         raise GpuwatchdError(
             "no channel is in use",
-            hint=f"set [policy] channels, or name one: {example}",
+            hint=f"set [policy] channels, or name one: {verb} desktop",
             page="errors#no-channel",
         )
     unknown = [name for name in names if name not in NOTIFIERS]
     if unknown:
-        raise click.BadParameter(channels.unknown(unknown[0], tuple(NOTIFIERS)))
+        there = "chat" in {*channels.set_up(config), *channels.used(config)}
+        words = channels.unknown(unknown[0], tuple(NOTIFIERS), verb if there else "")
+        raise click.BadParameter(words)
     return names
 
 
@@ -253,7 +255,7 @@ def digest(channels: tuple[str, ...], since_s: float, dry_run: bool) -> int:  # 
     if dry_run:
         _show(flags, message)
         return 0
-    names = _configured(channels or config.policy.digest_channels, "notify digest desktop")
+    names = _configured(config, channels or config.policy.digest_channels, "notify digest")
     rows = [_send(name, it, message) for name, it in _build(config, names).items()]
     return _write(flags, rows)
 
