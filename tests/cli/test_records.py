@@ -196,6 +196,8 @@ def test_history_prints_a_query_that_runs(ctl: Ctl) -> None:
 def test_a_period_without_data_is_1(ctl: Ctl) -> None:
     _record()
     assert "nothing is recorded between" in ctl.err("history --since 3d --until 2d")
+    assert "no process of pid 4194303 is or was" in ctl.err("history --pid 4194303")
+    assert "no process of user nobody is or was" in ctl.err("history --user nobody")
 
 
 def test_alerts_come_from_the_history(ctl: Ctl) -> None:
