@@ -6,7 +6,7 @@ import os
 import pwd
 import signal
 import sys
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
@@ -24,10 +24,16 @@ from gpuwatchd.view.answers.alerts import ChannelAdded
 from gpuwatchd.view.queries import state_location
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
     from gpuwatchd.cli.config_edit import Changes
     from gpuwatchd.cli.global_flags import Globals
     from gpuwatchd.core.config import Config, Loaded
     from gpuwatchd.core.ports import Notifier
+    from gpuwatchd.service.unit_files import NewFile
+    from gpuwatchd.view.answers.alerts import Reached
+
+    Test = Callable[[str, Notifier], Reached]
 
 _MOST_CHARS: Final = 1000
 _DAEMON: Final = {
@@ -85,9 +91,15 @@ def target(flags: Globals, *, system: bool = False) -> Target:
 
 
 def add(
-    flags: Globals, where: Target, name: str, given: ChannelOptions, *, force: bool = False
-) -> tuple[ChannelAdded, Notifier]:
-    """Set a channel up, and return what sends a test; what is not valid writes nothing.
+    flags: Globals,
+    where: Target,
+    name: str,
+    given: ChannelOptions,
+    *,
+    force: bool = False,
+    test: Test | None = None,
+) -> ChannelAdded:
+    """Set a channel up; what is not valid, or fails its test, leaves the files as they were.
 
     Raises
     ------
@@ -109,27 +121,48 @@ def add(
     else:
         plan = _chat(flags, where, name, given, force=force)
     notes = _use(where, plan)
+    with _writing(where):
+        before = _write(where, plan)
+    tested, kept = None, False
     try:
-        _write(where, plan)
+        settings = where.load().config
+        if test is not None:
+            tested = test(plan.channel, _notifier(plan, settings))
+        kept = tested is None or tested.result == "arrived"
+    finally:
+        if not kept:
+            with _writing(where):
+                _put_back(before)
+    if not kept:
+        settings, notes = where.load().config, []
+    return ChannelAdded(
+        channel=plan.channel,
+        file=str(where.file),
+        secret_file=None if plan.secret_file is None or not kept else str(plan.secret_file),
+        channels=settings.policy.channels,
+        daemon=_reload_daemon(where.runtime_dir) if kept else "unchanged",
+        notes=(*notes, *config.channels.unused(settings)),
+        test=tested,
+    )
+
+
+def _notifier(plan: _Plan, settings: Config) -> Notifier:
+    """Return what sends a test."""
+    if plan.address:  # by the new one alone: who has the others does not want a test of it
+        return chat.SingleChat(plan.address, settings.notify.chat.timeout)
+    return dispatcher.build(settings.notify, [plan.channel])[plan.channel]
+
+
+@contextmanager
+def _writing(where: Target) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise GpuwatchdError(
             f"{error.filename or where.file}: {error.strerror}",
             hint="choose another place with --config FILE",
             page="errors#cannot-write",
         ) from error
-    settings = where.load().config
-    added = ChannelAdded(
-        channel=plan.channel,
-        file=str(where.file),
-        secret_file=None if plan.secret_file is None else str(plan.secret_file),
-        channels=settings.policy.channels,
-        daemon=_reload_daemon(where.runtime_dir),
-        notes=(*notes, *config.channels.unused(settings)),
-        test=None,
-    )
-    if plan.address:  # by the new one alone: who has the others does not want a test of it
-        return added, chat.SingleChat(plan.address, settings.notify.chat.timeout)
-    return added, dispatcher.build(settings.notify, [plan.channel])[plan.channel]
 
 
 def _asked(
@@ -270,7 +303,8 @@ def _use(where: Target, plan: _Plan) -> list[str]:
     return notes
 
 
-def _write(where: Target, plan: _Plan) -> None:
+def _write(where: Target, plan: _Plan) -> Mapping[Path, NewFile | None]:
+    """Write the files of a plan; return what was in their places."""
     file = where.file.resolve()
     words, mode = "", 0o644 if where.system else 0o600
     with suppress(FileNotFoundError):
@@ -287,7 +321,23 @@ def _write(where: Target, plan: _Plan) -> None:
             with suppress(KeyError):
                 owner = pwd.getpwnam(config.SYSTEM_GROUP)[2:4]
         files.append(unit_files.NewFile(path, plan.content.encode(), 0o600, owner))
+    before = {written.path: _present(written.path) for written in files}
     unit_files.write_atomically(*files)
+    return before
+
+
+def _present(path: Path) -> NewFile | None:
+    with suppress(FileNotFoundError):
+        mode = path.stat().st_mode & 0o777
+        return unit_files.NewFile(path, path.read_bytes(), mode, _owner(path))
+    return None
+
+
+def _put_back(before: Mapping[Path, NewFile | None]) -> None:
+    unit_files.write_atomically(*(file for file in before.values() if file is not None))
+    for path, file in before.items():
+        if file is None:
+            path.unlink(missing_ok=True)
 
 
 def _owner(path: Path) -> tuple[int, int] | None:
@@ -312,6 +362,8 @@ def _reload_daemon(runtime_dir: Path) -> Literal["reloaded", "not-running", "not
 
 def lines(added: ChannelAdded) -> list[str]:
     """Return what was done, as people read it."""
+    if added.daemon == "unchanged":
+        return ["written  nothing is kept, since the test failed; --no-test keeps it"]
     secret = [] if added.secret_file is None else [f"secret   {added.secret_file} (mode 0600)"]
     return [
         *secret,

@@ -183,6 +183,19 @@ def test_history_of_a_process_defuses_formulas(ctl: Ctl) -> None:
     assert "=python[4711] of alice" in ctl("history --since 1h --pid 4711")
 
 
+def test_a_death_stands_at_the_last_row_of_its_process(ctl: Ctl) -> None:
+    _record(ago_s=900.0, alerts=False)
+    end_s = time.time() - 900.0
+    subject = Subject(device_uid=making.CARD.uid, process=LEAKER.key)
+    died = world.firing(
+        subject=subject, state="resolved", ended_code=Ending.ENDED_NEAR_LIMIT,
+        opened_at_s=end_s - 900.0, firing_at_s=end_s - 900.0, resolved_at_s=end_s + 600.0,
+    )  # fmt: skip
+    world.remember(died)
+    *_, last = ctl("history --since 3h --pid 4711").splitlines()
+    assert "died" in last
+
+
 def test_history_prints_a_query_that_runs(ctl: Ctl) -> None:
     _record()
     arguments = ["history", "--since", "1h", "--bucket", "5m"]
@@ -196,6 +209,8 @@ def test_history_prints_a_query_that_runs(ctl: Ctl) -> None:
 def test_a_period_without_data_is_1(ctl: Ctl) -> None:
     _record()
     assert "nothing is recorded between" in ctl.err("history --since 3d --until 2d")
+    assert "no process of pid 4194303 is or was" in ctl.err("history --pid 4194303")
+    assert "no process of user nobody is or was" in ctl.err("history --user nobody")
 
 
 def test_alerts_come_from_the_history(ctl: Ctl) -> None:

@@ -101,9 +101,21 @@ def test_addresses_outside_the_file_go_on_to_work(
     assert (folder / "chat-urls").read_text() == f"{HOOK}\n"
 
 
-def test_a_test_that_fails_is_told_by_the_code(slack: Service, ctl: Ctl) -> None:
+def test_a_test_that_fails_is_told_by_the_code_and_leaves_all_as_it_was(
+    folder: Path, slack: Service, ctl: Ctl
+) -> None:
     slack.status = 404
-    assert ctl.data("notify add slack --url", HOOK, code=1)["test"]["result"] == "failed"
+    added = ctl.data("notify add slack --url", HOOK, code=1)
+    assert (added["test"]["result"], added["daemon"]) == ("failed", "unchanged")
+    assert not list(folder.iterdir())
+    ctl("notify add telegram --no-test --chat-id 7 --token", BOT)
+    email = "notify add email --to a@example.org --host 127.0.0.1 --username me --password pw"
+    before = {file: (file.read_bytes(), mode(file)) for file in folder.iterdir()}
+    for line in (email, f"notify add slack --url {HOOK}"):  # nothing listens on port 25
+        assert "nothing is kept" in ctl(line, code=1)
+        assert {file: (file.read_bytes(), mode(file)) for file in folder.iterdir()} == before
+    ctl(email, "--no-test")
+    assert {file.name for file in folder.iterdir()} > {"smtp-password"}
 
 
 @pytest.mark.parametrize("name", channels.ADDED)
@@ -286,7 +298,9 @@ def test_an_own_list_is_added_to_and_comments_stay(folder: Path, ctl: Ctl) -> No
     file = folder / "config.toml"
     file.write_text('# mine\n[policy]\nchannels = ["desktop"]  # me\n\n[store]\nraw = "1d"\n')
     file.chmod(0o640)
+    assert "gpuwatchctl notify add ntfy" in ctl.err("notify test ntfy", code=2)
     ctl("notify add ntfy --no-test --topic gpu7")
+    assert "gpuwatchctl notify test chat" in ctl.err("notify test ntfy", code=2)
     text = file.read_text()
     assert 'channels = ["desktop", "chat"]  # me\n' in text
     assert text.startswith("# mine\n")

@@ -7,7 +7,6 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
 
 from gpuwatchd.cli import channel_setup, exits, options, output
 from gpuwatchd.core.config import channels
@@ -103,6 +102,10 @@ def _send(name: str, notifier: Notifier, message: Message) -> Reached:
     return Reached(channel=name, result="arrived", detail=detail, hint=None, page=None)
 
 
+def _send_test(name: str, notifier: Notifier) -> Reached:
+    return _send(name, notifier, _message(name))
+
+
 def _write(flags: Globals, rows: Sequence[Reached]) -> int:
     """Write what became of each channel; return 1 where one cannot be used."""
     if flags.json:
@@ -160,15 +163,13 @@ def _table(out: output.Out, rows: Sequence[Reached]) -> None:
 def add(name: str, force: bool, no_test: bool, **given: Any) -> int:  # noqa: FBT001
     """Set a channel up: slack, discord, teams, ntfy, pagerduty, telegram or email.
 
-    Asks for what is missing, stores the secret (mode 0600), writes your configuration, has the
-    daemon read it, and sends a test.
+    Asks for what is missing, stores the secret (mode 0600), writes your configuration, sends a
+    test, and has the daemon read it. Where the test fails, nothing is kept.
     """
     flags = options.current()
     where, wanted = channel_setup.target(flags), channel_setup.ChannelOptions(**given)
-    added, notifier = channel_setup.add(flags, where, name, wanted, force=force)
-    if not no_test:
-        test = _send(added.channel, notifier, _message(added.channel))
-        added = msgspec.structs.replace(added, test=test)
+    send = None if no_test else _send_test
+    added = channel_setup.add(flags, where, name, wanted, force=force, test=send)
     if flags.json:
         output.emit_answer(answers.NotifyAdded, added, source="channels")
     else:
@@ -202,25 +203,27 @@ def test(channels: tuple[str, ...], dry_run: bool) -> int:  # noqa: FBT001
     """
     flags = options.current()
     config = flags.load_config().config
-    names = _configured(channels or config.policy.channels, "notify test desktop")
+    names = _configured(config, channels or config.policy.channels, "notify test")
     rows = [
-        _probe(name, notifier) if dry_run else _send(name, notifier, _message(name))
+        _probe(name, notifier) if dry_run else _send_test(name, notifier)
         for name, notifier in _build(config, names).items()
     ]
     return _write(flags, rows)
 
 
-def _configured(names: Sequence[str], example: str) -> Sequence[str]:
+def _configured(config: Config, names: Sequence[str], verb: str) -> Sequence[str]:
     """Return the channels that are meant; GpuwatchdError when there is none."""
     if not names:
         raise GpuwatchdError(
             "no channel is in use",
-            hint=f"set [policy] channels, or name one: {example}",
+            hint=f"set [policy] channels, or name one: {verb} desktop",
             page="errors#no-channel",
         )
     unknown = [name for name in names if name not in NOTIFIERS]
     if unknown:
-        raise click.BadParameter(channels.unknown(unknown[0], tuple(NOTIFIERS)))
+        there = "chat" in {*channels.set_up(config), *channels.used(config)}
+        words = channels.unknown(unknown[0], tuple(NOTIFIERS), verb if there else "")
+        raise click.BadParameter(words)
     return names
 
 
@@ -252,7 +255,7 @@ def digest(channels: tuple[str, ...], since_s: float, dry_run: bool) -> int:  # 
     if dry_run:
         _show(flags, message)
         return 0
-    names = _configured(channels or config.policy.digest_channels, "notify digest desktop")
+    names = _configured(config, channels or config.policy.digest_channels, "notify digest")
     rows = [_send(name, it, message) for name, it in _build(config, names).items()]
     return _write(flags, rows)
 

@@ -139,7 +139,7 @@ def _ask_for_mail(flags: Globals, where: channel_setup.Target) -> None:
     address = click.prompt(words, default="", show_default=False, err=True).strip()
     if address:
         given = channel_setup.ChannelOptions(to=(address,))
-        added, _ = channel_setup.add(flags, where, "email", given)
+        added = channel_setup.add(flags, where, "email", given)
         for line in (*channel_setup.lines(added), "try it: gpuwatchctl notify test"):
             output.Out(flags).line(line)
 

@@ -100,8 +100,9 @@ def unused(settings: Config) -> list[str]:
     ]
 
 
-def unknown(name: str, known: Sequence[str]) -> str:
-    """Return what is to be said of a name that no channel has."""
+def unknown(name: str, known: Sequence[str], verb: str = "") -> str:
+    """Return what is to be said of a name that no channel has; ``verb``: what chat can do."""
     if name in CHAT_SERVICES:
-        return f'"{name}" is an address of the channel chat: gpuwatchctl notify add {name}'
+        command = f"{verb} chat" if verb else f"notify add {name}"
+        return f'"{name}" is an address of the channel chat: gpuwatchctl {command}'
     return f'no channel is called "{name}"; known: {", ".join(known)}'

@@ -338,13 +338,14 @@ class ChannelAdded(Shape):
 
     channel: str
     file: str
-    """The configuration that has it now."""
+    """The configuration that has it now, unless the test failed."""
     secret_file: str | None
     """Where its secret lies (mode 0600)."""
     channels: tuple[str, ...]
     """By which alerts are sent now."""
-    daemon: Literal["reloaded", "not-running", "not-told"]
-    """not-told: it has to be reloaded or restarted by hand."""
+    daemon: Literal["reloaded", "not-running", "not-told", "unchanged"]
+    """not-told: it has to be reloaded or restarted by hand; unchanged: nothing is kept, since the
+    test failed."""
     notes: tuple[str, ...]
     test: Reached | None
     """What became of the test message."""

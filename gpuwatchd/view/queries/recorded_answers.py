@@ -173,6 +173,8 @@ class History:
                 for device, some in zip(devices, every, strict=True)
             ]
         if not any(device.events if self._events else device.rows for device in recorded):
+            if self.processes and not infos:
+                raise _nobody(self._query, self.processes.pids)
             what = "no event" if self._events else "nothing"
             raise GpuwatchdError(
                 f"{what} is recorded between {units.clock(since_s)} and {units.clock(until_s)}",

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _MINUTE_S = 60.0
 _MARK_CHARS, _TEXT_CHARS = 28, 256
+_OUTCOMES = {"died", "resolved"}
 
 
 def events(out: blocks.Page, devices: Sequence[Recorded]) -> None:
@@ -89,13 +90,19 @@ def _table(out: blocks.Page, device: Recorded, *, of_processes: bool, wide: bool
 def _marks(device: Recorded, *, whole: bool) -> list[str]:
     """Return for each row what happened in its time."""
     starts = [_at_s(row) for row in device.rows]
+    ends = [*starts[1:], float("inf")]
+    ends = [
+        begun + row.width_s if row.width_s else end
+        for begun, row, end in zip(starts, device.rows, ends, strict=True)
+    ]
+    # A process that has died has no rows any more: what it came to stands at its last one.
+    late = [e for e in device.events if e.kind in _OUTCOMES and _at_s(e) >= max(ends)]
+    latest_s = max(starts)
     out = []
-    for position, begun_s in enumerate(starts):
-        end_s = starts[position + 1] if position + 1 < len(starts) else float("inf")
-        if device.rows[position].width_s:
-            end_s = begun_s + device.rows[position].width_s
+    for begun_s, end_s in zip(starts, ends, strict=True):
         # A process has rows of its own beside those of others: what is earlier is not its.
         own = [e for e in device.events if begun_s <= _at_s(e) < end_s]
+        own += late if begun_s == latest_s else []
         said = dict.fromkeys(e.text if whole else e.kind for e in own)
         out.append(
             text.cut(("; " if whole else ", ").join(said), _TEXT_CHARS if whole else _MARK_CHARS)
