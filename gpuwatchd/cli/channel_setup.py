@@ -6,7 +6,7 @@ import os
 import pwd
 import signal
 import sys
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
@@ -24,16 +24,13 @@ from gpuwatchd.view.answers.alerts import ChannelAdded
 from gpuwatchd.view.queries import state_location
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable
 
     from gpuwatchd.cli.config_edit import Changes
     from gpuwatchd.cli.global_flags import Globals
     from gpuwatchd.core.config import Config, Loaded
     from gpuwatchd.core.ports import Notifier
-    from gpuwatchd.service.unit_files import NewFile
     from gpuwatchd.view.answers.alerts import Reached
-
-    Test = Callable[[str, Notifier], Reached]
 
 _MOST_CHARS: Final = 1000
 _DAEMON: Final = {
@@ -97,7 +94,7 @@ def add(
     given: ChannelOptions,
     *,
     force: bool = False,
-    test: Test | None = None,
+    test: Callable[[str, Notifier], Reached] | None = None,
 ) -> ChannelAdded:
     """Set a channel up; what is not valid, or fails its test, leaves the files as they were.
 
@@ -121,18 +118,35 @@ def add(
     else:
         plan = _chat(flags, where, name, given, force=force)
     notes = _use(where, plan)
-    with _writing(where):
-        before = _write(where, plan)
     tested, kept = None, False
     try:
-        settings = where.load().config
-        if test is not None:
-            tested = test(plan.channel, _notifier(plan, settings))
-        kept = tested is None or tested.result == "arrived"
-    finally:
-        if not kept:
-            with _writing(where):
-                _put_back(before)
+        files = _files(where, plan)
+        before = [
+            file._replace(
+                content=file.path.read_bytes(),
+                mode=file.path.stat().st_mode & 0o777,
+                owner=_owner(file.path),
+            )
+            for file in files
+            if file.path.exists()
+        ]
+        unit_files.write_atomically(*files)
+        try:
+            settings = where.load().config
+            if test is not None:
+                tested = test(plan.channel, _notifier(plan, settings))
+            kept = tested is None or tested.result == "arrived"
+        finally:
+            if not kept:
+                unit_files.write_atomically(*before)
+                for path in {file.path for file in files} - {file.path for file in before}:
+                    path.unlink(missing_ok=True)
+    except OSError as error:
+        raise GpuwatchdError(
+            f"{error.filename or where.file}: {error.strerror}",
+            hint="choose another place with --config FILE",
+            page="errors#cannot-write",
+        ) from error
     if not kept:
         settings, notes = where.load().config, []
     return ChannelAdded(
@@ -151,18 +165,6 @@ def _notifier(plan: _Plan, settings: Config) -> Notifier:
     if plan.address:  # by the new one alone: who has the others does not want a test of it
         return chat.SingleChat(plan.address, settings.notify.chat.timeout)
     return dispatcher.build(settings.notify, [plan.channel])[plan.channel]
-
-
-@contextmanager
-def _writing(where: Target) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise GpuwatchdError(
-            f"{error.filename or where.file}: {error.strerror}",
-            hint="choose another place with --config FILE",
-            page="errors#cannot-write",
-        ) from error
 
 
 def _asked(
@@ -303,8 +305,8 @@ def _use(where: Target, plan: _Plan) -> list[str]:
     return notes
 
 
-def _write(where: Target, plan: _Plan) -> Mapping[Path, NewFile | None]:
-    """Write the files of a plan; return what was in their places."""
+def _files(where: Target, plan: _Plan) -> list[unit_files.NewFile]:
+    """Return what is to be written; the folder of the configuration is made."""
     file = where.file.resolve()
     words, mode = "", 0o644 if where.system else 0o600
     with suppress(FileNotFoundError):
@@ -321,23 +323,7 @@ def _write(where: Target, plan: _Plan) -> Mapping[Path, NewFile | None]:
             with suppress(KeyError):
                 owner = pwd.getpwnam(config.SYSTEM_GROUP)[2:4]
         files.append(unit_files.NewFile(path, plan.content.encode(), 0o600, owner))
-    before = {written.path: _present(written.path) for written in files}
-    unit_files.write_atomically(*files)
-    return before
-
-
-def _present(path: Path) -> NewFile | None:
-    with suppress(FileNotFoundError):
-        mode = path.stat().st_mode & 0o777
-        return unit_files.NewFile(path, path.read_bytes(), mode, _owner(path))
-    return None
-
-
-def _put_back(before: Mapping[Path, NewFile | None]) -> None:
-    unit_files.write_atomically(*(file for file in before.values() if file is not None))
-    for path, file in before.items():
-        if file is None:
-            path.unlink(missing_ok=True)
+    return files
 
 
 def _owner(path: Path) -> tuple[int, int] | None:

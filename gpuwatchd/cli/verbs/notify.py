@@ -168,8 +168,9 @@ def add(name: str, force: bool, no_test: bool, **given: Any) -> int:  # noqa: FB
     """
     flags = options.current()
     where, wanted = channel_setup.target(flags), channel_setup.ChannelOptions(**given)
-    send = None if no_test else _send_test
-    added = channel_setup.add(flags, where, name, wanted, force=force, test=send)
+    added = channel_setup.add(
+        flags, where, name, wanted, force=force, test=None if no_test else _send_test
+    )
     if flags.json:
         output.emit_answer(answers.NotifyAdded, added, source="channels")
     else:
