@@ -182,6 +182,30 @@ def test_days_and_elapsed_time() -> None:
     assert of(elapsed).t_s[:2].tolist() == [0.0, 0.25]
 
 
+@pytest.mark.parametrize(
+    ("header", "unit"),
+    [
+        *[("time,MiB", 2**20), ("time,memory_mib", 2**20), ("ts,used_gib", 2**30)],
+        *[("GB,time", 2**30), ("timestamp,Job Memory (KiB)", 1024), ("time,leakMB", 2**20)],
+        *[("time,Bytes", 1), ("time,thumb", None), ("time,step,MiB", None)],
+        *[(f"time,{what}_mib", None) for what in ("host", "cpu", "ram", "swap", "disk", "rx")],
+        *[("time,ramMiB", None), ("time,RAM [MiB]", None)],
+    ],
+)
+def test_what_is_alone_beside_times_and_called_by_a_unit_is_memory(
+    header: str, unit: int | None, tmp_path: Path
+) -> None:
+    file = tmp_path / "log.csv"
+    rows = [["2026-03-01 10:00:00", "700"], ["2026-03-01 10:00:05", "701"]]
+    cells = [",".join(row[::-1] if header == "GB,time" else row) for row in rows]
+    file.write_text("\n".join([header, *cells, ""]))
+    log = read_log(file)
+    if unit is None:
+        assert log.error is not None
+    else:
+        assert of(log).used_bytes.tolist() == [700 * unit, 701 * unit]
+
+
 def test_large_numbers_without_a_unit_are_bytes() -> None:
     log = read_log(LOGS / "epoch_bytes.csv")
     assert of(log).used_bytes[0] == 5_000_000_000

@@ -357,7 +357,7 @@ _UNIT_TAIL = re.compile(r"_(bytes|kib|mib|gib|kb|mb|gb|b|ms|msec|us|ns)$")
 # Memory of something else, or not an amount of memory now.
 _OTHER = re.compile(
     r"bar1|protected|ccpm|util|bandwidth|band_width|clock|temp|power|max_memory_usage|gtt|vis_vram"
-    r"|peak|ecc|error|percent|pct|encryption|activity"
+    r"|peak|ecc|error|percent|pct|encryption|activity|disk|(?:^|_)(?:net|rx|tx|read|written)(?:_|$)"
 )
 _HOST = re.compile(
     r"cpu|host|system|swap|heap|resident|virtual|(?:^|_)(?:d?ram|sys|rss|vms|uss|pss)(?:_|$)"
@@ -365,9 +365,10 @@ _HOST = re.compile(
 _GPU = re.compile(r"gpu|cuda|vram|nvidia|(?:^|_)fb(?:_|$)|framebuffer|device")
 _OF_SMI = re.compile(r"\s*memory\.(?:used|free|total|reserved)\b", re.IGNORECASE)
 """A column as nvidia-smi itself calls it."""
+_UNIT_END = re.compile(r"(?:^|[^A-Za-z]|(?<=[a-z])(?=[A-Z]))((?i:bytes|[kmg]i?b))\W*$")
 _ANY_WORD = re.compile(
     r"time|date|stamp|elapsed|sec|epoch|taken|mem|vram|fb|used|free|pid|process_id|uuid|device_uid"
-    r"|bus_id|name",
+    r"|bus_id|name|^ts\b",
     re.IGNORECASE,
 )
 _PROSE = re.compile(r":\s|[.!?]\s*$|(?:\S+\s+){6}\S")
@@ -544,6 +545,12 @@ def _memory_column(layout: Layout, position: int, name: str, unit: str | None) -
     role, guessed = memory_role(name), None
     if role is None and unit is not None and _AMOUNT_ONLY.fullmatch(name):
         role, guessed = "used", layout.names[position]
+    times = (_ROLE_OF.get(words_of(column)[0]) == "time" for column in layout.names)
+    if role is None and layout.width == 2 and sum(times) == 1:  # what else would be logged?
+        end = _UNIT_END.search(layout.names[position])
+        bare = words_of(layout.names[position][: end.start(1)])[0] if end else ""
+        if end and not is_of_host(bare) and not _OTHER.search(bare):
+            role, unit, guessed = "used", end[1].lower(), layout.names[position]
     if role is not None and (role not in layout.roles or (role == "used" and name in _USED_FIRST)):
         layout.roles[role] = position
         layout.units[role] = UNITS[unit] if unit else None
