@@ -125,14 +125,21 @@ def _one_by_one(
     work: Work[T, R], items: Sequence[T], name: Callable[[T], str], bar: Bar, costs: list[float]
 ) -> Iterator[R | Lost]:
     done = 0.0
-    for item, cost in zip(items, costs, strict=True):
+    for at, (item, cost) in enumerate(zip(items, costs, strict=True)):
+        words = _counted(at, len(items), name(item))
 
-        def progress(share: float, begun: float = done, cost: float = cost, item: T = item) -> None:
-            bar.show(begun + cost * share, name(item))
+        def progress(
+            share: float, begun: float = done, cost: float = cost, words: str = words
+        ) -> None:
+            bar.show(begun + cost * share, words)
 
         progress(0.0)
         yield _tried(work, item, progress)
         done += cost
+
+
+def _counted(done: int, count: int, name: str) -> str:
+    return f"{done:,} of {count:,}  {name}" if count > 1 else name
 
 
 def _by_many(  # noqa: PLR0917 - all that is known of the items
@@ -158,7 +165,8 @@ def _by_many(  # noqa: PLR0917 - all that is known of the items
             _, open_jobs = wait(open_jobs, timeout=_POLL_S, return_when=FIRST_COMPLETED)
             current = next((k for k in order if not jobs[k].done()), order[-1])
             done = sum(cost * share for cost, share in zip(costs, shares, strict=True))
-            bar.show(done, name(items[current]))
+            ended = len(items) - len(open_jobs)
+            bar.show(done, _counted(ended, len(items), name(items[current])))
         pool.shutdown()
     except BaseException:
         # Ctrl-C: whatever they are at, nobody waits for it any more.

@@ -86,6 +86,21 @@ def test_a_directory_stands_for_its_files(tmp_path: Path, ctl: Ctl) -> None:
     assert [Path(file["path"]).name for file in said["data"]] == ["a.csv", "b.csv.gz"]
 
 
+def test_a_directory_gives_so_many_files_and_no_large_ones_of_other_endings(
+    tmp_path: Path, ctl: Ctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a.csv", "b.log.1", "c.csv"):
+        leak(tmp_path / name, minutes=20)
+    (tmp_path / "core.4711").write_bytes(bytes(1024**2 + 1))
+    monkeypatch.setattr("gpuwatchd.cli.verbs.analyze._MOST_FILES", 2)
+    said = ctl.json("analyze", str(tmp_path), code=None)
+    assert [Path(file["path"]).name for file in said["data"]] == ["a.csv", "b.log.1"]
+    assert [warning["code"] for warning in said["warnings"]] == ["not-all"]
+    words = ctl.err("analyze", str(tmp_path), code=None)
+    assert words.startswith(f"warning: {tmp_path}: 2 of 4 files are left out")
+    assert "warning" not in ctl.err("analyze", str(tmp_path / "a.csv"), code=None)
+
+
 def test_only_the_chosen_gpu(tmp_path: Path, ctl: Ctl) -> None:
     file = str(leak(tmp_path / "gpu.csv", minutes=20))
     said = ctl.json("analyze --gpu 1", file, code=None)

@@ -170,6 +170,14 @@ def test_a_killed_worker_costs_only_its_own_result() -> None:
     assert "killed" in found[1].why
 
 
+@pytest.mark.parametrize("cores", [1, 2])
+def test_the_bar_counts_what_is_done(cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+    monkeypatch.setattr(parallel.Bar, "show", lambda _, __, words: shown.append(words))
+    parallel.spread(double, [1, 2], str, shown=False, cores=cores)
+    assert " of 2  " in shown[0]
+
+
 def test_the_bar_shows_share_and_name(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.StringIO()
     stream.isatty = lambda: True  # type: ignore[method-assign]

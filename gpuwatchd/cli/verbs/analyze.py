@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from functools import partial
 from pathlib import Path
@@ -33,6 +34,11 @@ _PARALLEL_FROM_BYTES = 2 * 1024**2
 _READ_SHARE = 0.4
 _LEAST_TOTAL_BYTES = 16 * 1024**2
 _SKIPPED_SUFFIXES = {".md", ".png", ".svg", ".py", ".html"}
+_LOG_NAME = re.compile(
+    r"\.(csv|tsv|txt|log|out|json|jsonl|ndjson|xml|gz|pickle|pkl)(\.|$)", re.IGNORECASE
+)
+# Of one directory (/tmp may hold anything), and of a file in it with another name.
+_MOST_FILES, _MOST_OTHER_BYTES = 1000, 1024**2
 _FAIL_RANK = {"info": 0, "watch": 0, "warning": 1, "critical": 2}
 
 
@@ -98,7 +104,9 @@ def command(  # noqa: PLR0913, PLR0917 - one argument per flag
         total_bytes=_total(total),
         columns=tuple(c.strip() for c in columns.split(",")) if columns else None,
     )
-    files = list(_expand(logs))
+    files, warnings = _expand(logs)
+    for words in [] if flags.json or flags.quiet else warnings:
+        click.echo(f"warning: {text.clean(words)}", err=True)
     if not files:
         raise LogFormatError(logs[0], None, "no file in this directory", hint="name a log file")
     config = flags.load_config().config
@@ -118,7 +126,7 @@ def command(  # noqa: PLR0913, PLR0917 - one argument per flag
     if page is not None:
         _save(page, answers, show_all=show_all or flags.verbose)
     if flags.json:
-        output.emit_json(_answer(results))
+        output.emit_json(_answer(results, [("not-all", words) for words in warnings]))
     else:
         from gpuwatchd.view.report import log_report  # noqa: PLC0415 - numpy comes with it
 
@@ -171,13 +179,27 @@ def _total(text_: str | None) -> float | None:
     return total
 
 
-def _expand(logs: Sequence[str]) -> Iterator[str]:
-    """Yield files; a directory stands for the files below it, sorted, hidden ones left out."""
+def _expand(logs: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return files, and what is left out; a directory stands for the files below it, sorted."""
+    files: list[str] = []
+    warnings = []
     for name in logs:
-        if name != "-" and os.path.isdir(name):  # noqa: PTH112 - never raises
-            yield from sorted(_below(name))
+        if name == "-" or not os.path.isdir(name):  # noqa: PTH112 - never raises
+            files.append(name)
         else:
-            yield name
+            below = sorted(_below(name))
+            chosen = [
+                file
+                for file in below
+                if _LOG_NAME.search(Path(file).name) or _size(file) <= _MOST_OTHER_BYTES
+            ][:_MOST_FILES]
+            files += chosen
+            if len(chosen) < len(below):
+                warnings.append(
+                    f"{name}: {len(below) - len(chosen):,} of {len(below):,} files are left out: "
+                    f"beyond the first {_MOST_FILES:,}, or large and not called as a log is"
+                )
+    return files, warnings
 
 
 def _below(folder: str) -> Iterator[str]:
@@ -269,10 +291,12 @@ def _size(file: str) -> int:
         return 0
 
 
-def _answer(results: list[tuple[LogFile, list[SubjectResult]]]) -> Answer:
+def _answer(
+    results: list[tuple[LogFile, list[SubjectResult]]], warnings: list[tuple[str, str]]
+) -> Answer:
     data = tuple(base.fill(LogRead, log, subjects=subjects) for log, subjects in results)
     if any(log.error is None for log, _ in results):
-        return base.answer_of(Analyze, data, source="files")
+        return base.answer_of(Analyze, data, source="files", warnings=warnings)
     first = results[0][0]
     error = base.fill(
         base.Fault,
@@ -282,7 +306,7 @@ def _answer(results: list[tuple[LogFile, list[SubjectResult]]]) -> Answer:
         exit_code=BAD_INPUT,
         page=LogFormatError.default_page,
     )
-    return base.answer_of(Analyze, data, source="files", error=error)
+    return base.answer_of(Analyze, data, source="files", warnings=warnings, error=error)
 
 
 def _exit_code(
