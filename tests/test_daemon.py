@@ -126,6 +126,7 @@ def test_a_bad_configuration_is_exit_78_with_file_and_key(
     assert why in first
     *hints, page = rest
     assert all(line.startswith("hint: ") for line in hints)
+    assert hints or "TOML" not in why
     assert page.startswith("see: gpuwatchctl docs errors#configuration")
 
 

@@ -220,7 +220,11 @@ def parse(text: str, *, file: str = "<text>") -> dict[str, Any]:
     try:
         raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(file, "", f"not valid TOML: {error}", page=PAGE) from None
+        why, hint = (
+            f"not valid TOML: {error}",
+            f"mend that, then: gpuwatchctl config validate {file}",
+        )
+        raise ConfigError(file, "", why, hint=hint, page=PAGE) from None
     except RecursionError:
         raise ConfigError(file, "", "nested too deeply", page=PAGE) from None
     table = _normalise(raw, Config, "", file)
