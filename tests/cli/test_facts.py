@@ -173,7 +173,12 @@ def test_instances_are_counted_on_their_card(ctl: Ctl) -> None:
         assert ctl("explain", target, code=None).startswith(f"{said}  ")
     shown = ctl("status --gpu 1", code=None)
     assert ("GPU 1" in shown, "MIG 1:0" in shown, "MIG 0:0" in shown) == (True, True, False)
-    assert "GPUs here: 0, 1, 0:0, 1:0" in ctl.err("status --gpu 7")
+    here = "GPUs here: GPU 0, GPU 1, MIG 0:0, MIG 1:0"
+    assert here in ctl.err("status --gpu 7")
+    assert here in ctl.err("explain 7")
+    eight = [msgspec.structs.replace(making.CARD, uid=f"GPU-{n}", index=n) for n in range(8)]
+    world.write(devices=tuple(_device(device=card) for card in eight), alerts=())
+    assert "GPUs here: GPU 0 to GPU 7" in ctl.err("status --gpu 9")
 
 
 @pytest.mark.parametrize(

@@ -328,8 +328,15 @@ def require_gpus(query: Query, devices: Sequence[Device]) -> list[tuple[str, str
     why = f"no GPU matches {', '.join(nobody)}"
     if len(nobody) < len(query.gpu):
         return [("no-such-gpu", why)]
-    here = ", ".join(map(typed, devices))
-    raise GpuwatchdError(why, hint=f"GPUs here: {here}", page="errors#no-such-gpu")
+    raise GpuwatchdError(why, hint=gpus_here(devices), page="errors#no-such-gpu")
+
+
+def gpus_here(devices: Sequence[Device]) -> str:
+    """Return which GPUs there are, as a hint; many are a span."""
+    words = [device.uid if device.index is None else device.label for device in devices]
+    if len(words) > 2 and words == [f"GPU {number}" for number in range(len(words))]:
+        words = [f"{words[0]} to {words[-1]}"]
+    return f"GPUs here: {', '.join(words)}"
 
 
 def of_users(view: View, query: Query) -> None:

@@ -123,7 +123,8 @@ def pick(view: View, target: str | None) -> NamedSubject:
     for number in shown:
         return _process(view, number)
     found = alert_query.gather(0.0, only_open=False)
-    alert = _named_alert(found, target, "GPU, process", "errors#no-such-alert")
+    here = current_state.gpus_here([item.device for item in view.devices])
+    alert = _named_alert(found, target, "GPU, process", "errors#no-such-alert", here)
     return _of_alert(view, alert, found)
 
 
@@ -260,19 +261,20 @@ def _named_subject(
     return NamedSubject(item, process, subject, finding, alert)
 
 
-def _named_alert(found: Incidents, word: str, what: str, page: str) -> Alert:
+def _named_alert(found: Incidents, word: str, what: str, page: str, here: str = "") -> Alert:
     try:
         return alert_query.pick(found.alerts, word)
     except Ambiguous:
         raise
     except GpuwatchdError as error:
-        raise _nothing(word, what, page) from error
+        raise _nothing(word, what, page, here) from error
 
 
-def _nothing(word: str, what: str, page: str) -> GpuwatchdError:
+def _nothing(word: str, what: str, page: str, here: str = "") -> GpuwatchdError:
+    verbs = "gpuwatchctl status; gpuwatchctl alerts --all"
     return GpuwatchdError(
         f"no {what}, program, user, job or alert {word[: names.LONGEST]!r}",
-        hint="gpuwatchctl status; gpuwatchctl alerts --all",
+        hint=f"{here}; {verbs}" if here else verbs,
         page=page,
     )
 
