@@ -149,7 +149,9 @@ def explain(around: CheckContext, *, works: bool) -> Iterator[Check]:
         for card in sorted((root / "sys/bus/pci/devices").glob("*"))
         if read_text(card / "vendor") == _NVIDIA and read_text(card / "class").startswith(_DISPLAY)
     ]
-    module, library = _module(root), nvml_library.find(root, around.environ)
+    match = _VERSION.search(read_text(root / "proc/driver/nvidia/version"))
+    module = read_text(root / "sys/module/nvidia/version") or (match[0] if match else "")
+    library = nvml_library.find(root, around.environ)
     if works:
         if module or library:
             yield ok(f"kernel module {module or '?'}, library {_version(library) or '?'}")
@@ -213,12 +215,6 @@ def _no_library(root: Path, module: str) -> Iterator[Check]:
         f"the kernel module {module} is loaded, but {nvml_library.NAME} is missing",
         f"sudo apt install libnvidia-compute-{major} (Debian: libnvidia-ml1), of the same version",
     )
-
-
-def _module(root: Path) -> str:
-    """Return the version of the kernel module that is loaded; "" when none is."""
-    match = _VERSION.search(read_text(root / "proc/driver/nvidia/version"))
-    return read_text(root / "sys/module/nvidia/version") or (match[0] if match else "")
 
 
 def _version(library: Path | None) -> str:
