@@ -105,12 +105,9 @@ def read_picture(view: View, about: About, asked: Asked, *, tight: bool) -> Read
             return ReadPicture(_picture(history, view, about, asked, tight=tight), "")
     except StoreError as error:
         picture = _picture(None, view, about, asked, tight=tight)
-        return ReadPicture(picture, _without_path(error.message))
-
-
-def _without_path(message: str) -> str:
-    path = str(state_location.state_dir() / history_query.FILE_NAME)
-    return message.replace(f"{path}: ", "").replace(path, "the history")
+        path = str(state_location.state_dir() / history_query.FILE_NAME)
+        note = error.message.replace(f"{path}: ", "").replace(path, "the history")
+        return ReadPicture(picture, note)
 
 
 def _picture(
@@ -169,17 +166,14 @@ class ChartScreen(ViewScreen):
         self._shown_at_s = 0.0
 
     def body(self) -> Iterable[Widget]:
-        """Return the chart, and the text or list beside it."""
-        return self.beside(self.page_kind(self.painter, id=self.page_id))
-
-    def beside(self, widget: Widget) -> Iterable[Widget]:
-        """Return the chart with a widget beside it, or below."""
+        """Return the chart, and the text or list beside it, or below."""
         left = Container(
             Chart(self.painter, id="chart"),
             Lines(self.painter, id="told", classes="line"),
             id="left",
         )
-        yield Container(left, widget, id="halves")
+        page = self.page_kind(self.painter, id=self.page_id)
+        yield Container(left, page, id="halves")
 
     def on_resize(self) -> None:
         """Put the text where there is room for it."""
