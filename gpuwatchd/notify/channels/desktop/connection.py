@@ -209,11 +209,12 @@ class Link:
             raise session_bus.failure("not connected")
         incident = self._shown.incident(message)
         dispatched = threading.Event()
+        hearer = self._pressed if self._notify is None else None  # on a bus we hear it ourselves
         notification = self._maker.notification(
             message,
             body=body,
             buttons=wanted,
-            pressed=self._callback(message),
+            pressed=None if hearer is None else lambda name: hearer(name, message),
             dispatched=dispatched.set,
         )
         self.sends += 1
@@ -233,13 +234,6 @@ class Link:
             if earlier and earlier != self._number:
                 await self._take_down(earlier)
         return f"accepted by {self.server}"
-
-    def _callback(self, message: Message) -> Callable[[str], None] | None:
-        """Return what the library calls for a button; on a bus we hear of it ourselves."""
-        pressed = self._pressed
-        if self._notify is not None or pressed is None:
-            return None
-        return lambda name: pressed(name, message)
 
     def _forget(self, identifier: str | None) -> None:
         """Let the library forget one that was replaced: it would remember it for ever."""
