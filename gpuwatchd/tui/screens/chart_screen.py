@@ -105,9 +105,12 @@ def read_picture(view: View, about: About, asked: Asked, *, tight: bool) -> Read
             return ReadPicture(_picture(history, view, about, asked, tight=tight), "")
     except StoreError as error:
         picture = _picture(None, view, about, asked, tight=tight)
-        path = str(state_location.state_dir() / history_query.FILE_NAME)
-        note = error.message.replace(f"{path}: ", "").replace(path, "the history")
-        return ReadPicture(picture, note)
+        return ReadPicture(picture, _without_path(error.message))
+
+
+def _without_path(message: str) -> str:
+    path = str(state_location.state_dir() / history_query.FILE_NAME)
+    return message.replace(f"{path}: ", "").replace(path, "the history")
 
 
 def _picture(
