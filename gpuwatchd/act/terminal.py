@@ -57,19 +57,15 @@ def resolve(command: Sequence[str]) -> list[str]:
 def candidates(chosen: Sequence[str], environ: Mapping[str, str]) -> list[list[str]]:
     """Return the terminals that are here, the user's choice first."""
     wanted = [tuple(chosen)] if chosen else []
-    if environ.get("TERMINAL"):
-        wanted.append((environ["TERMINAL"], *_told_by(environ["TERMINAL"])))
+    if named := environ.get("TERMINAL"):
+        known = (rest for value, *rest in _TERMINALS if value == Path(named).name)
+        wanted.append((named, *next(known, ("-e",))))
     groups = []
     for program, *options in [*wanted, *_TERMINALS]:
         path = shutil.which(str(expanded(program)), path=environ.get("PATH"))
         if path is not None:
             groups.append([path, *options])
     return groups
-
-
-def _told_by(program: str) -> tuple[str, ...]:
-    name = Path(program).name
-    return next((tuple(rest) for value, *rest in _TERMINALS if value == name), ("-e",))
 
 
 def outside(argv: Sequence[str], environ: Mapping[str, str], *, service: bool) -> list[str]:

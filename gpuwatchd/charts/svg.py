@@ -69,11 +69,6 @@ def _line(part: str, points: str, width: float = 2, dash: Sequence[int] = ()) ->
     )  # fmt: skip
 
 
-def _dot(part: str, x: float, y: float) -> Markup:
-    """Return a dot, which a circle would not stay when it is stretched."""
-    return _line(part, f"M{x} {y}h0.01", 7)
-
-
 def _text(
     text: str, x: float, y: float, part: str = "faint", anchor: str = "start",
     *, right: float = 0, slim: bool = True,
@@ -191,7 +186,7 @@ class _Drawing:
                 points = _points(at, high) + "L" + _points(at[::-1], low[::-1])[1:] + "Z"
                 yield element("path", {"class": "f-range", "fill": _COLOURS["range"], "d": points})
             if len(run) == 1:
-                yield _dot("curve", at[0], used[0])
+                yield _line("curve", f"M{at[0]} {used[0]}h0.01", 7)  # a circle would be stretched
             else:
                 yield _line("curve", _points(at, used))
 
@@ -209,7 +204,8 @@ class _Drawing:
             points = _points(*zip(*places, strict=True))
             yield _line("fit", points, 1.5, FIT_DASH)
             if len(places) > 2:
-                yield _dot("fit", *places[2])
+                x, y = places[2]
+                yield _line("fit", f"M{x} {y}h0.01", 7)
         if picture.limit_bytes is not None:
             yield _line("limit", f"M0 {self._y(picture.limit_bytes)}h{_WIDE}", 1.75)
         if 0 < self._x(picture.now_s) < _WIDE - 2:

@@ -144,7 +144,13 @@ class Lines:
         """Write the final table and the next command."""
         self.out.line()
         wide = not self.out.terminal or self.out.width >= _WIDE
-        self._table_of([demo_score.HEADERS, *(demo_score.cells(row, wide=wide) for row in rows)])
+        table = [demo_score.HEADERS, *(demo_score.cells(row, wide=wide) for row in rows)]
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        gap = "  " if sum(widths) + 2 * len(widths) - 2 <= self.out.width else " "
+        for number, cells in enumerate(table):
+            line = gap.join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
+            style = "bold" if number == 0 else "red-bold" if cells[-1] == demo_score.WRONG else ""
+            self.out.line((line.rstrip(), style))
         good = all(row.right for row in rows)
         words = demo_score.verdict_line(rows, simulated_s=simulated_s)
         self.out.line()
@@ -155,15 +161,6 @@ class Lines:
         self.out.line(f"Next: {_program()} doctor    what works on this machine")
         self.out.line("Then: the README says how to install it and watch your own GPUs")
         self.out.flush()
-
-    def _table_of(self, rows: Sequence[Sequence[str]]) -> None:
-        """Write aligned columns, the first row as heading; a false verdict stands out."""
-        widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
-        gap = "  " if sum(widths) + 2 * len(widths) - 2 <= self.out.width else " "
-        for number, row in enumerate(rows):
-            line = gap.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-            style = "bold" if number == 0 else "red-bold" if row[-1] == demo_score.WRONG else ""
-            self.out.line((line.rstrip(), style))
 
     def close(self) -> None:
         """Leave the terminal as it was, where something was changed; may be called twice."""

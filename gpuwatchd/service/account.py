@@ -78,7 +78,7 @@ def unsafe(
             except OSError as error:
                 return f"{part}: {error.strerror}"
             if status.st_uid:
-                return f"{part} belongs to {_owner(status.st_uid)}, who could change it"
+                return f"{part} belongs to {owner(status.st_uid)}, who could change it"
             writable = status.st_mode & 0o022
             sticky = stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX
             # A group of root's own is root; a sticky directory protects what lies in it.
@@ -113,7 +113,8 @@ def refuse_unsafe(argv: Sequence[str]) -> None:
         raise ServiceError(_NAME, f"a service of the machine with {argv[0]}", why, hint=_ELSEWHERE)
 
 
-def _owner(uid: int) -> str:
+def owner(uid: int) -> str:
+    """Return the name of a user; "user 1001" where there is none."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

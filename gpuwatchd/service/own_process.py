@@ -253,7 +253,7 @@ class Installed:
         self._program = Path(sys.argv[0] if program is None else program).absolute()
         self._led_to = os.path.realpath(self._program)
         self._told = False
-        self._marks = self._file_states()
+        self._marks = tuple(map(_mark, self._files))
         self._begun = self._content()
 
     def replaced(self, now_s: float | None = None) -> bool:
@@ -262,7 +262,7 @@ class Installed:
         While a file that we had is missing nothing is complete: an upgrade is under way, or we were
         removed.
         """
-        marks = self._file_states()
+        marks = tuple(map(_mark, self._files))
         moved = self.moved_to() is not None
         if (marks == self._marks and not moved) or self._begun is None:
             return False
@@ -287,10 +287,6 @@ class Installed:
         leads_to = os.path.realpath(self._program)
         moved = leads_to != self._led_to and os.access(leads_to, os.X_OK)
         return str(self._program) if moved else None
-
-    def _file_states(self) -> tuple[tuple[int, int] | None, ...]:
-        """Return which file is there now, and since when (in ns), for each of them."""
-        return tuple(_mark(file) for file in self._files)
 
     def _content(self) -> tuple[bytes | None, ...] | None:
         content = tuple(_bytes(file) for file in self._files)

@@ -119,7 +119,9 @@ class Systemd:
         self._ctl.must("enable", UNIT)
         when = "the machine starts" if self._system else "you log in"
         texts.append(f"enabled: it starts when {when}")
-        if changed or stale or not before.running or self._other_version():
+        live_state = live.read(self._runtime_dir)
+        other = live_state is not None and live_state.version != __version__
+        if changed or stale or not before.running or other:
             self._bring_up("restart")
             texts.append("started")
         else:
@@ -365,11 +367,6 @@ class Systemd:
                 return other_instances.of_the_machine(user_name(), account.GROUP)
         keg = other_instances.in_a_keg(daemon_argv(self._executable)[0])
         return other_instances.KEG if keg else None
-
-    def _other_version(self) -> bool:
-        """Say whether the daemon that runs is of another version than this program."""
-        live_state = live.read(self._runtime_dir)
-        return live_state is not None and live_state.version != __version__
 
     @property
     def _runtime_dir(self) -> Path:

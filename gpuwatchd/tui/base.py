@@ -214,6 +214,7 @@ class ViewScreen(TopScreen):
     """Whether a screen above may have changed what it shows: then it is read again."""
     page_id: ClassVar[str] = "text"
     """Of its text, or list."""
+    page_kind: ClassVar[type[TextPage | Choices]] = TextPage
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "back", "back", show=False)]
     DEFAULT_CSS = "ViewScreen { layout: vertical; background: transparent; }"
 
@@ -241,8 +242,8 @@ class ViewScreen(TopScreen):
     # ---- what a view fills in
 
     def body(self) -> Iterable[Widget]:
-        """Return what is below the subject: by default a text."""
-        yield TextPage(self.painter, id=self.page_id)
+        """Return what is below the subject: by default its text or list alone."""
+        yield self.page_kind(self.painter, id=self.page_id)
 
     def job(self) -> Job | None:
         """Return what is to be read now; None for nothing."""

@@ -155,7 +155,9 @@ class Guard:
         self._log(f"{scope['method'][:16]!r} {path!r} {message['status']}")
 
     async def _let_in(self, scope: Scope, receive: Receive, send: Send) -> None:
-        given = _headers(scope)
+        given: dict[bytes, list[bytes]] = {}
+        for name, value in scope["headers"]:
+            given.setdefault(name, []).append(value)
         body: bytes | int = self._refused(scope, given) or b""
         if body == b"" and scope["method"] == "POST":
             body = await _body(given, receive)
@@ -209,13 +211,6 @@ class Guard:
 def is_known(scope: Mapping[str, object] | None) -> bool:
     """Say whether who sent a request had the token."""
     return scope is not None and bool(scope.get(_KNOWN))
-
-
-def _headers(scope: Scope) -> dict[bytes, list[bytes]]:
-    out: dict[bytes, list[bytes]] = {}
-    for name, value in scope["headers"]:
-        out.setdefault(name, []).append(value)
-    return out
 
 
 def _same_origin(method: str, given: dict[bytes, list[bytes]], host: str) -> bool:

@@ -103,6 +103,9 @@ class Cycle:
         )
         pattern: Pattern = "cyclic" if leak else "sawtooth"
         even = 1.0 / (1.0 + numerics.deviation(pauses) / pause)
+        # Both rise: the troughs that a peak follows come first.
+        before = at[: int(at.searchsorted(top_at[-1], side="right"))]
+        rises = top_at[top_at.searchsorted(before)] - before
         first = int(view.t_s.searchsorted(float(at[0])))
         level = view.mean[first:] - slope * view.t_s[first:]
         return Signal(
@@ -124,7 +127,7 @@ class Cycle:
                 "peaks_slope_bytes_per_s": numerics.least_squares(top_at, top)[0],
                 "peak_bytes": float(top.max()),
                 "scatter_bytes": scatter,
-                "longest_rise_s": _longest_rise(at, top_at),
+                "longest_rise_s": float(rises.max(initial=0.0)),
                 "last_fall_s": -float(at[-1]),
                 "slope_bytes_per_s": slope,
                 "busy_share": int(np.count_nonzero(level > middle + 0.5 * swing)) / level.size,
@@ -166,12 +169,3 @@ def concordance(values: FloatArray) -> float:
     differ = int(np.count_nonzero(above))
     later = _LATER[: values.size, : values.size] if values.size <= MEMORY else np.triu(above)
     return int(np.count_nonzero(above & later)) / differ if differ else 0.5
-
-
-def _longest_rise(at: FloatArray, top_at: FloatArray) -> float:
-    """Return the longest time from a trough to the next peak, seconds."""
-    # Both rise: the troughs that a peak follows come first.
-    count = int(at.searchsorted(top_at[-1], side="right"))
-    if not count:
-        return 0.0
-    return float((top_at[top_at.searchsorted(at[:count])] - at[:count]).max())

@@ -266,7 +266,7 @@ def recognise(
             return _named(app, beneath)
     if beneath is not None:
         return beneath, True
-    return _by_threads(tuple(threads), _guess(command)), False
+    return _hinted(tuple(threads), command), False
 
 
 def loaded(libraries: Iterable[str]) -> tuple[str, ...]:
@@ -325,8 +325,10 @@ def _named(app: App, beneath: str | None) -> tuple[str, bool]:
     return (beneath, True) if app.launches else (app.name, False)
 
 
-def _by_threads(threads: Collection[str], guess: str | None) -> str | None:
-    """Return what thread names and a guess amount to; both are hints and no more."""
+def _hinted(threads: Collection[str], command: Command) -> str | None:
+    """Return what thread names, or that of the script or module ("train_jax.py"), hint at."""
+    words = frozenset(_WORD.findall(command.program.lower()))
+    guess = next((framework for framework, names in GUESSES if words & names), None)
     if any(thread.startswith("pt_") for thread in threads):
         return "PyTorch"
     if any(thread.startswith("tf_") for thread in threads):
@@ -402,12 +404,3 @@ _OLLAMA: Final = next(app for app in APPS if app.name == "Ollama")
 _FIRST_WORDS: Final = frozenset(
     program.split(" ", 1)[0] for app in APPS for program in app.programs
 )
-
-
-def _guess(command: Command) -> str | None:
-    """Guess from the script's or module's own name ("train_jax.py")."""
-    words = frozenset(_WORD.findall(command.program.lower()))
-    for framework, names in GUESSES:
-        if words & names:
-            return framework
-    return None

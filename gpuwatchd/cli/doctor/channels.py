@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import importlib.util
 import os
-import pwd
 import socket
 import stat
 from typing import TYPE_CHECKING, Final
@@ -17,6 +16,7 @@ from gpuwatchd.collect.host.procfs import read_bytes, words_of
 from gpuwatchd.core import config, extras, text
 from gpuwatchd.core.config import listening
 from gpuwatchd.core.errors import NotifyError
+from gpuwatchd.service import account
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -239,7 +239,7 @@ def _taken(around: CheckContext, where: str, port: int) -> Check:
         if any(word.endswith("gpuwatchctl") for word in argv) and "web" in argv:
             return ok(f"gpuwatchctl web, pid {pid}, serves it at {where}")
         return warning("web-listen", f"{where} is taken by {name}[{pid}]", _ELSEWHERE)
-    by = "somebody else" if uid is None else f"a program of {_user(uid)}"
+    by = "somebody else" if uid is None else f"a program of {text.clean(account.owner(uid))}"
     return warning("web-listen", f"{where} is taken by {by}", _ELSEWHERE)
 
 
@@ -267,13 +267,6 @@ def _holder(root: Path, inode: str) -> int | None:
         except OSError:
             continue
     return None
-
-
-def _user(uid: int) -> str:
-    try:
-        return text.clean(pwd.getpwuid(uid).pw_name)
-    except KeyError:
-        return f"user {uid}"
 
 
 def _socket(path: Path) -> Check | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from gpuwatchd.cli.doctor.checks import Check, PendingCheck, failed, named, ok, warning
 from gpuwatchd.collect.host.procfs import inside_container
 from gpuwatchd.collect.nvml import driver as nvml_library
-from gpuwatchd.collect.nvml.driver_files import read_text
+from gpuwatchd.collect.nvml.driver_files import nvidia_cards, read_text
 from gpuwatchd.core import units
 from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.store.live import LiveDevice
@@ -131,9 +131,6 @@ def _troubles(device: Device, sample: Sample) -> list[Check]:
 # Why NVIDIA's driver does not answer: module, library, device files, container, nouveau.
 # Everything is read from files; nothing here opens the driver.
 
-_NVIDIA = "0x10de"
-_DISPLAY = "0x03"
-"""PCI class of displays and 3D controllers."""
 _VERSION = re.compile(r"\d{3,}\.\d+(?:\.\d+)?")
 _RUN_WITH = "docker run --gpus all ... (podman: --device nvidia.com/gpu=all)"
 
@@ -144,12 +141,10 @@ def explain(around: CheckContext, *, works: bool) -> Iterator[Check]:
     Where NVIDIA's library ``works``, nothing is wrong whatever the files look like.
     """
     root = around.root
-    cards = [
-        card.name
-        for card in sorted((root / "sys/bus/pci/devices").glob("*"))
-        if read_text(card / "vendor") == _NVIDIA and read_text(card / "class").startswith(_DISPLAY)
-    ]
-    module, library = _module(root), nvml_library.find(root, around.environ)
+    cards = nvidia_cards(root / "sys")
+    match = _VERSION.search(read_text(root / "proc/driver/nvidia/version"))
+    module = read_text(root / "sys/module/nvidia/version") or (match[0] if match else "")
+    library = nvml_library.find(root, around.environ)
     if works:
         if module or library:
             yield ok(f"kernel module {module or '?'}, library {_version(library) or '?'}")
@@ -213,12 +208,6 @@ def _no_library(root: Path, module: str) -> Iterator[Check]:
         f"the kernel module {module} is loaded, but {nvml_library.NAME} is missing",
         f"sudo apt install libnvidia-compute-{major} (Debian: libnvidia-ml1), of the same version",
     )
-
-
-def _module(root: Path) -> str:
-    """Return the version of the kernel module that is loaded; "" when none is."""
-    match = _VERSION.search(read_text(root / "proc/driver/nvidia/version"))
-    return read_text(root / "sys/module/nvidia/version") or (match[0] if match else "")
 
 
 def _version(library: Path | None) -> str:

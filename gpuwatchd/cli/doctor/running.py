@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import sys
 import time
 from pathlib import Path
@@ -287,10 +286,7 @@ def _settled(unit: str) -> list[str]:
 
 def _linger(around: CheckContext, values: dict[str, str]) -> Iterator[Check]:
     """Yield from /var/lib/systemd/linger: one file per user whose services outlive the session."""
-    try:
-        user = pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:
-        user = str(os.geteuid())
+    user = state_location.name_of(os.geteuid())
     if (around.root / "var/lib/systemd/linger" / user).exists():
         yield ok(f"services of {user} keep running after logout")
     elif values.get("LoadState") != "loaded":

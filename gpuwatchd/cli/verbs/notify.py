@@ -12,13 +12,13 @@ from gpuwatchd.cli import channel_setup, exits, options, output
 from gpuwatchd.core.config import channels
 from gpuwatchd.core.errors import GpuwatchdError, NotifyError
 from gpuwatchd.core.model import Chart, Message
-from gpuwatchd.notify import NOTIFIERS
+from gpuwatchd.notify import NOTIFIERS, dispatcher
 from gpuwatchd.view.answers import alerts as answers
 from gpuwatchd.view.answers import base
 from gpuwatchd.view.answers.alerts import Reached
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from gpuwatchd.cli.global_flags import Globals
     from gpuwatchd.core.config import Config
@@ -39,12 +39,6 @@ _CHANNELS = click.argument(
 )
 def command() -> None:
     """Set up channels, list and test them; send a digest."""
-
-
-def _build(config: Config, names: Iterable[str]) -> dict[str, Notifier]:
-    from gpuwatchd.notify import dispatcher  # noqa: PLC0415 - mail and threads come with it
-
-    return dispatcher.build(config.notify, names)
 
 
 def _message(channel: str = "email") -> Message:
@@ -188,7 +182,7 @@ def list_() -> int:
     config = flags.load_config().config
     rows = [
         _probe(name, notifier, in_use=name in config.policy.channels)
-        for name, notifier in _build(config, NOTIFIERS).items()
+        for name, notifier in dispatcher.build(config.notify, NOTIFIERS).items()
     ]
     _write(flags, rows)
     return 0
@@ -207,7 +201,7 @@ def test(channels: tuple[str, ...], dry_run: bool) -> int:  # noqa: FBT001
     names = _configured(config, channels or config.policy.channels, "notify test")
     rows = [
         _probe(name, notifier) if dry_run else _send_test(name, notifier)
-        for name, notifier in _build(config, names).items()
+        for name, notifier in dispatcher.build(config.notify, names).items()
     ]
     return _write(flags, rows)
 
@@ -257,7 +251,8 @@ def digest(channels: tuple[str, ...], since_s: float, dry_run: bool) -> int:  # 
         _show(flags, message)
         return 0
     names = _configured(config, channels or config.policy.digest_channels, "notify digest")
-    rows = [_send(name, it, message) for name, it in _build(config, names).items()]
+    built = dispatcher.build(config.notify, names)
+    rows = [_send(name, it, message) for name, it in built.items()]
     return _write(flags, rows)
 
 

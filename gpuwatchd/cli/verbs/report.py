@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
+import msgspec
 
 from gpuwatchd.cli import options, output
 from gpuwatchd.core import units
@@ -59,7 +60,7 @@ def command(  # noqa: PLR0913, PLR0917 - one argument per flag
     Without --output, a page is written to a file named after machine and days in the current
     folder, or to the pipe. A file is readable by you alone.
     """
-    from gpuwatchd.view.report import html, period  # noqa: PLC0415 - SQLite comes with it
+    from gpuwatchd.view.report import compose, document, html, period, report_json  # noqa: PLC0415 - SQLite comes with it
 
     flags = options.current()
     until_s = state_location.now_s() if until is None else until
@@ -73,11 +74,15 @@ def command(  # noqa: PLR0913, PLR0917 - one argument per flag
     found = period.gather(flags, asked)
     if form == "html" and file is None and not to_pipe and sys.stdout.isatty():
         file = html.named(asked)
-    if file is None:
-        _print(flags, found, form)
-    else:
+    if file is not None:
         html.write(file, content(flags, found, form))
         _confirm(flags, file)
+    elif form == "json":
+        output.emit_json(report_json.answer(found))
+    elif form == "text":
+        document.show(output.Out(flags), compose.document(found))
+    else:
+        click.echo(content(flags, found, form), nl=False)
     return 3 if exit_code and any(alert.kind == "leak" for alert in found.alerts) else 0
 
 
@@ -95,31 +100,14 @@ def _form(flags: Globals, form: str | None, file: Path | None, values: dict[str,
     return form or ends or "text"
 
 
-def _print(flags: Globals, period: Period, form: str) -> None:
-    from gpuwatchd.view.report import compose, document, report_json  # noqa: PLC0415
-
-    if form == "json":
-        output.emit_json(report_json.answer(period))
-    elif form == "text":
-        document.show(output.Out(flags), compose.document(period))
-    else:
-        click.echo(content(flags, period, form), nl=False)
-
-
 def content(flags: Globals, period: Period, form: str) -> str:
     """Return what is written to a file."""
-    from gpuwatchd.view.report import compose, report_json  # noqa: PLC0415
+    from gpuwatchd.view.report import compose, document, html, report_json  # noqa: PLC0415
 
     if form == "html":
-        from gpuwatchd.view.report import html  # noqa: PLC0415
-
         return html.render(compose.document(period))
     if form == "json":
-        import msgspec  # noqa: PLC0415
-
         return msgspec.json.encode(report_json.answer(period)).decode() + "\n"
-    from gpuwatchd.view.report import document  # noqa: PLC0415
-
     stream = io.StringIO()
     document.show(output.Out(flags, stream), compose.document(period))
     return stream.getvalue()

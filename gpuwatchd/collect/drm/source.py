@@ -288,7 +288,9 @@ def reading_of(
         return blank(card, state, f"its memory cannot be read: {words}", faults)
     found_card, memory, reason = card.found, answer.memory, held.reason
     card.state = "ok"
+    api = "sysfs vram+gtt" if found_card.unified else "sysfs vram"
     if found_card.vendor == "intel":
+        api = "fdinfo"
         memory, reason = _of_processes(memory, held, unified=found_card.unified)
     elif memory.used_bytes is None:
         faults.append(_fault(card, "memory", "its memory figures are no numbers"))
@@ -312,7 +314,7 @@ def reading_of(
         ecc_errors=card.gauges.ecc_errors,
         uses=held.uses,
         uses_reason=reason,
-        memory_api=_api(found_card),
+        memory_api=api,
     )
 
 
@@ -368,12 +370,6 @@ def nothing(card: Card, why: str = "the GPU is asleep and is left so") -> Device
         uses_reason=why,
         state=card.state,
     )
-
-
-def _api(found_card: FoundCard) -> str:
-    if found_card.vendor == "intel":
-        return "fdinfo"
-    return "sysfs vram+gtt" if found_card.unified else "sysfs vram"
 
 
 def _fault(card: Card, field: str, why: str) -> Fault:

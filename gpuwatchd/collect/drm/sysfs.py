@@ -114,7 +114,7 @@ def card_folders(sys: Path) -> list[tuple[int, Path]]:
 
 def driver_of(folder: Path) -> str:
     """Return the name of the kernel driver of a device, "" when it has none."""
-    fields = _uevent(folder)
+    fields = _values(folder / "uevent", "=")
     if "DRIVER" in fields:
         return fields["DRIVER"]
     try:
@@ -175,13 +175,14 @@ def unique_id(folder: Path) -> str | None:
     return text if known else None
 
 
-def _uevent(folder: Path) -> dict[str, str]:
-    lines = word(folder / "uevent").splitlines()
-    return {key: value for key, _, value in (line.partition("=") for line in lines)}
+def _values(file: Path, mark: str) -> dict[str, str]:
+    """Return the values of a file with a name and a value on each line; {} when unreadable."""
+    pairs = (line.partition(mark) for line in word(file).splitlines())
+    return {key.strip(): value.strip() for key, _, value in pairs}
 
 
 def _address(folder: Path) -> str | None:
-    text = _uevent(folder).get("PCI_SLOT_NAME", "").lower()
+    text = _values(folder / "uevent", "=").get("PCI_SLOT_NAME", "").lower()
     if not text:
         text = folder.resolve().name.lower()
     return text if _ADDRESS.fullmatch(text) else None
@@ -274,21 +275,14 @@ def gauges(card: FoundCard) -> Gauges:
         clock = number(monitor / "freq1_input")
         energy = number(monitor / "energy1_input")
         break
+    errors = _values(card.folder / "ras/umc_err_count", ":")
     return Gauges(
         temp_c=None if temp is None else temp / 1e3,
         power_w=None if power is None else power / 1e6,
         clock_mhz=None if clock is None else clock / 1e6,
         energy_uj=energy,
-        ecc_errors=_uncorrected(word(card.folder / "ras/umc_err_count")),
+        ecc_errors=whole_number(errors.get("ue", "")),  # codespell:ignore ue
     )
-
-
-def _uncorrected(text: str) -> int | None:
-    for line in text.splitlines():
-        name, _, value = line.partition(":")
-        if name.strip() == "ue":  # codespell:ignore ue
-            return whole_number(value.strip())
-    return None
 
 
 def _rest(total: int | None, used: int | None) -> int | None:
@@ -301,11 +295,10 @@ def _sum(one: int | None, other: int | None) -> int | None:
 
 def host_memory(proc: Path) -> tuple[int | None, int | None]:
     """Return (total, available) bytes of the host's memory."""
-    lines = word(proc / "meminfo").splitlines()
-    groups = {key: value.split() for key, _, value in (line.partition(":") for line in lines)}
+    values = _values(proc / "meminfo", ":")
 
     def kilobytes(name: str) -> int | None:
-        value = whole_number((groups.get(name) or [""])[0])
+        value = whole_number(values.get(name, "").partition(" ")[0])
         return None if value is None else value * 1024
 
     return kilobytes("MemTotal"), kilobytes("MemAvailable")

@@ -247,7 +247,9 @@ class Registry:
         title = stat.name.decode("utf-8", "replace")
         family = ancestors(self._proc, pid, stat)
         own = facts(self._environ(pid))
-        parent = self._inherited(family) if own is None else None
+        near = (facts(self._environ(ancestor.pid)) for ancestor in family[:_NEAR])
+        known = (values for values in near if values is not None)
+        parent = next(known, None) if own is None else None
         member = membership(own, parent, family, place, argv[0] if argv else title)
         framework, sure = frameworks.recognise(argv, libraries, title, threads)
         info = ProcessInfo(
@@ -282,11 +284,6 @@ class Registry:
         return msgspec.structs.replace(
             info, state=stat.state, parent_pid=stat.parent_pid, parents=parents
         )
-
-    def _inherited(self, family: Sequence[Ancestor]) -> dict[str, str] | None:
-        """Return the facts of the nearest ancestor that has not lost its environment."""
-        near = (facts(self._environ(ancestor.pid)) for ancestor in family[:_NEAR])
-        return next((values for values in near if values is not None), None)
 
     def _environ(self, pid: int) -> bytes:
         """Return a process's environment, for :func:`facts` only: it may hold secrets."""

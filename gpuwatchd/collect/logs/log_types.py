@@ -145,7 +145,8 @@ def joined(devices: LogFile, processes: LogFile) -> LogFile | None:
     wholes = {series.device.uid: series for series in devices.series}
     parts = [each for each in processes.series if each.process is not None]
     meet = [(wholes[each.device.uid], each) for each in parts if each.device.uid in wholes]
-    if not any(_overlap(whole, part) for whole, part in meet):
+    spans = [(max(a.t_s[0], b.t_s[0]), min(a.t_s[-1], b.t_s[-1])) for a, b in meet]
+    if not any(begin_s <= end_s for begin_s, end_s in spans):
         return None
     # A process's series gets what the device's own log knows of the device.
     placed = [
@@ -176,8 +177,3 @@ def _plain(file: str) -> bool:
     with contextlib.suppress(OSError, ValueError):
         return Path(file).is_file()
     return False
-
-
-def _overlap(log_series: LogSeries, other: LogSeries) -> bool:
-    begins = max(float(log_series.t_s[0]), float(other.t_s[0]))
-    return begins <= min(float(log_series.t_s[-1]), float(other.t_s[-1]))

@@ -284,17 +284,13 @@ class Table:
         t = self._time(row)
         if t is not None and math.isnan(t[0]) and math.isnan(t[1]):
             raise BadRow("torn" if unfinished else "bad time")
-        if unfinished and self._cut_short(row):
-            raise BadRow("torn")
-        self._reading(row, t)
-
-    def _cut_short(self, row: dict[str, str]) -> bool:
-        """Say whether a row ends inside a number that we use."""
-        return any(
+        if unfinished and any(
             self.layout.roles[role] == self.layout.width - 1 and row[role].strip()[-1:].isdigit()
             for role in _MEMORY_ROLES
             if role in row
-        )
+        ):
+            raise BadRow("torn")  # it ends inside a number that we use
+        self._reading(row, t)
 
     def _time(self, row: dict[str, str]) -> Time:
         if "time" not in row:

@@ -98,7 +98,10 @@ class ProcessLists:
             kind: tuple(calls.find(name + version) for version in _VERSIONS)
             for kind, name in _KINDS
         }
-        self._max_pid = _largest_pid(proc)
+        # The driver's numbers are the host's: what a container may use (from Linux 6.14 on it has
+        # a figure of its own) bounds them not.
+        text = read_text(proc / "sys/kernel/pid_max")
+        self._max_pid = int(text) if text.isdecimal() and not in_container(proc) else MAX_PIDS
 
     def read(
         self, card: Card, desk: HandleBuffers, mono_s: float, *, turn: bool, busy_pct: float | None
@@ -323,14 +326,6 @@ def _newest(raw: bytes) -> tuple[dict[int, float], int]:
         instants = [at_us for at_us, _, _ in told]
         pids, shares = [pid for _, pid, _ in told], [share for _, _, share in told]
     return dict(zip(pids, map(float, shares), strict=True)), max(instants, default=0)
-
-
-def _largest_pid(proc: Path) -> int:
-    """Return the largest number that a listed process can have."""
-    text = read_text(proc / "sys/kernel/pid_max")
-    # The driver's numbers are the host's: what a container may use (from Linux 6.14 on it has a
-    # figure of its own) bounds them not.
-    return int(text) if text.isdecimal() and not in_container(proc) else MAX_PIDS
 
 
 @lru_cache(maxsize=4096)

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from textual import events
-    from textual.widget import Widget
 
     from gpuwatchd.core.model import Alert, Silence
     from gpuwatchd.tui.base import Keys
@@ -76,6 +75,7 @@ class AlertsScreen(ViewScreen):
     name_shown = "Alerts"
     is_changed_above = True
     page_id = "list"
+    page_kind = Choices
     own_keys: ClassVar[Keys] = (
         ("↑↓", "choose"), ("Enter", "story"), ("s", "snooze"), ("u", "un-snooze"),
     )  # fmt: skip
@@ -93,10 +93,6 @@ class AlertsScreen(ViewScreen):
         self._asked_twice = False
         self._soon = ""
         """What was asked for before there was anything to choose from."""
-
-    def body(self) -> Iterable[Widget]:
-        """Return the list."""
-        yield Choices(self.painter, id=self.page_id)
 
     def job(self) -> Callable[[], Listed]:
         """Return what reads the list."""

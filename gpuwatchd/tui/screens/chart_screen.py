@@ -14,7 +14,6 @@ from gpuwatchd.core.model import is_leak
 from gpuwatchd.tui.base import ViewScreen
 from gpuwatchd.tui.widgets.chart import Chart
 from gpuwatchd.tui.widgets.rows import Lines
-from gpuwatchd.tui.widgets.texts import TextPage
 from gpuwatchd.view.queries import charts, history_query, state_location
 
 if TYPE_CHECKING:
@@ -170,17 +169,14 @@ class ChartScreen(ViewScreen):
         self._shown_at_s = 0.0
 
     def body(self) -> Iterable[Widget]:
-        """Return the chart and the text."""
-        return self.beside(TextPage(self.painter, id=self.page_id))
-
-    def beside(self, widget: Widget) -> Iterable[Widget]:
-        """Return the chart with a widget beside it, or below."""
+        """Return the chart, and the text or list beside it, or below."""
         left = Container(
             Chart(self.painter, id="chart"),
             Lines(self.painter, id="told", classes="line"),
             id="left",
         )
-        yield Container(left, widget, id="halves")
+        page = self.page_kind(self.painter, id=self.page_id)
+        yield Container(left, page, id="halves")
 
     def on_resize(self) -> None:
         """Put the text where there is room for it."""

@@ -43,9 +43,6 @@ _COST_AGAIN_S: Final = 30.0
 """Seconds between two readings: a cost changes slowly."""
 
 
-_ORDER: Final = ("critical", "leak", "watch", "held", "trouble", "unknown", "calm")
-
-
 class ReadDetail(NamedTuple):
     """What was read; None where it was not to be read."""
 
@@ -147,7 +144,7 @@ def _find(view: View, uid: str | None, key: ProcessKey | None) -> About | None:
 def _worst(view: View, uid: str | None) -> About | None:
     """Return the process that deserves a look most, of the chosen device if it has any."""
     pairs = [
-        (_ORDER.index(badges.process(about.process).kind), about)
+        (badges.WORST_FIRST.index(badges.process(about.process).kind), about)
         for about in every(view)
         if about.process is not None
     ]

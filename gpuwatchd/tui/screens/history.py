@@ -17,8 +17,6 @@ from gpuwatchd.view.text import badges, verdict_text
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from textual.widget import Widget
-
     from gpuwatchd.charts.chart_model import Mark
     from gpuwatchd.tui.base import Keys
     from gpuwatchd.view.blocks import Page, Part
@@ -39,6 +37,7 @@ class PastScreen(ChartScreen):
         Binding("shift+tab", "next(-1)", show=False),
     ]
     page_id = "marks"
+    page_kind = Choices
     beside_columns = 100
     DEFAULT_CSS = """
     PastScreen #marks { height: 6; width: 1fr; }
@@ -85,10 +84,6 @@ class PastScreen(ChartScreen):
             yield f"on {on}"
             badge = badges.process(process)
         yield badge.words, badge.kind
-
-    def body(self) -> Iterable[Widget]:
-        """Return the chart and the list of what happened."""
-        return self.beside(Choices(self.painter, id=self.page_id))
 
     def answered(self, picture: ReadPicture) -> None:
         """Show the chart and what happened."""

@@ -112,11 +112,8 @@ class PredictScreen(ChartScreen):
 
 def _worst(devices: Sequence[LiveDevice]) -> str | None:
     """Return the device that deserves a look first."""
-    if not devices:
-        return None
-    return min(
-        devices, key=lambda item: badges.WORST_FIRST.index(badges.device(item).kind)
-    ).device.uid
+    kinds = [badges.WORST_FIRST.index(badges.device(item).kind) for item in devices]
+    return devices[kinds.index(min(kinds))].device.uid if kinds else None
 
 
 def _row(item: LiveDevice, out: Page) -> None:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from textual import events
-    from textual.widget import Widget
 
     from gpuwatchd.core.model import Alert, Silence
     from gpuwatchd.tui.app import TopApp
@@ -50,6 +49,7 @@ class SnoozeScreen(ViewScreen):
     """
 
     name_shown = "Snooze"
+    page_kind = Choices
     own_keys: ClassVar[Keys] = (
         ("Enter", "snooze"),
         ("↑↓", "how long"),
@@ -65,10 +65,6 @@ class SnoozeScreen(ViewScreen):
         self._typing = False
         self._silence: Silence | None = None
         self._answered = self._writing = False
-
-    def body(self) -> Iterable[Widget]:
-        """Return the form."""
-        yield Choices(self.painter, id=self.page_id)
 
     def job(self) -> Callable[[], tuple[Alert | None, Silence | None]]:
         """Return what looks the alert up, and whether it is silent already."""

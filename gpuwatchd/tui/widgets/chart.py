@@ -41,12 +41,6 @@ def _nearest(curve: Curve, at_s: float) -> int | None:
     return min(around, key=lambda one: abs(curve.at_s[one] - at_s))
 
 
-def _usual_step_s(curve: Curve) -> float:
-    if len(curve.at_s) < 2:
-        return 0.0
-    return (curve.at_s[-1] - curve.at_s[0]) / (len(curve.at_s) - 1)
-
-
 def _floor(floor: Curve | None, at_s: float) -> float | None:
     if floor is None or not floor.at_s or not floor.at_s[0] <= at_s <= floor.at_s[-1]:
         return None
@@ -64,7 +58,8 @@ def point_text(picture: Picture, at_s: float, *, within_s: float = 0.0) -> list[
     """
     curve, forecast, now_s = picture.curve, picture.forecast, picture.now_s
     at = _nearest(curve, at_s)
-    far = max(within_s, curve.width_s, _usual_step_s(curve))
+    usual_s = (curve.at_s[-1] - curve.at_s[0]) / (len(curve.at_s) - 1) if curve.at_s[1:] else 0.0
+    far = max(within_s, curve.width_s, usual_s)
     if at is not None and (abs(curve.at_s[at] - at_s) > far or curve.used_bytes[at] is None):
         at = None
     shown_s = at_s if at is None else curve.at_s[at]

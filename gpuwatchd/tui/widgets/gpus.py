@@ -85,7 +85,9 @@ def row(painter: Painter, columns: Plan, item: LiveDevice, *, chosen: bool) -> R
     leaks = finding is not None and is_leak(finding)
     label = painter.cell(item.device.label, columns.label)
     cells: Row = [(mark, here), (label, f"bold {here}"), (" ", here)]
-    cells += [*badge_cell(painter, badge, BADGE, here), (" ", here)]
+    word = painter.cell(f"{painter.mark(badge.kind)} {badge.word}", BADGE)
+    loud = badge.kind in {"critical", "leak", "trouble"}
+    cells += [(word, f"{badge.kind} badge" if loud else f"{badge.kind} {here}"), (" ", here)]
     cells += _memory(painter, item, columns.bar, badge)
     util, temp, power = None, None, None
     if reading is not None:
@@ -125,13 +127,6 @@ def second(painter: Painter, view: View, item: LiveDevice, width: int) -> Row:
     parts.append((subject_facts.unowned(item), "yellow"))
     parts.append(("" if others is None else others.line(none=not item.processes), "dim"))
     return painter.cut(parts, width - 1, gap="  ")
-
-
-def badge_cell(painter: Painter, badge: Badge, width: int, here: str = "") -> Row:
-    """Return mark and word of a verdict on its colour."""
-    text = painter.cell(f"{painter.mark(badge.kind)} {badge.word}", width)
-    loud = badge.kind in {"critical", "leak", "trouble"}
-    return [(text, f"{badge.kind} badge" if loud else f"{badge.kind} {here}")]
 
 
 def _memory(painter: Painter, item: LiveDevice, width: int, badge: Badge) -> Row:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from gpuwatchd.core.design import Kind
-    from gpuwatchd.core.model import ProcessInfo, ProcessKey
+    from gpuwatchd.core.model import ProcessKey
     from gpuwatchd.store.live import LiveDevice, LiveProcess
     from gpuwatchd.tui.theme import Painter
     from gpuwatchd.view.blocks import Row
@@ -228,19 +228,15 @@ def row(
     return [*cells, *_name(painter, entry, name.wide, here), (" ", here)]
 
 
-def _called(info: ProcessInfo, width: int) -> str:
-    """Return its name; where there is little room the script alone, without its interpreter."""
-    _, script = info.entry_point
-    return info.label if width >= _NAME_WHOLE or not script else script
-
-
 def _name(painter: Painter, entry: Entry, width: int, here: str) -> Row:
     """Return who it is without pid and user, what it runs, and for whom."""
     info = entry.process.info
     whole = verdict_text.who(info)
     plain = verdict_text.is_named(info)
     ended = " (defunct)" if plain and verdict_text.is_defunct(info) else ""
-    text = f"{_called(info, width)}{ended}" if plain else whole
+    script = info.entry_point[1]  # alone, without its interpreter, where there is little room
+    called = info.label if width >= _NAME_WHOLE or not script else script
+    text = f"{called}{ended}" if plain else whole
     first = painter.fit(text, width)
     cells: Row = [(first, f"bold {here}" if is_leak(entry.process.finding) else here)]
     room = width - width_of(first)

@@ -71,7 +71,7 @@ class _Head(msgspec.Struct):
 def chosen() -> Place:
     """Return whose state and history this call is about."""
     own = Place("user", directories.state_dir(), directories.runtime_dir())
-    if _in_environment() or not _readable():
+    if any(map(os.environ.get, _DIRECTORIES)) or not _readable():
         return own
     return own if runs(own.runtime_dir) else _system()
 
@@ -104,10 +104,6 @@ def recorded(directory: Path) -> bool:
 
 def _system() -> Place:
     return Place("system", directories.SYSTEM_STATE_DIR, directories.SYSTEM_RUNTIME_DIR)
-
-
-def _in_environment() -> bool:
-    return any(os.environ.get(name) for name in _DIRECTORIES)
 
 
 def _readable() -> bool:
@@ -150,7 +146,8 @@ def access_error() -> tuple[str, str] | None:
 
     None where there is no such service, where he may, or where he has a daemon of his own.
     """
-    if _in_environment() or not is_denied() or runs(directories.runtime_dir()):
+    named = any(map(os.environ.get, _DIRECTORIES))
+    if named or not is_denied() or runs(directories.runtime_dir()):
         return None
     return "system-denied", f"{REFUSED}: {access_instructions()}"
 

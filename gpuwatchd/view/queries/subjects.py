@@ -69,11 +69,11 @@ def every(view: View) -> Iterator[NamedSubject]:
     for item in view.devices:
         finding = item.finding
         if finding is not None and finding.subject.process is None:
-            yield _named_subject(view, item, None, finding.subject, finding)
+            yield _named_subject(view, item, None, finding)
         for process in item.processes or ():
             for one in (process.finding, process.host_finding):
                 if one is not None:
-                    yield _named_subject(view, item, process, one.subject, one)
+                    yield _named_subject(view, item, process, one)
 
 
 def pick(view: View, target: str | None) -> NamedSubject:
@@ -199,9 +199,7 @@ def sorted_out(words: Sequence[str]) -> tuple[list[str], list[int]]:
 
 def of_process(view: View, item: LiveDevice, process: LiveProcess) -> NamedSubject:
     """Return what is judged of one process on one device."""
-    finding = process.finding
-    subject = None if finding is None else finding.subject
-    return _named_subject(view, item, process, subject, finding)
+    return _named_subject(view, item, process, process.finding)
 
 
 def _rank(subject: NamedSubject) -> tuple[int, float, bool]:
@@ -225,18 +223,15 @@ def _worst(view: View) -> NamedSubject:
 
 def _device(view: View, item: LiveDevice) -> NamedSubject:
     """Return what a device is shown with: its own verdict, or that of its worst process."""
-    finding = item.finding
-    subject = Subject(device_uid=item.device.uid) if finding is None else finding.subject
-    process = next((one for one in item.processes or () if one.info.key == subject.process), None)
-    return _named_subject(view, item, process, subject, finding)
+    key = None if item.finding is None else item.finding.subject.process
+    process = next((one for one in item.processes or () if one.info.key == key), None)
+    return _named_subject(view, item, process, item.finding)
 
 
 def _process(view: View, pid: int) -> NamedSubject:
     """Return the worse of what is judged of a process, wherever it is."""
     subjects = [
-        _named_subject(
-            view, item, process, finding.subject if finding is not None else None, finding
-        )
+        _named_subject(view, item, process, finding)
         for item, process in _running(view)
         if process.info.key.pid == pid
         for finding in (process.finding, process.host_finding)
@@ -246,15 +241,12 @@ def _process(view: View, pid: int) -> NamedSubject:
 
 
 def _named_subject(
-    view: View,
-    item: LiveDevice,
-    process: LiveProcess | None,
-    subject: Subject | None,
-    finding: Finding | None,
+    view: View, item: LiveDevice, process: LiveProcess | None, finding: Finding | None
 ) -> NamedSubject:
-    if subject is None:
-        key = None if process is None else process.info.key
-        subject = Subject(device_uid=item.device.uid, process=key)
+    key = None if process is None else process.info.key
+    subject = (
+        Subject(device_uid=item.device.uid, process=key) if finding is None else finding.subject
+    )
     # Of the same subject there may be another kind of alert: it is explained by its key.
     leaks = (one for one in view.alerts if one.kind == "leak" and one.subject == subject)
     alert = next(leaks, None)

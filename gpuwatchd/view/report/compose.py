@@ -64,8 +64,14 @@ def document(period: Period) -> Document:
         Section(key="told", title="Deliveries", blocks=tuple(tables.deliveries(period))),
         Section(key="quality", title="Data quality", blocks=tuple(tables.quality(period))),
     )
+    only = "Only of the users that are named: others are sums. " if period.query.user else ""
+    foot = (
+        f"{only}Times are local ({units.zone(period.asked.until_s)}). Verdicts are estimates with "
+        "their confidence; forecasts are 90 % intervals. gpuwatchctl docs report says how each "
+        "number is made."
+    )
     return Document(
-        title=_title(period, host), about="; ".join(about), sections=sections, foot=_foot(period)
+        title=_title(period, host), about="; ".join(about), sections=sections, foot=foot
     )
 
 
@@ -77,17 +83,6 @@ def _title(period: Period, host: str) -> str:
         what = f"GPU report on {named}{f' and {more} more' if more > 0 else ''}"
     users = period.query.user
     return f"{what} for {', '.join(users)}" if users else what
-
-
-def _foot(period: Period) -> str:
-    only = ""
-    if period.query.user:
-        only = "Only of the users that are named: others are sums. "
-    return (
-        f"{only}Times are local ({units.zone(period.asked.until_s)}). Verdicts are estimates with "
-        "their confidence; forecasts are 90 % intervals. gpuwatchctl docs report says how each "
-        "number is made."
-    )
 
 
 # ---- summary ------------------------------------------------------------------------------------

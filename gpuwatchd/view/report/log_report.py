@@ -63,7 +63,9 @@ def show(out: blocks.Page, log: LogFile, results: list[SubjectResult], *, show_a
     quiet: dict[str, int] = {}
     for subject_result in results:
         if subject_result not in subject_results:
-            why = in_short(subject_result)
+            finding, why = subject_result.finding, "not analysed"
+            if finding is not None:
+                why = finding.reason if finding.pattern == "unknown" else finding.pattern
             quiet[why] = quiet.get(why, 0) + 1
     for why, count in quiet.items():
         out.line(f"  {count} {'subject' if count == 1 else 'subjects'} without a finding: {why}")
@@ -76,14 +78,6 @@ def notable(subject_result: SubjectResult) -> bool:
     finding = subject_result.finding
     growing = finding is not None and finding.pattern in LEAK_PATTERNS
     return bool(subject_result.alerts or subject_result.watches) or growing
-
-
-def in_short(subject_result: SubjectResult) -> str:
-    """Return why there is nothing to tell of a subject."""
-    finding = subject_result.finding
-    if finding is None:
-        return "not analysed"
-    return finding.reason if finding.pattern == "unknown" else finding.pattern
 
 
 def subject_title(subject_result: SubjectResult) -> str:

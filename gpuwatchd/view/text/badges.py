@@ -128,7 +128,7 @@ def holding(one: Holding) -> Badge:
 def alert(one: Alert) -> Badge:
     """Return the badge of an alert as it is now; what is over is only that."""
     if one.state == "resolved":
-        return Badge("unknown", "resolved", _stage(one))
+        return Badge("unknown", "resolved", f"resolved {one.severity}")
     return raised(one)
 
 
@@ -137,7 +137,7 @@ def raised(one: Alert) -> Badge:
 
     A suspicion is one, however severe it would be.
     """
-    text = _stage(one)
+    text = f"{one.state} {one.severity}"
     if one.kind == "held":
         return Badge("held", LOOKS["held"].word, text)
     if one.firing_at_s is None and one.state != "firing":
@@ -147,11 +147,6 @@ def raised(one: Alert) -> Badge:
         return Badge("trouble", LOOKS["critical" if critical else "trouble"].word, text)
     found: Kind = "critical" if critical else "leak"
     return Badge(found, LOOKS[found].word, text)
-
-
-def _stage(one: Alert) -> str:
-    """Return what the list of alerts says of it: "firing critical"."""
-    return f"{one.state} {one.severity}"
 
 
 def badge(finding: Finding | None, *, samples: int = 0) -> Badge:

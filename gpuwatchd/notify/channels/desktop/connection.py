@@ -138,20 +138,15 @@ class Link:
 
     @property
     def _remembered(self) -> dict[str, Any] | None:
-        cache = getattr(getattr(self._library, "_backend", None), "_notification_cache", None)
+        cache = self._part("_notification_cache")
         return cache if isinstance(cache, dict) else None
 
-    @property
-    def _interface(self) -> Any:
-        return getattr(getattr(self._library, "_backend", None), "interface", None)
-
-    @property
-    def _bus(self) -> Any:
-        return getattr(getattr(self._library, "_backend", None), "bus", None)
+    def _part(self, name: str) -> Any:
+        return getattr(getattr(self._library, "_backend", None), name, None)
 
     async def _ask_server(self) -> None:
         """Learn the server's name and whether it reads markup; take part in how it is called."""
-        interface = self._interface
+        interface, bus = self._part("interface"), self._part("bus")
         information = getattr(interface, "call_get_server_information", None)
         capabilities = getattr(interface, "call_get_capabilities", None)
         with contextlib.suppress(Exception):
@@ -160,8 +155,8 @@ class Link:
                 number = str(version).split(" ", 1)[0]
                 self.server = text.clean(f"{name} {number}", limit=80).strip() or self.server
                 self._markup = "body-markup" in await capabilities()
-        self._owner = await session_bus.owner(self._bus)
-        self._shown.serve(await session_bus.identity(self._bus))
+        self._owner = await session_bus.owner(bus)
+        self._shown.serve(await session_bus.identity(bus))
         self._notify = getattr(interface, "call_notify", None)
         if self._notify is None:
             return
@@ -191,7 +186,7 @@ class Link:
 
     async def same(self) -> bool:
         """Say whether the server is still the one that was asked what it can do."""
-        return not self._owner or await session_bus.owner(self._bus) == self._owner
+        return not self._owner or await session_bus.owner(self._part("bus")) == self._owner
 
     async def show(self, message: Message, *, buttons: bool, within_s: float) -> str:
         """Show the message, in the place of the earlier one of its incident.
@@ -214,11 +209,12 @@ class Link:
             raise session_bus.failure("not connected")
         incident = self._shown.incident(message)
         dispatched = threading.Event()
+        hearer = self._pressed if self._notify is None else None  # on a bus we hear it ourselves
         notification = self._maker.notification(
             message,
             body=body,
             buttons=wanted,
-            pressed=self._callback(message),
+            pressed=None if hearer is None else lambda name: hearer(name, message),
             dispatched=dispatched.set,
         )
         self.sends += 1
@@ -239,13 +235,6 @@ class Link:
                 await self._take_down(earlier)
         return f"accepted by {self.server}"
 
-    def _callback(self, message: Message) -> Callable[[str], None] | None:
-        """Return what the library calls for a button; on a bus we hear of it ourselves."""
-        pressed = self._pressed
-        if self._notify is not None or pressed is None:
-            return None
-        return lambda name: pressed(name, message)
-
     def _forget(self, identifier: str | None) -> None:
         """Let the library forget one that was replaced: it would remember it for ever."""
         kept = self._remembered
@@ -257,7 +246,8 @@ class Link:
     async def _take_down(self, number: int) -> None:
         """Close one that the server has not replaced, as it was asked to."""
         with contextlib.suppress(Exception):
-            await asyncio.wait_for(self._interface.call_close_notification(number), _CLEAR_S)
+            interface = self._part("interface")
+            await asyncio.wait_for(interface.call_close_notification(number), _CLEAR_S)
 
     async def _remove(self, identifier: str | None) -> None:
         if identifier is None or self._library is None:
@@ -268,7 +258,7 @@ class Link:
 
     async def close(self) -> str:
         """Disconnect; never raises."""
-        connection, self._library, self._notify = self._bus, None, None
+        connection, self._library, self._notify = self._part("bus"), None, None
         if connection is not None:
             with contextlib.suppress(Exception):
                 connection.disconnect()

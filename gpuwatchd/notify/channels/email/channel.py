@@ -212,7 +212,11 @@ class EmailNotifier:
         # Raised outside the handler: what is chained to an error could hold the password.
         if failure is not None:
             raise failure
-        return self._arrived(refused, password)
+        accepted = len(self._to) - len(refused)
+        value = f"accepted by {text.clean(self._host)} for {accepted} of {len(self._to)}"
+        for address, (code, said) in refused.items():
+            value += f"; {text.clean(address)} refused: {code} {_safe(said, password)}"
+        return value
 
     def _attempt(
         self, message: Message, password: str | None, image: bytes | None, ends_s: float
@@ -305,13 +309,6 @@ class EmailNotifier:
                 permanent=True,
                 hint="set password-file to a file that only you can read (chmod 600)",
             )
-        return value
-
-    def _arrived(self, refused: Mapping[str, tuple[int, bytes]], password: str | None) -> str:
-        accepted = len(self._to) - len(refused)
-        value = f"accepted by {text.clean(self._host)} for {accepted} of {len(self._to)}"
-        for address, (code, said) in refused.items():
-            value += f"; {text.clean(address)} refused: {code} {_safe(said, password)}"
         return value
 
     def _translate(self, error: Exception, password: str | None) -> NotifyError:

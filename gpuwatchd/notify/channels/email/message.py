@@ -221,7 +221,8 @@ def _facts(message: Message) -> list[str]:
     rows = "\n".join(
         '<tr><th scope="row" style="text-align:left;font-weight:500;padding:2px 16px 2px 0;'
         f'vertical-align:top;white-space:nowrap;opacity:.75">{text.for_html(label)}</th>'
-        f'<td style="padding:2px 0;{_style(typed=typed)}">{text.for_html(value)}</td></tr>'
+        f'<td style="padding:2px 0;{f"{_MONO};font-size:13px" if typed else ""}">'
+        f"{text.for_html(value)}</td></tr>"
         for label, value, typed in facts
     )
     return [
@@ -230,8 +231,3 @@ def _facts(message: Message) -> list[str]:
             f'margin:0 0 12px;font-size:14px">\n{rows}\n</table>'
         )
     ]
-
-
-def _style(*, typed: bool) -> str:
-    """Return how a value is set: what is to be typed looks like it."""
-    return f"{_MONO};font-size:13px" if typed else ""
