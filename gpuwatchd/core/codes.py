@@ -173,3 +173,35 @@ class TypedFact(_Code):
 
     SILENCE = "Silence"
     IF_NORMAL = "If normal"
+
+
+class MailboxFault(_Code):
+    """Why nothing is known from inside a process."""
+
+    NONE = "none"
+    """It was not prepared, or uses no framework yet."""
+    NOT_TRUSTED = "not-trusted"
+    """A link, another user's, open to others, or too large."""
+    NO_MAILBOX = "no-mailbox"
+    """Not what a probe writes."""
+    OTHER_PROCESS = "other-process"
+    """Of an earlier process with this pid, or of another boot."""
+    GONE = "gone"
+    """The process has ended meanwhile."""
+    NO_ANSWER = "no-answer"
+
+
+class CensusError(_Code):
+    """Why a process that was asked has not looked into its heap."""
+
+    COUNTERS_ONLY = "counters-only"
+    """It was started with --counters-only."""
+    TIMEOUT = "timeout"
+    MEMORY = "memory"
+    """A copy of its pages might not fit."""
+    FREE_THREADED = "free-threaded"
+    NO_FORK = "no-fork"
+    DIED = "died"
+    STOPPED = "stopped"
+    """It ended or forked meanwhile."""
+    TOO_LONG = "too-long"

@@ -65,6 +65,7 @@ ANSWERS: Final[dict[str, tuple[type[Shape], ...]]] = {
     "feedback": (alerts.Feedback,),
     "cost": (report.Cost,),
     "checkpointed": (program.Checkpointed,),
+    "inspect": (inspection.Inspect,),
     "analyze": (history.Analyze,),
     "backtest": (history.Backtest,),
     "web": (program.Web,),

@@ -1,0 +1,195 @@
+"""The thread of the probe: it writes the mailbox and does what its owner asks for.
+
+No thread is there while the job forks: Python 3.12 and later warn of a fork beside threads, which
+is fatal under ``-W error``. It starts when CUDA starts, where there is no device after a
+framework's import, and is stopped before each fork and started again after it in the parent.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import os
+import sys
+import threading
+import time
+from typing import Any
+
+from . import counters, mailbox
+
+TICK_S = 1.0
+"""How often a request is looked for: one open of a file that is not there."""
+WRITE_S = (2.0, 10.0)
+"""A mailbox is written this often while its figures move, and while they do not."""
+IMPORT_S = 10.0
+"""Without a device, the first look comes this long after a framework's import."""
+_JOIN_S = 1.0
+
+_agent: Agent | None = None
+_hooked = False
+
+
+def framework_imported(name: str) -> None:
+    """Start the agent when the framework uses a device, or now where no device is there."""
+    if name == "torch" and counters.has_device_nodes():
+        queue = getattr(sys.modules["torch.cuda"], "_lazy_call", None)
+        if queue is not None:
+            queue(lambda: start(name))
+            return
+    start(name)
+
+
+def start(framework: str) -> None:
+    """Start the agent of this process; a second framework is read by the one that runs."""
+    global _agent, _hooked  # noqa: PLW0603 - one agent per process
+    try:
+        if _agent is None:
+            folder = mailbox.directory()
+            if folder is None:
+                return
+            _agent = Agent(folder)
+            if not _hooked:
+                _hooked = True
+                os.register_at_fork(
+                    before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child
+                )
+                atexit.register(_at_exit)
+                _chain_excepthook()
+        _agent.frameworks.append(framework)
+        _agent.begin()
+    except Exception:  # noqa: BLE001, S110 - it runs inside the job's import or its CUDA start
+        pass
+
+
+def _before_fork() -> None:
+    if _agent is not None:
+        _agent.end()
+
+
+def _after_fork() -> None:
+    if _agent is not None:
+        _agent.begin()
+
+
+def _in_child() -> None:
+    """Forget the parent's agent; the queued start of CUDA, where there is one, begins a new one."""
+    global _agent  # noqa: PLW0603
+    _agent = None
+
+
+def _at_exit() -> None:
+    if _agent is not None:
+        _agent.close()
+
+
+def _chain_excepthook() -> None:
+    before = sys.excepthook
+
+    def hook(kind: Any, value: Any, trace: Any) -> None:
+        if _agent is not None:
+            _agent.failed(kind)
+        before(kind, value, trace)
+
+    sys.excepthook = hook
+
+
+class Agent:
+    """The agent of one process."""
+
+    def __init__(self, folder: str) -> None:
+        self.frameworks: list[str] = []
+        self._mailbox = mailbox.Mailbox(folder)
+        self._thread: threading.Thread | None = None
+        self._stop = threading.Event()
+        self._first_s = time.monotonic() + (0.0 if counters.has_device_nodes() else IMPORT_S)
+        self._due_s = self._every_s = 0.0
+        self._content: dict[str, Any] = {}
+        self._failure: str | None = None
+
+    def begin(self) -> None:
+        """Start the thread, where none runs that is not about to end."""
+        if self._thread is None:
+            self._stop = threading.Event()
+            self._thread = threading.Thread(
+                target=self._run, args=(self._stop,), name="gpuwatchd-probe", daemon=True
+            )
+            self._thread.start()
+
+    def end(self) -> None:
+        """Stop the thread; one that waits for a child of its own ends as soon as it has."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._stop.set()
+            thread.join(_JOIN_S)
+
+    def close(self) -> None:
+        """Take the mailbox away, but leave what says why the job failed."""
+        self.end()
+        if self._failure is None:
+            self._mailbox.remove()
+
+    def failed(self, kind: Any) -> None:
+        """Write down which exception ends the job."""
+        try:
+            self._failure = "%s.%s" % (type.__getattribute__(kind, "__module__"), kind.__name__)
+            self._write({})
+        except Exception:  # noqa: BLE001, S110 - the job's own hook is next
+            pass
+
+    def _run(self, stop: threading.Event) -> None:
+        wait_s = max(TICK_S / 100, self._first_s - time.monotonic())
+        while not stop.wait(wait_s):
+            wait_s = TICK_S
+            try:
+                self._tick(stop)
+            except Exception:  # noqa: BLE001, S112 - no directory today may be one tomorrow
+                continue
+
+    def _tick(self, stop: threading.Event) -> None:
+        asked = self._mailbox.request()
+        if asked is not None:
+            self._write({"inspecting": asked["id"]})
+            self._mailbox.answer(asked["id"], self._answer(asked, stop))
+            self._due_s = 0.0
+        if time.monotonic() >= self._due_s:
+            before = self._content
+            self._write({})
+            least_s, most_s = WRITE_S
+            moved = before.get("devices") != self._content["devices"]
+            self._every_s = least_s if moved else min(most_s, max(least_s, self._every_s * 1.5))
+            self._due_s = time.monotonic() + self._every_s
+
+    def _write(self, more: dict[str, Any]) -> None:
+        rows = [row for name in self.frameworks for row in counters.read(name)]
+        first = self.frameworks[0]
+        version = getattr(sys.modules.get(first), "__version__", None)
+        self._content = {
+            "framework": {"name": first, "version": None if version is None else str(version)},
+            "devices": rows,
+            "counters_only": _counters_only(),
+            "frozen": gc.get_freeze_count(),
+            "failure": self._failure,
+        }
+        self._mailbox.write(**self._content, **more)
+
+    def _answer(self, asked: dict[str, Any], stop: threading.Event) -> dict[str, Any]:
+        if asked.get("verb") != "census":
+            return {"error": "unknown-verb"}
+        if _counters_only():
+            return {"error": "counters-only"}
+        from . import inspection, tensors  # noqa: PLC0415 - only for who asks
+
+        return inspection.inspect(
+            tensors.types(),
+            censuses=int(_within(asked.get("censuses", 4), 2, 16)),
+            every_s=_within(asked.get("every_s", 10.0), 0.1, 600.0),
+            wait=stop.wait,
+        )
+
+
+def _counters_only() -> bool:
+    return os.environ.get("GPUWATCHD_PROBE") == "counters"
+
+
+def _within(value: Any, least: float, most: float) -> float:
+    return min(most, max(least, float(value)))
