@@ -7,12 +7,27 @@ what the user's class defines. Dicts, slots and descriptors of C are read as wha
 from __future__ import annotations
 
 import types
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 _MRO = type.__dict__["__mro__"]
 _NAME = type.__dict__["__name__"]
 _DICT = type.__dict__["__dict__"]
 _BUILTIN_DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType)
+
+made: Optional[Dict[int, Any]] = None
+"""The dicts that were read, in the child only. Since Python 3.11 an instance may have none until it
+is asked for; from then on the dict refers to the values, though the job has no such dict."""
+
+
+def remember_dicts() -> None:
+    """Keep the dicts of instances that are read from now on; called in the child."""
+    global made  # noqa: PLW0603  # the child has one thread and one purpose
+    made = {}
+
+
+def is_made(key: int) -> bool:
+    """Tell whether this is the id of a dict that came into being by reading it here."""
+    return made is not None and key in made
 
 
 def mro(cls: type) -> Tuple[type, ...]:
@@ -37,17 +52,17 @@ def own_dict(obj: Any) -> Dict[Any, Any]:
         descriptor = class_dict(cls).get("__dict__")
         if descriptor is None:
             continue
-        # a property of this name would be the user's
-        if type(descriptor) is types.GetSetDescriptorType or cls == types.ModuleType:
-            try:
-                found = descriptor.__get__(obj)
-            except Exception:
-                return {}
-            return found if type(found) is dict else {}
-        if type(descriptor) is types.MemberDescriptorType:
+        if type(descriptor) not in _BUILTIN_DESCRIPTORS:  # a property of this name is the user's
+            return {}
+        try:
             found = descriptor.__get__(obj)
-            return found if type(found) is dict else {}
-        return {}
+        except Exception:
+            return {}
+        if type(found) is not dict:
+            return {}
+        if made is not None:
+            made[id(found)] = found
+        return found
     return {}
 
 

@@ -17,7 +17,7 @@ class Group(NamedTuple):
     there.
     """
 
-    count: int
+    total: int
     size: int
     ids: List[int]
     coarse: str

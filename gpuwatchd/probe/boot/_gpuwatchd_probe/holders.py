@@ -69,21 +69,21 @@ def _climb(
 ) -> List[Dict[str, Any]]:
     frontier = {id(obj): (obj, 1 << number) for number, obj in enumerate(members)}
     enough = SHARED * len(frontier)
-    seen = set(frontier)
+    masks = {key: mask for key, (_, mask) in frontier.items()}
     for _ in range(MOST_LEVELS):
         if not frontier or time.monotonic() > end:
             return []
         following: Dict[int, Tuple[Any, int]] = {}
         for owner in gc.get_referrers(*(obj for obj, _ in frontier.values())):
             key = id(owner)
-            if key in seen or key not in namer.known or key in namer.running:
+            if key in namer.running or not namer.is_jobs(key):
                 continue
-            seen.add(key)
-            mask = 0
+            mask = before = masks.get(key, 0)
             for held in gc.get_referents(owner):
                 if id(held) in frontier:
                     mask |= frontier[id(held)][1]
-            if mask:
+            if mask != before:  # again, for a member whose way here is longer
+                masks[key] = mask
                 following[key] = (owner, mask)
         candidates = [
             (bin(mask).count("1"), owner)
@@ -141,12 +141,12 @@ def described(owner: Any, name: Name) -> Dict[str, Any]:
 def size_of(owner: Any) -> Tuple[Optional[int], Optional[int]]:
     """Return how much a container holds and the most that it may hold."""
     if type(owner) is CACHE:
-        information = CACHE.cache_info(owner)  # type: ignore[attr-defined]
+        information = CACHE.cache_info(owner)
         return information.currsize, information.maxsize
     line = attributes.mro(type(owner))
     length = next((base.__len__(owner) for base in SIZED if base in line), None)
     if collections.deque in line:
-        return length, collections.deque.maxlen.__get__(owner)  # type: ignore[attr-defined]
+        return length, collections.deque.maxlen.__get__(owner)
     return length, None
 
 
@@ -196,7 +196,7 @@ def variables(namer: Namer) -> List[Tuple[Any, Name]]:
         if places.is_users(frame.f_code.co_filename):
             code = frame.f_code
             value = dict(frame.f_locals).get(variable)
-            line = places.line_of_name(code, variable)
+            line: Optional[int] = places.line_of_name(code, variable)
             text = f"{variable} in {code.co_name}()"
             roots.append((value, Name(text, code.co_filename, line, 0, None)))
     for name, module in list(sys.modules.items()):
@@ -207,7 +207,7 @@ def variables(namer: Namer) -> List[Tuple[Any, Name]]:
                 if variable[:2] != "__" and type(value) not in NOT_ENTERED:
                     short = places.module_name(name, file)
                     text = f"{short}.{variable}"
-                    code = namer.codes.get(file)
-                    line = None if code is None else places.line_of_name(code, variable)
+                    main = namer.codes.get(file)
+                    line = None if main is None else places.line_of_name(main, variable)
                     roots.append((value, Name(text, file, line, 1, None)))
     return roots

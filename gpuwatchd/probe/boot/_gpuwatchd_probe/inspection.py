@@ -88,6 +88,7 @@ def _in_child(
     types: Tuple[type, ...], earlier: List[Dict[str, Any]], limit_s: float, *, last: bool
 ) -> Dict[str, Any]:
     end = time.monotonic() + 0.8 * limit_s
+    attributes.remember_dicts()
     with _without_torch_functions():
         taken = census.take(types)
         known = set(map(id, taken.objects))
@@ -96,10 +97,10 @@ def _in_child(
         answer: Dict[str, Any] = {
             "frozen": taken.frozen,
             "fine": {
-                key: {"count": g.count, "size": g.size, "ids": g.ids, "coarse": g.coarse}
+                key: {"count": g.total, "size": g.size, "ids": g.ids, "coarse": g.coarse}
                 for key, g in taken.fine.items()
             },
-            "coarse": {key: {"count": g.count, "size": g.size} for key, g in taken.coarse.items()},
+            "coarse": {key: {"count": g.total, "size": g.size} for key, g in taken.coarse.items()},
             "variables": _variables(types, namer),
         }
         if last:
@@ -153,9 +154,11 @@ def _groups(
         above = taken.fine[key].coarse
         explained[above] = explained.get(above, 0) + counts[-1] - counts[0]
     steady = dict(fine)
-    for key, counts in coarse.items():
-        if explained.get(key, 0) < EXPLAINED * (counts[-1] - counts[0]):
-            steady[key] = counts
+    steady.update(
+        (key, counts)
+        for key, counts in coarse.items()
+        if explained.get(key, 0) < EXPLAINED * (counts[-1] - counts[0])
+    )
     groups = []
     sized = {key: (taken.fine.get(key) or taken.coarse[key]).size for key in steady}
     for key in sorted(steady, key=lambda one: -sized[one])[:MOST_GROUPS]:
@@ -203,7 +206,7 @@ def _told(
 
 
 def _explain_by_graph(groups: List[Dict[str, Any]]) -> None:
-    """A group without a holder that grows like one with a graph is what that graph saved."""
+    """Call a group without a holder that grows like a named one what the graph of that saved."""
     for group in groups:
         if group["holder"] is not None:
             continue

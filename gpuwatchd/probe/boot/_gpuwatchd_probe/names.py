@@ -76,6 +76,10 @@ class Namer:
                 space = attributes.own_dict(module)
                 self.modules[id(space)] = (name, _text(space.get("__file__")))
 
+    def is_jobs(self, key: int) -> bool:
+        """Tell whether an object is the job's and not one of the walk."""
+        return key in self.known or attributes.is_made(key)
+
     def _read_frames(self, frame: Optional[types.FrameType], own_frames: Set[int]) -> None:
         depth, frames = 0, []
         while frame is not None:
@@ -122,7 +126,7 @@ class Namer:
         objects = tuple(step.obj for step in level.values())[:MOST_AT_ONCE]
         for owner in gc.get_referrers(*objects):
             key = id(owner)
-            if key in seen or key not in self.known or key in self.running:
+            if key in seen or key in self.running or not self.is_jobs(key):
                 continue
             seen.add(key)
             for held in gc.get_referents(owner):

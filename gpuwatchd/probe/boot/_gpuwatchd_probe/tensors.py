@@ -41,7 +41,8 @@ def subclasses(base: type) -> List[type]:
     found: Dict[type, None] = {}
     waiting = [base]
     while waiting:
-        for below in type.__subclasses__(waiting.pop()):
+        direct: List[type] = type.__subclasses__(waiting.pop())
+        for below in direct:
             if below not in found:
                 found[below] = None
                 waiting.append(below)
