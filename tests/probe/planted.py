@@ -26,7 +26,7 @@ def inspected(name: str, kit: str, python: str, every_s: float) -> dict[str, Any
     command = [python, "-W", "error", str(JOB), name, "--kit", kit, "--every", str(every_s)]
     answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     if "No module named 'numpy'" in answer.stderr:
-        return {"error": "not run: no numpy", "groups": []}
+        return {"error": "not run: no numpy", "groups": [], "pauses_ms": []}
     if answer.returncode or answer.stderr:
         raise RuntimeError(f"{name}: {answer.stderr or answer.returncode}")
     seen: dict[str, Any] = json.loads(answer.stdout)
