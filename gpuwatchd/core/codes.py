@@ -202,6 +202,8 @@ class CensusError(_Code):
     FREE_THREADED = "free-threaded"
     NO_FORK = "no-fork"
     DIED = "died"
+    PAUSE = "pause"
+    """Copying it would stop it for longer than was allowed."""
     STOPPED = "stopped"
     """It ended or forked meanwhile."""
     TOO_LONG = "too-long"

@@ -7,14 +7,16 @@ and nothing else of gpuwatchd is imported there.
 
 from __future__ import annotations
 
+import os
 import sys
 
-if "_gpuwatchd_probe" not in sys.modules:  # `gpuwatchctl run` has put it there: one copy
-    from gpuwatchd.probe.boot import _gpuwatchd_probe
-
-    sys.modules["_gpuwatchd_probe"] = _gpuwatchd_probe
+_BOOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "boot")
+sys.path.insert(0, _BOOT)
+try:
+    from _gpuwatchd_probe import start
+finally:
+    sys.path.remove(_BOOT)
 
 __all__ = ["start"]
 
-start = sys.modules["_gpuwatchd_probe"].start
 start()

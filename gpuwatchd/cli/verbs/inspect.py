@@ -39,8 +39,16 @@ _MARGIN_S = 60.0
 )  # fmt: skip
 @click.option("--every", "every_s", type=options.SPAN, default=10.0, metavar="DURATION",
               help="The time between two counts (10s).")  # fmt: skip
+@click.option("--pause", "pause_s", type=options.SPAN, default=0.3, metavar="DURATION",
+              help="The longest that each copy may stop the process for (0.3s).")  # fmt: skip
 @options.exit_code_option
-def command(pid: int, censuses: int, every_s: float, exit_code: bool) -> int:  # noqa: FBT001
+def command(
+    pid: int,
+    censuses: int,
+    every_s: float,
+    pause_s: float,
+    exit_code: bool,  # noqa: FBT001
+) -> int:
     """Show which variable of a process keeps the tensors that become more.
 
     For processes that were started with `gpuwatchctl run`, or that import gpuwatchd.probe; only
@@ -58,9 +66,10 @@ def command(pid: int, censuses: int, every_s: float, exit_code: bool) -> int:  #
         sys.stderr.write(f"counting tensors {censuses} times, about {wait}\n")
     limit_s = every_s * (censuses - 1) + _MARGIN_S
     request = mailboxes.ask(
-        place, mailbox, "census", limit_s=limit_s, censuses=censuses, every_s=every_s
-    )
-    census = mailboxes.answer(place, pid, uid, request, limit_s, time.sleep)
+        place, mailbox, "census", limit_s=limit_s, censuses=censuses, every_s=every_s,
+        pause_s=pause_s,
+    )  # fmt: skip
+    census = mailboxes.answer(place, pid, uid, request, limit_s=limit_s, wait=time.sleep)
     if isinstance(census, MailboxFault):
         raise _fault(pid, census)
     data = _data(mailbox, census)

@@ -165,14 +165,20 @@ def ask(place: Path, mailbox: Mailbox, verb: str, *, limit_s: float, **words: An
     }
     fresh = place / f"{mailbox.pid}.req.{request_id}"
     handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, _PRIVATE)
-    with open(handle, "wb") as file:
+    with os.fdopen(handle, "wb") as file:
         file.write(json.dumps(request).encode())
     fresh.replace(place / f"{mailbox.pid}.req")
     return request_id
 
 
 def answer(
-    place: Path, pid: int, uid: int, request_id: str, limit_s: float, wait: Callable[[float], Any]
+    place: Path,
+    pid: int,
+    uid: int,
+    request_id: str,
+    *,
+    limit_s: float,
+    wait: Callable[[float], Any],
 ) -> Census | MailboxFault:
     """Wait for the answer to a request, and take it away.
 
@@ -223,7 +229,7 @@ def _trusted(path: Path, uid: int, most_bytes: int) -> bytes | MailboxFault:
         return MailboxFault.NONE
     except OSError:
         return MailboxFault.NOT_TRUSTED
-    with open(handle, "rb") as file:
+    with os.fdopen(handle, "rb") as file:
         about = os.fstat(handle)
         if not stat.S_ISREG(about.st_mode) or about.st_uid != uid:
             return MailboxFault.NOT_TRUSTED

@@ -27,6 +27,7 @@ ERRORS: Final = {
     CensusError.FREE_THREADED: "its heap cannot be read: a free-threaded Python",
     CensusError.NO_FORK: "its heap cannot be read: this system refuses the copy",
     CensusError.DIED: "its heap could not be read: the copy ended early",
+    CensusError.PAUSE: "its heap is not looked into: that would stop it for longer than --pause",
     CensusError.STOPPED: "its heap was not read to the end: the job forked or ended meanwhile",
     CensusError.TOO_LONG: "what grows is too much to be listed",
 }
@@ -55,11 +56,11 @@ def advice(holder: HolderShape | None, *, graph: bool) -> str | None:
 
 
 def lines(data: InspectionData) -> Iterator[str]:
-    """Return what is shown of a process, most important last known first: what grows, and why."""
+    """Return what is shown of a process: its allocator, then each variable and what it keeps."""
     version = f" {data.framework_version}" if data.framework_version else ""
     yield f"{data.framework}{version}, Python {data.python}"
     for device in data.devices:
-        where = device.device_uid or (f"device {device.index}" if device.index is not None else "")
+        where = device.device_uid or ("?" if device.index is None else f"device {device.index}")
         parts = [
             f"{units.size(amount)} {what}"
             for amount, what in (
@@ -74,18 +75,29 @@ def lines(data: InspectionData) -> Iterator[str]:
         yield ERRORS.get(CensusError(data.error), data.error)
     elif not data.growing:
         yield f"no tensors became more in {data.censuses} censuses"
+    holders: dict[str, list[GrowingGroup]] = {}
     for group in data.growing:
-        yield from _group(group)
+        holders.setdefault("" if group.holder is None else _place(group.holder), []).append(group)
+    for place, groups in holders.items():
+        yield from _holder(place, groups)
 
 
-def _group(group: GrowingGroup) -> Iterator[str]:
-    holder = group.holder
+def _place(holder: HolderShape) -> str:
+    where = f" ({holder.file}:{holder.line})" if holder.file else ""
+    return f"{holder.name}{where}"
+
+
+def _holder(place: str, groups: list[GrowingGroup]) -> Iterator[str]:
+    """Return a variable and what it keeps; a graph that it keeps alive is no kind of its own."""
+    own = [group for group in groups if group.sure != "graph"] or groups
+    holder = own[0].holder
     if holder is None:
-        yield f"{group.group}: what keeps them was not found"
+        yield "not found what keeps:"
     else:
         length = f" of {holder.length:,}" if holder.length is not None else ""
-        place = f", {holder.file}:{holder.line}" if holder.file else ""
-        yield f"{holder.name}: a {holder.kind}{length}{place}"
-    yield f"  {group.group}: {' → '.join(f'{count:,}' for count in group.counts)}"
-    if group.advice:
-        yield f"  {group.advice}"
+        yield f"{place}: a {holder.kind}{length} keeps"
+    for group in groups:
+        yield f"  {group.group}: {' → '.join(f'{count:,}' for count in group.counts)}"
+    advised = [group.advice for group in sorted(groups, key=lambda g: g.sure != "graph")]
+    if words := next(filter(None, advised), None):
+        yield f"  {words}"

@@ -34,7 +34,7 @@ def start() -> None:
         sys.meta_path.insert(0, _Finder(name for name in FRAMEWORKS if name not in ready))
         for name in ready:
             _ready(name)
-    except Exception:  # noqa: BLE001, S110 - the job must run as it would without the probe
+    except Exception:
         pass
 
 
@@ -74,18 +74,18 @@ def _hook(loader: Any, name: str) -> None:
             execute(module)
             try:
                 _ready(name)
-            except Exception:  # noqa: BLE001, S110 - the import has succeeded and stays so
+            except Exception:
                 pass
 
         loader.exec_module = exec_module
-    except Exception:  # noqa: BLE001, S110 - a loader that takes no attribute: no probe
+    except Exception:
         pass
 
 
 class _Alias:
     """Lets a job ``import gpuwatchd.probe`` where no gpuwatchd is installed; asked last."""
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+    def find_spec(self, name: str, *_: Any) -> ModuleSpec | None:
         """Return the spec of what stands for gpuwatchd."""
         if name not in ("gpuwatchd", "gpuwatchd.probe"):
             return None

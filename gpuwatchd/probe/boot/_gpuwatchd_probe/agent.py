@@ -57,7 +57,7 @@ def start(framework: str) -> None:
                 _chain_excepthook()
         _agent.frameworks.append(framework)
         _agent.begin()
-    except Exception:  # noqa: BLE001, S110 - it runs inside the job's import or its CUDA start
+    except Exception:
         pass
 
 
@@ -133,7 +133,7 @@ class Agent:
         try:
             self._failure = "%s.%s" % (type.__getattribute__(kind, "__module__"), kind.__name__)
             self._write({})
-        except Exception:  # noqa: BLE001, S110 - the job's own hook is next
+        except Exception:
             pass
 
     def _run(self, stop: threading.Event) -> None:
@@ -142,7 +142,7 @@ class Agent:
             wait_s = TICK_S
             try:
                 self._tick(stop)
-            except Exception:  # noqa: BLE001, S112 - no directory today may be one tomorrow
+            except Exception:
                 continue
 
     def _tick(self, stop: threading.Event) -> None:
@@ -177,13 +177,20 @@ class Agent:
             return {"error": "unknown-verb"}
         if _counters_only():
             return {"error": "counters-only"}
-        from . import inspection, tensors  # noqa: PLC0415 - only for who asks
+        from . import heap, inspection, tensors
+
+        if heap.expected_pause_s() > _within(asked.get("pause_s", 0.3), 0.0, 60.0):
+            return {"error": "pause"}
+
+        def wait(seconds: float) -> None:
+            if stop.wait(seconds):
+                raise heap.HeapError("stopped")
 
         return inspection.inspect(
             tensors.types(),
             censuses=int(_within(asked.get("censuses", 4), 2, 16)),
             every_s=_within(asked.get("every_s", 10.0), 0.1, 600.0),
-            wait=stop.wait,
+            wait=wait,
         )
 
 

@@ -21,7 +21,7 @@ def read(framework: str) -> list[Row]:
         return []
     try:
         return reader(module)
-    except Exception:  # noqa: BLE001 - a framework that has changed is one without figures
+    except Exception:
         return []
 
 
@@ -89,7 +89,7 @@ def _jax(jax: Any) -> list[Row]:
 
 def _tensorflow(tensorflow: Any) -> list[Row]:
     context = sys.modules.get("tensorflow.python.eager.context")
-    if context is None or not context.context()._initialized:  # noqa: SLF001 - no public question
+    if context is None or not context.context()._initialized:
         return []
     rows = []
     for index, device in enumerate(tensorflow.config.list_logical_devices("GPU")):

@@ -32,7 +32,7 @@ def directory() -> str | None:
 
 
 def started_ticks() -> int | None:
-    """Return when this process was started, in the kernel's ticks since boot; None without /proc."""
+    """Return when this process was started, in kernel ticks since boot; None without /proc."""
     try:
         with open("/proc/self/stat", "rb") as file:
             return int(file.read().rpartition(b")")[2].split()[19])

@@ -1,0 +1,175 @@
+"""From `run` to the name of the variable, with a stand-in for CuPy; hostile mailboxes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from gpuwatchd.collect import mailboxes
+from gpuwatchd.core.codes import MailboxFault
+from gpuwatchd.view.answers.inspection import InspectionData
+from tests.children import Child
+from tests.cli import world
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.cli.calls import Ctl
+
+RUN = (str(world.PROGRAM), "run")
+CUPY = """
+class ndarray:
+    def __init__(self, rows):
+        self.shape, self.dtype, self.nbytes = (rows, 4), "float32", 16 * rows
+class Pool:
+    def used_bytes(self):
+        return 2 << 30
+    def total_bytes(self):
+        return 3 << 30
+get_default_memory_pool = Pool
+__version__ = "9.9"
+"""
+JOB = """
+import sys, time, cupy
+def train():
+    kept = []
+    while True:
+        kept.append(cupy.ndarray(8))
+        time.sleep(0.01)
+print("ready", flush=True)
+train()
+"""
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Child[str]]:
+    (tmp_path / "cupy.py").write_text(CUPY)
+    (tmp_path / "job.py").write_text(JOB)
+    command = [*RUN, "--", sys.executable, "-W", "error", str(tmp_path / "job.py")]
+    with Child[str](command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        yield process
+
+
+def _mailbox(pid: int, limit_s: float = 40.0) -> mailboxes.Mailbox:
+    place = mailboxes.folder_of(pid, os.getuid())
+    until_s = time.monotonic() + limit_s
+    while not isinstance(found := mailboxes.read(place, pid, os.getuid()), mailboxes.Mailbox):
+        assert time.monotonic() < until_s, found
+        time.sleep(0.1)
+    return found
+
+
+@pytest.mark.slow
+def test_the_variable_is_named_and_the_allocator_read(job: Child[str], ctl: Ctl) -> None:
+    mailbox = _mailbox(job.pid)
+    assert (mailbox.framework.name, mailbox.framework.version) == ("cupy", "9.9")
+    said = ctl.json("inspect", str(job.pid), "--every", "0.3s", "--exit-code", code=3)
+    answer = msgspec.convert(said["data"], InspectionData)
+    (device,) = answer.devices
+    assert (device.allocated_bytes, device.reserved_bytes) == (2 << 30, 3 << 30)
+    (group, *_) = answer.growing
+    assert group.holder is not None
+    assert (group.holder.name, group.holder.kind, group.holder.line) == (
+        "kept in train()",
+        "list",
+        4,
+    )
+    assert list(group.counts) == sorted(set(group.counts))
+    assert answer.error is None
+    assert job.poll() is None
+    assert "kept in train()" in ctl("inspect", str(job.pid), "--every", "0.2s")
+    job.end()
+    assert job.communicate()[1] == ""
+    assert not list(mailboxes.folder(os.getuid()).glob("*.req*"))
+
+
+def test_what_was_not_prepared_is_one_line(ctl: Ctl) -> None:
+    answer = ctl.json("inspect", str(os.getpid()), code=1)
+    assert answer["error"]["page"] == "errors#not-prepared"
+    assert ctl.json("inspect", str(2**22 + 7), code=1)["error"]["page"] == "errors#no-such-process"
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [(["no-such-command-of-ours"], 127), (["/etc/passwd"], 126), (["sh", "-c", "exit 7"], 7)],
+)
+def test_run_ends_as_its_command_does(command: list[str], code: int) -> None:
+    done = subprocess.run([*RUN, "--", *command], capture_output=True, text=True, check=False)
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr
+
+
+def test_a_program_without_a_framework_is_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.user_was_here = True")
+    code = (
+        "import sys, threading; assert sys.user_was_here; assert threading.active_count() == 1;"
+        "assert not {'torch', 'ctypes'} & set(sys.modules); print(sys.argv[1:])"
+    )
+    command = [sys.executable, "-W", "error", "-c", code, "--counters-only", "x"]
+    environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    plain = subprocess.run([*command[:3], "-c", "1"], capture_output=True, check=False, env=environ)
+    done = subprocess.run([*RUN, "--", *command], capture_output=True, check=False, env=environ)
+    assert done.stdout == b"['--counters-only', 'x']\n"
+    assert (done.returncode, done.stderr) == (0, plain.stderr)
+
+
+def _content(**changes: Any) -> bytes:
+    whole = {
+        "v": 1, "pid": os.getpid(), "seq": 1, "at_s": 1.0, "python": "3.8.1",
+        "started_ticks": mailboxes._started_ticks(os.getpid()), "boot_id": mailboxes._boot_id(),
+        "framework": {"name": "torch"},
+    }  # fmt: skip
+    return json.dumps({**whole, **changes}).encode()
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "fault"),
+    [
+        (_content(), 0o600, None),
+        (_content(), 0o644, MailboxFault.NOT_TRUSTED),
+        (_content(started_ticks=1), 0o600, MailboxFault.OTHER_PROCESS),
+        (_content(boot_id="x"), 0o600, MailboxFault.OTHER_PROCESS),
+        (_content(python="x" * (1 << 17)), 0o600, MailboxFault.NOT_TRUSTED),
+        (_content(framework=7), 0o600, MailboxFault.NO_MAILBOX),
+        (b"\xff{", 0o600, MailboxFault.NO_MAILBOX),
+        (b"", 0o600, MailboxFault.NO_MAILBOX),
+    ],
+)
+def test_a_mailbox_is_believed_only_of_its_own_process(
+    content: bytes, mode: int, fault: MailboxFault | None, tmp_path: Path
+) -> None:
+    file = tmp_path / f"{os.getpid()}.json"
+    file.write_bytes(content)
+    file.chmod(mode)
+    found = mailboxes.read(tmp_path, os.getpid(), os.getuid())
+    assert found is fault if fault else isinstance(found, mailboxes.Mailbox)
+    assert mailboxes.read(tmp_path, os.getpid(), os.getuid() + 1) is MailboxFault.NOT_TRUSTED
+
+
+def test_a_link_or_a_pipe_is_no_mailbox(tmp_path: Path) -> None:
+    other, file = tmp_path / "other", tmp_path / f"{os.getpid()}.json"
+    other.write_bytes(_content())
+    other.chmod(0o600)
+    file.symlink_to(other)
+    assert mailboxes.read(tmp_path, os.getpid(), os.getuid()) is MailboxFault.NOT_TRUSTED
+    file.unlink()
+    os.mkfifo(file, 0o600)
+    assert mailboxes.read(tmp_path, os.getpid(), os.getuid()) is MailboxFault.NOT_TRUSTED
+
+
+def test_what_ended_processes_left_is_swept_away(tmp_path: Path) -> None:
+    own, gone = tmp_path / f"{os.getpid()}.json", tmp_path / f"{2**22 + 7}.json"
+    for file in (own, gone):
+        file.write_bytes(b"")
+    mailboxes.sweep(tmp_path)
+    assert list(tmp_path.iterdir()) == [own]
