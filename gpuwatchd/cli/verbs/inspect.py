@@ -34,13 +34,29 @@ _MARGIN_S = 60.0
 @click.command("inspect", epilog=options.examples("inspect 4711", "inspect train.py --every 5s"))
 @options.pid_argument
 @click.option(
-    "--censuses", type=click.IntRange(3, 16), default=4, show_default=True, metavar="N",
+    "--censuses",
+    type=click.IntRange(4, 16),
+    default=4,
+    show_default=True,
+    metavar="N",
     help="How often tensors are counted.",
-)  # fmt: skip
-@click.option("--every", "every_s", type=options.SPAN, default=10.0, metavar="DURATION",
-              help="The time between two counts (10s).")  # fmt: skip
-@click.option("--pause", "pause_s", type=options.SPAN, default=0.3, metavar="DURATION",
-              help="The longest that each copy may stop the process for (0.3s).")  # fmt: skip
+)
+@click.option(
+    "--every",
+    "every_s",
+    type=options.SPAN,
+    default=10.0,
+    metavar="DURATION",
+    help="The time between two counts (10s).",
+)
+@click.option(
+    "--pause",
+    "pause_s",
+    type=options.SPAN,
+    default=0.3,
+    metavar="DURATION",
+    help="The longest that each copy may stop the process for (0.3s).",
+)
 @options.exit_code_option
 def command(
     pid: int,
@@ -66,9 +82,14 @@ def command(
         sys.stderr.write(f"counting tensors {censuses} times, about {wait}\n")
     limit_s = every_s * (censuses - 1) + _MARGIN_S
     request = mailboxes.ask(
-        place, mailbox, "census", limit_s=limit_s, censuses=censuses, every_s=every_s,
+        place,
+        mailbox,
+        "census",
+        limit_s=limit_s,
+        censuses=censuses,
+        every_s=every_s,
         pause_s=pause_s,
-    )  # fmt: skip
+    )
     census = mailboxes.answer(place, pid, uid, request, limit_s=limit_s, wait=time.sleep)
     if isinstance(census, MailboxFault):
         raise _fault(pid, census)
@@ -87,9 +108,10 @@ def _owner(pid: int) -> int:
         uid = Path(f"/proc/{pid}").stat().st_uid
     except OSError:
         raise GpuwatchdError(
-            f"no process {pid} on this machine", hint="gpuwatchctl status",
+            f"no process {pid} on this machine",
+            hint="gpuwatchctl status",
             page="errors#no-such-process",
-        ) from None  # fmt: skip
+        ) from None
     if os.geteuid() not in (0, uid):
         raise GpuwatchdError(
             f"process {pid} is not yours: only its owner or root may look into it",

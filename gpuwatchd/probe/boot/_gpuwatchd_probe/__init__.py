@@ -71,6 +71,7 @@ def _hook(loader: Any, name: str) -> None:
         execute = loader.exec_module
 
         def exec_module(module: Any) -> None:
+            """Execute the module, then say that its framework is ready."""
             execute(module)
             try:
                 _ready(name)

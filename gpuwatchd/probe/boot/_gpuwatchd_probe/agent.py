@@ -86,6 +86,7 @@ def _chain_excepthook() -> None:
     before = sys.excepthook
 
     def hook(kind: Any, value: Any, trace: Any) -> None:
+        """Write down what ends the job, then do as before."""
         if _agent is not None:
             _agent.failed(kind)
         before(kind, value, trace)
@@ -183,12 +184,13 @@ class Agent:
             return {"error": "pause"}
 
         def wait(seconds: float) -> None:
+            """Wait between two censuses; HeapError when the job forks or ends."""
             if stop.wait(seconds):
                 raise heap.HeapError("stopped")
 
         return inspection.inspect(
             tensors.types(),
-            censuses=int(_within(asked.get("censuses", 4), 2, 16)),
+            censuses=int(_within(asked.get("censuses", 4), 4, 16)),
             every_s=_within(asked.get("every_s", 10.0), 0.1, 600.0),
             wait=wait,
         )

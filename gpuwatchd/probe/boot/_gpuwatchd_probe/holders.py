@@ -198,7 +198,7 @@ def variables(namer: Namer) -> List[Tuple[Any, Name]]:
             value = dict(frame.f_locals).get(variable)
             line: Optional[int] = places.line_of_name(code, variable)
             text = f"{variable} in {code.co_name}()"
-            roots.append((value, Name(text, code.co_filename, line, 0, None)))
+            roots.append((value, Name(text, code.co_filename, line, 0, None, code.co_name)))
     for name, module in list(sys.modules.items()):
         space = attributes.own_dict(module)
         file = space.get("__file__")

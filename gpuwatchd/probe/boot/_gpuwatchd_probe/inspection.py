@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Any, Callable, ContextManager, Dict, List, Optional, Set, Tuple
 
 from . import attributes, census, heap, holders, tensors
-from .names import Namer
+from .names import Name, Namer
 
 SMALLEST_STEP = 0.3
 """Of the largest one: below it, growth comes in bursts and is not steady."""
@@ -229,7 +229,7 @@ def _variables(types: Tuple[type, ...], namer: Namer) -> Dict[str, Dict[str, Any
     read = tensors.reader(types)
     found: Dict[str, Dict[str, Any]] = {}
     for value, name in holders.variables(namer):
-        for text, tensor in _one_level(value, name.text, classes):
+        for text, tensor in _one_level(value, name, classes):
             try:
                 facts = read(tensor)
                 nodes = tensors.graph_size(tensor, tensors.base_of(type(tensor), types))
@@ -245,12 +245,11 @@ def _variables(types: Tuple[type, ...], namer: Namer) -> Dict[str, Dict[str, Any
     return found
 
 
-def _one_level(value: Any, text: str, classes: Set[type]) -> List[Tuple[str, Any]]:
+def _one_level(value: Any, variable: Name, classes: Set[type]) -> List[Tuple[str, Any]]:
     if type(value) in classes:
-        return [(text, value)]
-    variable, _, where = text.partition(" in ")
+        return [(variable.text, value)]
     return [
-        (variable + "." + name + (" in " + where if where else ""), tensor)
+        (variable.attribute(name), tensor)
         for name, tensor in list(attributes.own_dict(value).items())
         if type(name) is str and type(tensor) in classes
     ]

@@ -32,6 +32,13 @@ class Name(NamedTuple):
     line: Optional[int]
     steps: int
     bound: Optional[int]
+    function: str = ""
+    """Whose local it is; ``text`` says it too."""
+
+    def attribute(self, name: str) -> str:
+        """Return what an attribute of it is called."""
+        end = " in %s()" % self.function if self.function else ""
+        return self.text[: len(self.text) - len(end)] + "." + name + end
 
     @property
     def rank(self) -> Tuple[bool, int, int]:

@@ -59,6 +59,7 @@ def reader(classes: Tuple[type, ...]) -> Callable[[Any], Facts]:
     torch = attributes.own_dict(sys.modules.get("torch")).get("Tensor")
 
     def read(tensor: Any) -> Facts:
+        """Return what is known of a tensor."""
         cls = type(tensor)
         if cls not in bases:
             bases[cls] = base_of(cls, classes)
@@ -78,6 +79,7 @@ def base_of(cls: type, classes: Tuple[type, ...]) -> type:
 
 def _read_torch(tensor: Any, base: type, cls: type) -> Facts:
     def get(name: str) -> Any:
+        """Return an attribute by the framework's own class."""
         return attributes.through(base, name, tensor)
 
     shape = str(list(get("shape")))
@@ -101,6 +103,7 @@ def _read_torch(tensor: Any, base: type, cls: type) -> Facts:
 
 def _read_other(tensor: Any, base: type, cls: type) -> Facts:
     def get(name: str) -> Any:
+        """Return an attribute by the framework's own class."""
         return attributes.through(base, name, tensor)
 
     shape, size, node = get("shape"), get("nbytes"), get("grad_fn")
