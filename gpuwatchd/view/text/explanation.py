@@ -121,8 +121,9 @@ def sections(case: ExplanationInput) -> list[Section]:
 
 def _deaths(case: ExplanationInput) -> Iterator[str]:
     """Yield what ran out of memory on the same GPU within the last day, beside the subject."""
-    over = case.alert is not None and case.alert.state == "resolved"
-    for alert in () if over else case.view.deaths:
+    if case.alert is not None and case.alert.state == "resolved":
+        return
+    for alert in case.view.deaths:
         if alert.subject.device_uid == case.item.device.uid and alert.subject != case.subject:
             parts = deaths_text.line(alert, now_s=case.view.now_s)
             yield " ".join(part if isinstance(part, str) else part[0] for part in parts)
