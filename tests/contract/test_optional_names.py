@@ -11,7 +11,6 @@ OF_LIBRARIES = {
     "secure_protocol",
     "SO_PEERCRED",
     "_backend",
-    "_notification_cache",
     "body_maxlen",
     "call_get_capabilities",
     "call_get_server_information",

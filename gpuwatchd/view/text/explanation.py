@@ -121,6 +121,8 @@ def sections(case: ExplanationInput) -> list[Section]:
 
 def _deaths(case: ExplanationInput) -> Iterator[str]:
     """Yield what ran out of memory on the same GPU within the last day, beside the subject."""
+    if case.alert is not None and case.alert.state == "resolved":
+        return
     for alert in case.view.deaths:
         if alert.subject.device_uid == case.item.device.uid and alert.subject != case.subject:
             parts = deaths_text.line(alert, now_s=case.view.now_s)
