@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         ProcessKey,
         ProcessUse,
     )
+    from gpuwatchd.pipeline.prepared_processes import Allocator
     from gpuwatchd.store.ring import Ring
 
 # Why something is over, as far as the facts support it.
@@ -248,13 +249,15 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
     pause_s: float = 0.0
     calm_looks: int = 0
     moves: int = -1
-    """The window's count of moves at the last judgement."""
+    """:attr:`all_moves` at the last judgement."""
     program: str | None = None
     """Key of the program, where it has one."""
     history: tuple[Profile, ...] = ()
     """Earlier runs of it, siblings, yesterday."""
     hush: Suppression | None = None
     memo: TrackBaseline = msgspec.field(default_factory=TrackBaseline)
+    allocator: Allocator | None = None
+    """What its framework says, where the process is prepared."""
 
     changes: ClassVar[int] = 0
     """How often what is shown of any track has changed: as long as it has not, nobody looks."""
@@ -289,7 +292,14 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
             history=self.history,
             age_s=None if begun_s is None or not values.size else max(0.0, t_s[-1] - begun_s),
             alerted=None if self.alert is None else self.alert.finding,
+            allocator=None if self.allocator is None else self.allocator.series(),
+            holder=None if self.allocator is None else self.allocator.holder,
         )
+
+    @property
+    def all_moves(self) -> int:
+        """How often a figure of it has changed."""
+        return self.window.moves + (0 if self.allocator is None else self.allocator.moves)
 
     @property
     def named(self) -> Title:

@@ -85,6 +85,7 @@ def command(
         place,
         mailbox,
         "census",
+        uid=uid,
         limit_s=limit_s,
         censuses=censuses,
         every_s=every_s,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import click
 
 from gpuwatchd.cli import options
 from gpuwatchd.collect import mailboxes
-from gpuwatchd.core import text
+from gpuwatchd.core import config, text
 from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.store.private_files import private_directory
 
@@ -40,11 +41,14 @@ def command(command: tuple[str, ...], counters_only: bool) -> int:  # noqa: FBT0
     """
     place = private_directory(mailboxes.folder(os.getuid()))
     mailboxes.sweep(place)
+    agreed = False
+    with suppress(GpuwatchdError):  # whoever reads it for its own sake says what is wrong
+        agreed = config.load(options.current().config).config.probe.inspect_on_alert
     old = os.environ.get("PYTHONPATH")
     environ = {
         **os.environ,
         "PYTHONPATH": f"{_BOOT}{os.pathsep}{old}" if old else str(_BOOT),
-        "GPUWATCHD_PROBE": "counters" if counters_only else "1",
+        "GPUWATCHD_PROBE": "counters" if counters_only else "alert" if agreed else "1",
         mailboxes.VARIABLE: str(place),
     }
     name = text.clean(command[0])

@@ -54,6 +54,7 @@ def inspect(
         "groups": [],
         "pauses_ms": [],
         "censuses": 0,
+        "every_s": every_s,
         "frozen": 0,
         "error": None,
     }
