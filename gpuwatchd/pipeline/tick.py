@@ -155,7 +155,7 @@ class Pipeline:
         self.config = config
         self.watcher = Watcher(config)
         self.intake = SampleIntake(self.watcher, host)
-        self.prepared = PreparedProcesses(config, self.intake)
+        self.prepared = PreparedProcesses(self.intake)
         self._guard = Guard(mono)
         self._device_log = DeviceLog(mono)
         self._keeping = None if history is None else HistoryLink(history, self.intake)
@@ -212,7 +212,6 @@ class Pipeline:
     def reconfigure(self, config: Config) -> None:
         """Take over new settings; sources stay as they are."""
         self.config = config
-        self.prepared.config = config
         self.watcher.config = self.serving.config = self.holdings.config = config
         self.alarms.config = self.costing.config = self.pressed.config = config
         self.dresser.config = config

@@ -23,6 +23,7 @@ from gpuwatchd.core.model import (
 )
 from gpuwatchd.core.model.alerts import Title, TitlePart
 from gpuwatchd.core.model.findings import Clause, dismissed_finding, reason_fields
+from gpuwatchd.pipeline.allocator import Allocator
 from gpuwatchd.pipeline.clock import moved_alert, moved_finding
 from gpuwatchd.store.live import KnownRuns
 
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
         ProcessKey,
         ProcessUse,
     )
-    from gpuwatchd.pipeline.prepared_processes import Allocator
     from gpuwatchd.store.ring import Ring
 
 # Why something is over, as far as the facts support it.
@@ -295,6 +295,16 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
             allocator=None if self.allocator is None else self.allocator.series(),
             holder=None if self.allocator is None else self.allocator.holder,
         )
+
+    def prepared(self, span_s: float) -> Allocator:
+        """Return what is remembered of the allocator of its process, from now on."""
+        if self.allocator is None:
+            self.allocator = Allocator.begun(span_s, self.alert)
+        return self.allocator
+
+    def hurry(self, now_s: float) -> None:
+        """Have it judged at the next look."""
+        self.due_s = now_s
 
     @property
     def all_moves(self) -> int:

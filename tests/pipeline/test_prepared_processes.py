@@ -15,7 +15,7 @@ from gpuwatchd.collect.mailboxes import Census, Group, Holder
 from gpuwatchd.core.codes import AllocatorVerdict, Reason
 from gpuwatchd.core.config.schema import ProbeSection
 from gpuwatchd.core.model import ProcessKey
-from gpuwatchd.pipeline import prepared_processes
+from gpuwatchd.pipeline import allocator
 from gpuwatchd.pipeline.tick import Pipeline
 from tests.making import CARD, GIB, LEAKER, MIB, sample
 from tests.pipeline.play import EAGER, Script
@@ -144,7 +144,7 @@ def test_the_variable_that_keeps_most_is_named() -> None:
         return Group(group="g", counts=(1, 2, 3, 4), bytes=held, holder=holder, sure=sure)
 
     groups = (group("a", 100), group("b", 80, "graph"), group("b", 40), group("c", 900, "native"))
-    holder = prepared_processes.holder_of(Census(id="x", censuses=4, groups=groups), 5.0)
+    holder = allocator.holder_of(Census(id="x", censuses=4, groups=groups), 5.0)
     assert holder
     assert (holder.name, holder.graph, holder.held_bytes) == ("b", True, 120.0)
     assert holder.rate_bytes_per_s == pytest.approx(120 * 0.75 / 30.0)

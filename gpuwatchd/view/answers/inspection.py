@@ -64,7 +64,7 @@ class GrowingGroup(Shape):
     counts: tuple[Count, ...]
     """At each census."""
     holder: HolderShape | None
-    sure: Literal["named", "graph", "native", "unknown"]
+    sure: Literal["named", "either", "graph", "native", "unknown"]
     advice: Sentence | None
 
 

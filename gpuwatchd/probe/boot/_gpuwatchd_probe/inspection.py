@@ -172,7 +172,9 @@ def _groups(
         holder = dict(walked[0]) if walked else None
         if holder is not None and len(walked) > 1 and walked[1]["name"] != holder["name"]:
             holder["name"] += " or " + walked[1]["name"]
-        sure = "named" if holder else "unknown" if time.monotonic() > end else "native"
+            sure = "either"
+        else:
+            sure = "named" if holder else "unknown" if time.monotonic() > end else "native"
         groups.append(_told(key, steady[key], held.size, holder, sure))
     _explain_by_graph(groups)
     return groups + _growing_variables(rows, groups)
