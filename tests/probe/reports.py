@@ -1,25 +1,29 @@
-"""Leaks that people reported in public, re-made small: a source, what the answer has to name, and the loop.
+"""Leaks that people reported in public, re-made small: each a job for ``tests.probe.planted``.
 
-Each loop takes `tick`, which says whether to go on and takes its time. The words of `EXPECTED` were written
-before the walker was run on any of them: every word of one row must be in the name. An empty row means that
-no name is right and that any name would be wrong.
+``python reports.py NAME --kit torch --every S``; what has to be named is in ``leaks.REPORTED``,
+which was written before the walker was run on any of them.
 """
 
-import functools
+from __future__ import annotations
 
+import functools
+from typing import Any
+
+import leaks  # type: ignore[import-not-found,unused-ignore]
 import torch
+from leaks import REPORTED
 from torch import nn
 from torch.utils.data import Dataset
 
 SIDE = 32
 
 
-def running_total(tick):
+def running_total(kit: Any) -> Any:
     """BatsResearch/labelmodels#4: the loss of an epoch is a sum of tensors with their graphs."""
     model = nn.Linear(SIDE, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     running_loss = 0.0
-    while tick():
+    for _ in leaks.steps():
         optimizer.zero_grad()
         loss = model(torch.randn(8, SIDE)).pow(2).mean()
         loss.backward()
@@ -28,113 +32,112 @@ def running_total(tick):
     return running_loss
 
 
-class RetrievalMetric(nn.Module):
+class RetrievalMetric(nn.Module):  # type: ignore[misc,unused-ignore]
     """Lightning-AI/torchmetrics#2481: list states of a metric that nobody resets."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
-        self.indexes, self.preds = [], []
+        self.indexes: list[int] = []
+        self.preds: list[Any] = []
 
-    def update(self, preds):
+    def update(self, preds: Any) -> Any:
         self.preds.append(preds.detach())
         self.indexes.append(0)
 
 
-def metric_states(tick):
+def metric_states(kit: Any) -> Any:
     metrics = nn.ModuleDict({"mrr": RetrievalMetric()})
     model = nn.Linear(SIDE, SIDE)
-    while tick():
+    for _ in leaks.steps():
         for metric in metrics.values():
             metric.update(model(torch.randn(SIDE, SIDE)))
 
 
 class EvaluationLoop:
-    """Lightning-AI/pytorch-lightning#8453: what validation_step returns is kept for the end of the epoch."""
+    """Lightning-AI/pytorch-lightning#8453: what validation_step returns is kept."""
 
-    def __init__(self):
-        self.outputs = []
+    def __init__(self) -> None:
+        self.outputs: list[Any] = []
 
-    def advance(self, module, batch):
+    def advance(self, module: Any, batch: Any) -> Any:
         self.outputs.append({"loss": module(batch).mean(), "batch": batch})
 
 
 class Trainer:
-    def __init__(self):
+    def __init__(self) -> None:
         self.evaluation_loop = EvaluationLoop()
 
-    def validate(self, module, tick):
-        while tick():
+    def validate(self, module: Any) -> Any:
+        for _ in leaks.steps():
             with torch.no_grad():
                 self.evaluation_loop.advance(module, torch.randn(SIDE, SIDE))
 
 
-def step_outputs(tick):
-    Trainer().validate(nn.Linear(SIDE, SIDE), tick)
+def step_outputs(kit: Any) -> Any:
+    Trainer().validate(nn.Linear(SIDE, SIDE))
 
 
-def log_metrics(logs, z, loss):
-    """KempnerInstitute/overcomplete#5: some activations of each step go to the log and stay on the device."""
+def log_metrics(logs: Any, z: Any, loss: Any) -> Any:
+    """KempnerInstitute/overcomplete#5: some activations of each step go to the log."""
     logs["z"].append(z.detach()[::2])
     logs["loss"].append(loss.item())
 
 
-def training_log(tick):
-    logs = {"z": [], "loss": []}
+def training_log(kit: Any) -> Any:
+    logs: dict[str, list[Any]] = {"z": [], "loss": []}
     encoder = nn.Linear(SIDE, SIDE)
-    while tick():
+    for _ in leaks.steps():
         z = encoder(torch.randn(SIDE, SIDE))
         log_metrics(logs, z, z.pow(2).mean())
 
 
-class CodesDataset(Dataset):
+class CodesDataset(Dataset):  # type: ignore[misc,unused-ignore]
     """MoonshotAI/Kimi-Audio#117: lru_cache(maxsize=None) around __getitem__."""
 
-    def __len__(self):
+    def __len__(self) -> Any:
         return 1 << 20
 
-    @functools.lru_cache(maxsize=None)  # noqa: B019
-    def __getitem__(self, index):
+    @functools.lru_cache(maxsize=None)  # noqa: B019, UP033
+    def __getitem__(self, index: Any) -> Any:
         return {"codes": torch.full((SIDE, SIDE), float(index))}
 
 
-def cached_items(tick):
+def cached_items(kit: Any) -> Any:
     dataset = CodesDataset()
     model = nn.Linear(SIDE, SIDE)
-    index = 0
-    while tick():
+    for index in leaks.steps():
         model(dataset[index]["codes"])
-        index += 1
 
 
-def prediction_loop(tick):
+def prediction_loop(kit: Any) -> Any:
     """huggingface/transformers#7232: predictions are concatenated on the device, step by step."""
     model = nn.Linear(SIDE, SIDE)
     preds = None
-    while tick():
+    for _ in leaks.steps():
         with torch.no_grad():
             logits = model(torch.randn(SIDE, SIDE))
         preds = logits if preds is None else torch.cat((preds, logits), dim=0)
     return preds
 
 
-def hidden_state(tick):
+def hidden_state(kit: Any) -> Any:
     """pytorch/pytorch#2198: the hidden state of a network is fed back and never detached."""
     cell = nn.RNNCell(SIDE, SIDE)
     hidden = torch.zeros(4, SIDE)
-    while tick():
+    for _ in leaks.steps():
         hidden = cell(torch.randn(4, SIDE), hidden)
     return hidden
 
 
-def kept_errors(tick):
-    """pytorch/pytorch#18853: the exception of a batch that did not fit is kept, and its frames with it."""
-    failures = []
+def kept_errors(kit: Any) -> Any:
+    """pytorch/pytorch#18853: the exception of a batch that did not fit is kept."""
+    failures: list[Exception] = []
 
-    def forward(batch):
+    def forward(batch: Any) -> Any:
         activations = batch @ batch.T
-        raise RuntimeError("out of memory, %d" % activations.numel())
+        raise RuntimeError(f"out of memory, {activations.numel()}")
 
-    while tick():
+    for _ in leaks.steps():
         try:
             forward(torch.randn(SIDE, SIDE))
         except RuntimeError as error:
@@ -142,54 +145,54 @@ def kept_errors(tick):
 
 
 class Plots:
-    """cdtools-developers/cdtools#87: each inspection registers a callback that closes over its tensors."""
+    """cdtools-developers/cdtools#87: callbacks that close over stale tensors are never released."""
 
-    def __init__(self):
-        self.callbacks = []
+    def __init__(self) -> None:
+        self.callbacks: list[Any] = []
 
-    def inspect(self, probe):
-        def redraw():
+    def inspect(self, probe: Any) -> Any:
+        def redraw() -> Any:
             return probe.abs().sum()
 
         self.callbacks.append(redraw)
         return redraw()
 
 
-def stale_callbacks(tick):
+def stale_callbacks(kit: Any) -> Any:
     plots = Plots()
-    while tick():
+    for _ in leaks.steps():
         plots.inspect(torch.randn(SIDE, SIDE))
 
 
 class PrivacyEngine:
-    """meta-pytorch/opacus#176: a forward hook saves activations that only a backward pass takes away."""
+    """meta-pytorch/opacus#176: activations of a hook that only a backward pass takes away."""
 
-    def __init__(self, model):
+    def __init__(self, model: Any) -> None:
         for layer in model:
             layer.activations = []
             layer.register_forward_hook(self.capture)
 
     @staticmethod
-    def capture(layer, inputs, output):
+    def capture(layer: Any, inputs: Any, output: Any) -> Any:
         layer.activations.append(inputs[0].detach())
 
 
-def saved_activations(tick):
+def saved_activations(kit: Any) -> Any:
     model = nn.Sequential(nn.Linear(SIDE, SIDE), nn.Linear(SIDE, SIDE))
     PrivacyEngine(model)
-    while tick():
+    for _ in leaks.steps():
         with torch.no_grad():
             model(torch.randn(SIDE, SIDE))
 
 
-@functools.lru_cache(maxsize=None)
-def adapter_params(model):
-    """meta-pytorch/torchtune#904: a cached function has models for keys, and every fold has its own model."""
+@functools.lru_cache(maxsize=None)  # noqa: UP033 - as reported
+def adapter_params(model: Any) -> Any:
+    """meta-pytorch/torchtune#904: a cached function has models for keys, one a fold."""
     return {name: parameter for name, parameter in model.named_parameters() if "bias" in name}
 
 
-def cached_models(tick):
-    while tick():
+def cached_models(kit: Any) -> Any:
+    for _ in leaks.steps():
         model = nn.Linear(SIDE, SIDE)
         adapter_params(model)
 
@@ -197,33 +200,20 @@ def cached_models(tick):
 class StateDictHook:
     """pytorch/pytorch#96259: a class variable keeps the flat parameters of every saved state."""
 
-    flat_params = {}
+    flat_params: dict[int, Any] = {}  # noqa: RUF012
 
-    def save(self, step, model):
-        self.flat_params[step] = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+    def save(self, step: Any, model: Any) -> Any:
+        self.flat_params[step] = torch.cat(
+            [parameter.detach().flatten() for parameter in model.parameters()]
+        )
 
 
-def class_variable(tick):
+def class_variable(kit: Any) -> Any:
     model = nn.Linear(SIDE, SIDE)
     hook = StateDictHook()
-    step = 0
-    while tick():
+    for step in leaks.steps():
         hook.save(step, model)
-        step += 1
 
 
-# The words that the name has to hold; further rows are names that are as good.
-EXPECTED = {
-    running_total: [["running_loss"]],
-    metric_states: [["preds"]],
-    step_outputs: [["outputs"]],
-    training_log: [["logs", "z"]],
-    cached_items: [["__getitem__"]],
-    prediction_loop: [["preds"]],
-    hidden_state: [["hidden"]],
-    kept_errors: [["failures"]],
-    stale_callbacks: [["callbacks"]],
-    saved_activations: [["activations"]],
-    cached_models: [["adapter_params"]],
-    class_variable: [["flat_params"]],
-}
+if __name__ == "__main__":
+    leaks.main({name: program for name, program in globals().items() if name in REPORTED})

@@ -90,6 +90,8 @@ class Group(msgspec.Struct, kw_only=True):
     group: str
     counts: tuple[int, ...]
     bytes: tuple[int, ...] | int
+    bounded_at_bytes: int | None = None
+    """What it takes once its holder is as full as it may be."""
     holder: Holder | None = None
     sure: str = "unknown"
 
