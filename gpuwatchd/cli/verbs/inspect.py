@@ -149,7 +149,7 @@ def _data(mailbox: Mailbox, census: Census) -> InspectionData:
     growing = []
     for group in census.groups:
         holder = fill(HolderShape, group.holder)
-        advice = inspection.advice(holder, graph=group.sure == "graph")
+        advice = inspection.advice(holder, group.bounded_at_bytes, graph=group.sure == "graph")
         growing.append(fill(GrowingGroup, group, holder=holder, advice=advice))
     return fill(
         InspectionData,

@@ -63,6 +63,8 @@ class GrowingGroup(Shape):
     group: Sentence
     counts: tuple[Count, ...]
     """At each census."""
+    bounded_at_bytes: Bytes | None
+    """What it takes once its holder is full; null: no bound was found."""
     holder: HolderShape | None
     sure: Literal["named", "either", "graph", "native", "unknown"]
     advice: Sentence | None

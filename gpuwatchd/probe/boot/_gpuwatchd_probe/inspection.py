@@ -177,6 +177,8 @@ def _groups(
             sure = "named" if holder else "unknown" if time.monotonic() > end else "native"
         groups.append(_told(key, steady[key], held.size, holder, sure))
     _explain_by_graph(groups)
+    for group in groups:
+        group["bounded_at_bytes"] = _when_full(group["bytes"], group["holder"])
     return groups + _growing_variables(rows, groups)
 
 
@@ -218,6 +220,13 @@ def _explain_by_graph(groups: List[Dict[str, Any]]) -> None:
                 group["sure"] = "graph"
                 group["holder"] = dict(other["holder"], kind="graph")
                 break
+
+
+def _when_full(size: int, holder: Optional[Dict[str, Any]]) -> Optional[int]:
+    """Return how much memory a group takes once its holder has as many entries as it may."""
+    if holder is None or not holder["bound"] or not holder["len"]:
+        return None
+    return int(size * holder["bound"] / holder["len"])
 
 
 def _same_pace(one: List[int], other: List[int]) -> bool:
