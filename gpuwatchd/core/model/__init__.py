@@ -58,6 +58,7 @@ from gpuwatchd.core.model.findings import (
     outdated_s,
 )
 from gpuwatchd.core.model.readings import (
+    AllocatorReading,
     Device,
     DeviceReading,
     Event,
