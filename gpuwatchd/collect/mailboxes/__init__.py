@@ -97,8 +97,6 @@ class Group(msgspec.Struct, kw_only=True):
     bytes: int
     bounded_at_bytes: int | None = None
     """What it takes once its holder is as full as it may be."""
-    bounded_at_bytes: int | None = None
-    """What it takes once its holder is as full as it may be."""
     holder: Holder | None = None
     sure: str = "unknown"
 
