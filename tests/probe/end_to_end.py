@@ -8,7 +8,6 @@ was known.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -38,9 +37,8 @@ minimum-duration = "60s"
 minimum-samples = 20
 [probe]
 inspect-on-alert = true
-[notify]
-channels = ["command"]
 [notify.command]
+enabled = true
 argv = ["{python}", "{folder}/keep.py"]
 """
 KEEP = """
@@ -73,20 +71,25 @@ def main() -> int:
         with subprocess.Popen(run, env=environ) as job:
             try:
                 fake.write("gpu 0 total=24G", f"proc 0 pid={job.pid} mem=4G type=C rate=40M")
-                with subprocess.Popen([program + "d", "--config", f"{folder}/config.toml"], env=environ) as daemon:
+                command = [program + "d", "--config", f"{folder}/config.toml"]
+                with subprocess.Popen(command, env=environ) as daemon:
                     try:
-                        return _follow(folder, program + "ctl", job.pid, environ)
+                        return _follow(folder, program + "ctl", job.pid, environ, daemon)
                     finally:
                         daemon.terminate()
             finally:
                 job.kill()
 
 
-def _follow(folder: Path, ctl: str, pid: int, environ: dict[str, str]) -> int:
+def _follow(
+    folder: Path, ctl: str, pid: int, environ: dict[str, str], daemon: subprocess.Popen[bytes]
+) -> int:
     begun_s, seen = time.monotonic(), set()
     messages = folder / "messages"
     while (passed_s := time.monotonic() - begun_s) < LIMIT_S:
-        time.sleep(1.0)
+        time.sleep(2.0)
+        if daemon.poll() is not None:
+            break
         done = subprocess.run(
             [ctl, "explain", str(pid), "--json"], env=environ, capture_output=True, check=False
         )
@@ -102,7 +105,6 @@ def _follow(folder: Path, ctl: str, pid: int, environ: dict[str, str]) -> int:
                 print(f"{passed_s:5.0f} s  {item[0]}: {item[1]}", flush=True)
         if facts["named"] and facts["message"]:
             return 0
-    print(done.stdout.decode()[-2000:], done.stderr.decode()[-2000:])
     return 1
 
 
