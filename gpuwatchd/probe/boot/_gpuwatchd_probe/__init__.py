@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
 
-__all__ = ["start"]
+__all__ = ["attach", "start"]
 
 FRAMEWORKS = {
     "torch.cuda": "torch",
@@ -34,6 +34,21 @@ def start() -> None:
         sys.meta_path.insert(0, _Finder(name for name in FRAMEWORKS if name not in ready))
         for name in ready:
             _ready(name)
+    except Exception:
+        pass
+
+
+def attach(folder: str) -> None:
+    """Start at once, with mailboxes in ``folder``: in a process that was not prepared."""
+    try:
+        from . import agent, mailbox
+
+        mailbox.place = folder
+        agent.IMPORT_S = 0.0
+        start()
+        for name, framework in FRAMEWORKS.items():
+            if name in sys.modules:
+                agent.start(framework)
     except Exception:
         pass
 

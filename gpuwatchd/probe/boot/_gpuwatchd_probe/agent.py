@@ -55,7 +55,8 @@ def start(framework: str) -> None:
                 )
                 atexit.register(_at_exit)
                 _chain_excepthook()
-        _agent.frameworks.append(framework)
+        if framework not in _agent.frameworks:
+            _agent.frameworks.append(framework)
         _agent.begin()
     except Exception:
         pass
@@ -106,6 +107,7 @@ class Agent:
         self._due_s = self._every_s = 0.0
         self._content: dict[str, Any] = {}
         self._failure: str | None = None
+        self._recorder: Any = None
 
     def begin(self) -> None:
         """Start the thread, where none runs that is not about to end."""
@@ -167,18 +169,26 @@ class Agent:
         self._content = {
             "framework": {"name": first, "version": None if version is None else str(version)},
             "devices": rows,
-            "counters_only": _counters_only(),
+            "counters_only": counters_only(),
             "frozen": gc.get_freeze_count(),
+            "recording": self._record(),
             "failure": self._failure,
         }
         self._mailbox.write(**self._content, **more)
 
+    def _record(self) -> bool:
+        if self._recorder is None and os.environ.get("GPUWATCHD_PROBE_RECORD"):
+            from . import oom
+
+            self._recorder = oom.begin(self._mailbox)
+        return self._recorder is not None and bool(self._recorder.recording)
+
     def _answer(self, asked: dict[str, Any], stop: threading.Event) -> dict[str, Any]:
         if asked.get("verb") != "census":
             return {"error": "unknown-verb"}
-        if _counters_only():
+        if counters_only():
             return {"error": "counters-only"}
-        from . import heap, inspection, tensors
+        from . import heap, inspection, oom, tensors
 
         if heap.expected_pause_s() > _within(asked.get("pause_s", 0.3), 0.0, 60.0):
             return {"error": "pause"}
@@ -188,15 +198,18 @@ class Agent:
             if stop.wait(seconds):
                 raise heap.HeapError("stopped")
 
-        return inspection.inspect(
+        answer = inspection.inspect(
             tensors.types(),
             censuses=int(_within(asked.get("censuses", 4), 4, 16)),
             every_s=_within(asked.get("every_s", 10.0), 0.1, 600.0),
             wait=wait,
         )
+        oom.add_lines(answer["groups"])
+        return answer
 
 
-def _counters_only() -> bool:
+def counters_only() -> bool:
+    """Say whether the job was started so that nobody looks into its heap."""
     return os.environ.get("GPUWATCHD_PROBE") == "counters"
 
 
