@@ -170,3 +170,6 @@ def test_the_line_that_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
     oom.add_lines(groups)
     line = {"file": "/x/train.py", "line": 87, "function": "log_loss"}
     assert groups == [{"line": line}, {}]
+    memory._allocation_traceback = None
+    oom.add_lines(groups := [{"addresses": [4096]}])
+    assert groups == [{}]

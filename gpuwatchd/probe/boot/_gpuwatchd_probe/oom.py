@@ -141,11 +141,11 @@ def add_lines(groups: List[Dict[str, Any]]) -> None:
     trace_of = getattr(memory, "_allocation_traceback", None)
     for group in groups:
         addresses = group.pop("addresses", [])
-        traces = map(trace_of, addresses) if trace_of is not None else ()
-        frames = next(filter(None, traces), None)
-        if frames:
+        try:
+            frames = next(filter(None, map(trace_of, addresses)), ())
             users = [frame for frame in frames if places.is_users(frame["filename"])]
-            frame = (users or frames)[0]
-            group["line"] = {
-                "file": frame["filename"], "line": frame["line"], "function": frame["name"]
-            }  # fmt: skip
+            for frame in (users or frames)[:1]:
+                file, line = frame["filename"], frame["line"]
+                group["line"] = {"file": file, "line": line, "function": frame["name"]}
+        except Exception:  # a build without CUDA has the function and nothing behind it
+            continue
