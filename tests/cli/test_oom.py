@@ -60,7 +60,7 @@ memory = SimpleNamespace(_record_memory_history=_record_memory_history)
 JOB = """
 import sys
 from _gpuwatchd_probe import agent
-agent.IMPORT_S = 0.0
+agent.start("torch", 0.0)
 import torch, cupy
 def train():
     kept = [cupy.ndarray(8) for _ in range(40)]
@@ -161,7 +161,7 @@ def test_the_line_that_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
         _C=SimpleNamespace(_data_address=lambda _: next(addresses)),
         cuda=SimpleNamespace(memory=memory),
     )
-    monkeypatch.setitem(sys.modules, "torch", torch)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "torch", torch)
     assert tensors.addresses([Tensor()]) == []
     monkeypatch.setenv("GPUWATCHD_PROBE_RECORD", "1")
     groups: list[dict[str, Any]] = [

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -151,7 +151,12 @@ def test_what_does_not_begin_is_left_to_begin(
 ) -> None:
     planted = []
     monkeypatch.setattr(outside, "LIMIT_S", 0.2)
-    monkeypatch.setattr(outside, "_own_python", lambda *words: planted.append(words[-1]) or b"")
+
+    def remote_exec(*words: Any) -> bytes:
+        planted.append(words[-1])
+        return b""
+
+    monkeypatch.setattr(outside, "_own_python", remote_exec)
     fault = outside.attach(os.getpid(), os.getuid(), tmp_path)
     assert fault is OutsideFault.TIMEOUT
     Path(planted[0]).unlink()

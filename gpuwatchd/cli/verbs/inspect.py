@@ -153,11 +153,8 @@ def _ended(pid: int) -> InspectionData:
     place, uid = mailboxes.folder(os.getuid()), os.getuid()
     last, oom = mailboxes.last_words(place, pid, uid), mailboxes.last_oom(place, pid, uid)
     if oom is None and (isinstance(last, MailboxFault) or last.failure is None):
-        raise GpuwatchdError(
-            f"no process {pid} on this machine",
-            hint="gpuwatchctl status",
-            page="errors#no-such-process",
-        )
+        words, page = f"no process {pid} on this machine", "errors#no-such-process"
+        raise GpuwatchdError(words, hint="gpuwatchctl status", page=page)
     return _data(last if isinstance(last, mailboxes.Mailbox) else None, oom, pid=pid, ended=True)
 
 
@@ -165,11 +162,8 @@ def _fault(pid: int, fault: MailboxFault, more: str = "") -> GpuwatchdError:
     hint = "start it with: gpuwatchctl run -- COMMAND"
     if fault is MailboxFault.NONE and mailboxes.is_isolated(pid):
         hint = "it was started with -I or -E, which switch the probe off"
-    return GpuwatchdError(
-        f"process {pid} {inspection.FAULTS[fault]}",
-        hint=hint + more,
-        page="errors#not-prepared",
-    )
+    words = f"process {pid} {inspection.FAULTS[fault]}"
+    return GpuwatchdError(words, hint=hint + more, page="errors#not-prepared")
 
 
 def _from_outside(pid: int, uid: int, fault: MailboxFault) -> int:
@@ -207,11 +201,9 @@ def _attach(pid: int, uid: int, place: Path, *, yes: bool) -> list[tuple[str, st
 
 
 def _not_attached(pid: int, fault: OutsideFault) -> GpuwatchdError:
-    return GpuwatchdError(
-        f"the probe was not put into process {pid}: {inspection.OUTSIDE[fault]}",
-        hint="start it with: gpuwatchctl run -- COMMAND",
-        page="errors#not-attached",
-    )
+    words = f"the probe was not put into process {pid}: {inspection.OUTSIDE[fault]}"
+    hint = "start it with: gpuwatchctl run -- COMMAND"
+    return GpuwatchdError(words, hint=hint, page="errors#not-attached")
 
 
 def _data(

@@ -16,7 +16,7 @@ import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
@@ -24,16 +24,13 @@ from gpuwatchd.collect import mailboxes
 from gpuwatchd.core.codes import OutsideFault
 from gpuwatchd.core.decoding import decode
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 LIMIT_S: Final = 10.0
 MOST_BYTES: Final = 8 << 20
-MOST_THREADS: Final = 64
-MOST_FRAMES: Final = 64
+MOST: Final = 64
+"""Threads, and frames of each."""
 _REMOTE_EXEC: Final = (3, 14)
 _DUMP: Final = (3, 15)
-_FRAME: Final = re.compile(rb'  File "(?P<filename>.+)", line (?P<line>\d+), in (?P<name>\S+)')
+_FRAME: Final = re.compile(r'  File "(.+)", line (\d+), in (\S+)')
 """A line of ``profiling.sampling dump``."""
 _SCRIPT: Final = """\
 import os, sys
@@ -80,14 +77,15 @@ def stack(pid: int, uid: int) -> tuple[mailboxes.Thread, ...] | OutsideFault:
         except msgspec.MsgspecError:
             return OutsideFault.FAILED
     else:
-        found = [mailboxes.Frame(name=text[2], filename=text[0], line=int(text[1]))
-                 for text in ([part.decode("utf-8", "replace") for part in match.groups()]
-                 for match in _FRAME.finditer(said))]  # fmt: skip
+        found = [
+            mailboxes.Frame(name=name, filename=file, line=int(line))
+            for file, line, name in _FRAME.findall(said.decode("utf-8", "replace"))
+        ]
         threads = (mailboxes.Thread(thread_name="MainThread", frames=tuple(found[::-1])),)
     ordered = sorted(threads, key=lambda thread: thread.thread_name != "MainThread")
     shown = [
-        msgspec.structs.replace(thread, frames=thread.frames[:MOST_FRAMES])
-        for thread in ordered[:MOST_THREADS]
+        msgspec.structs.replace(thread, frames=thread.frames[:MOST])
+        for thread in ordered[:MOST]
         if thread.frames
     ]
     return tuple(shown) or OutsideFault.FAILED
@@ -103,28 +101,15 @@ def unfit(pid: int) -> OutsideFault | None:
     return None
 
 
-def attach(
-    pid: int, uid: int, place: Path, *, wait: Callable[[float], Any] = time.sleep
-) -> OutsideFault | None:
-    """Put the probe into a process, and wait until it has written its mailbox.
+def attach(pid: int, uid: int, place: Path) -> OutsideFault | None:
+    """Put the probe into a process, and wait until it has written its mailbox into ``place``.
 
-    Parameters
-    ----------
-    pid, uid
-        The process and the user whose it is.
-    place
-        Directory of the mailboxes of that user.
-    wait
-        Called with seconds between two looks.
-
-    Returns
-    -------
-    OutsideFault or None
-        None where the probe has been started; it has no mailbox if no framework is imported.
+    None where it has been started, though it writes no mailbox if no framework is imported.
     """
     root = Path(f"/proc/{pid}/root")
     name = f"gpuwatchd-{secrets.token_hex(16)}.py"
-    script = root / "tmp" / name
+    script, seen = root / "tmp" / name, f"/tmp/{name}"  # noqa: S108 - it is not there, and no link
+    source = _SCRIPT.format(path=seen, boot=str(mailboxes.BOOT), place=str(place))
     try:
         # No link on the way: the process may have made one in a root of its own.
         folder = os.open(root / "tmp", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -134,19 +119,17 @@ def attach(
         finally:
             os.close(folder)
         with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(
-                _SCRIPT.format(path=f"/tmp/{name}", boot=str(mailboxes.BOOT), place=str(place))  # noqa: S108
-            )
+            file.write(source)
             os.fchown(handle, uid, -1)
     except OSError:
         return OutsideFault.REFUSED
     code = "import sys; sys.remote_exec(int(sys.argv[1]), sys.argv[2])"
-    said = _own_python(pid, uid, "-c", code, str(pid), f"/tmp/{name}")  # noqa: S108
+    said = _own_python(pid, uid, "-c", code, str(pid), seen)
     until_s = time.monotonic() + LIMIT_S
     while not isinstance(said, OutsideFault) and time.monotonic() < until_s:
         if isinstance(mailboxes.read(place, pid, uid), mailboxes.Mailbox):
             return None
-        wait(0.1)
+        time.sleep(0.1)
     if not isinstance(said, OutsideFault):
         # What has not begun is left there: it begins, and takes itself away, when Python runs on.
         return OutsideFault.TIMEOUT if script.exists() else None
@@ -158,29 +141,26 @@ def attach(
 def _own_python(pid: int, uid: int, *words: str) -> bytes | OutsideFault:
     """Run the program of a process, which is a Python, as the user whose process it is."""
     program = Path(f"/proc/{pid}/exe")
-    who: dict[str, Any] = {}
-    if os.geteuid() == 0 != uid:
-        who = {"user": uid, "group": program.parent.stat().st_gid, "extra_groups": []}
     try:
-        # By this name it finds its standard library.
-        name = str(program.readlink())
+        name = str(program.readlink())  # by it, it finds its standard library
+        status = program.with_name("status").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return OutsideFault.REFUSED
+    users, groups = (
+        re.findall(rf"^{word}:(.+)", status, re.MULTILINE)[0].split() for word in ("Uid", "Gid")
+    )
+    if set(users) != {str(uid)}:  # /proc may call root the owner of what is not root's
+        return OutsideFault.REFUSED
+    who: dict[str, Any] = {"user": uid, "group": int(groups[0]), "extra_groups": []}
+    who = who if os.geteuid() == 0 != uid else {}
     return _run([name, "-I", *words], executable=program, env={"PATH": os.defpath}, cwd="/", **who)
 
 
 def _run(command: list[str], **how: Any) -> bytes | OutsideFault:
     with tempfile.TemporaryFile() as out:
         try:
-            done = subprocess.run(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.DEVNULL,
-                timeout=LIMIT_S,
-                check=False,
-                **how,
-            )
+            how |= {"stdin": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+            done = subprocess.run(command, stdout=out, timeout=LIMIT_S, check=False, **how)
         except subprocess.TimeoutExpired:
             return OutsideFault.TIMEOUT
         except OSError:

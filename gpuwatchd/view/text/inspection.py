@@ -108,8 +108,8 @@ def _threads(threads: Sequence[ThreadStack]) -> Iterator[str]:
 
 
 def _oom(oom: OomRecord) -> Iterator[str]:
-    sizes = map(units.size, (oom.requested_bytes, oom.free_bytes, oom.limit_bytes))
-    requested, free, limit = sizes
+    requested, free = units.size(oom.requested_bytes), units.size(oom.free_bytes)
+    limit = units.size(oom.limit_bytes)
     yield f"{oom.at}: no {requested} on device {oom.index}; {free} free, at most {limit}"
     yield from _devices(oom.devices)
     yield from _threads(oom.stack[:1])
@@ -148,10 +148,9 @@ def _holder(place: str, groups: list[GrowingGroup]) -> Iterator[str]:
         length = f" of {holder.length:,}" if holder.length is not None else ""
         yield f"{place}: a {holder.kind}{length} keeps"
     for group in groups:
-        line = (
-            f"; {group.line.function} ({group.line.file}:{group.line.line})" if group.line else ""
-        )
-        yield f"  {group.group}: {' → '.join(f'{count:,}' for count in group.counts)}{line}"
+        yield f"  {group.group}: {' → '.join(f'{count:,}' for count in group.counts)}"
+        if (line := group.line) is not None:
+            yield f"  allocated in {line.function} ({line.file}:{line.line})"
     advised = [group.advice for group in sorted(groups, key=lambda g: g.sure != "graph")]
     if words := next(filter(None, advised), None):
         yield f"  {words}"

@@ -6,6 +6,7 @@ framework is imported it is one entry in ``sys.meta_path``.
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -41,14 +42,13 @@ def start() -> None:
 def attach(folder: str) -> None:
     """Start at once, with mailboxes in ``folder``: in a process that was not prepared."""
     try:
-        from . import agent, mailbox
+        from . import agent
 
-        mailbox.place = folder
-        agent.IMPORT_S = 0.0
-        start()
+        os.environ["GPUWATCHD_PROBE_DIR"] = folder
         for name, framework in FRAMEWORKS.items():
             if name in sys.modules:
-                agent.start(framework)
+                agent.start(framework, 0.0)
+        start()
     except Exception:
         pass
 

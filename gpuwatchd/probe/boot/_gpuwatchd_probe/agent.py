@@ -39,7 +39,7 @@ def framework_imported(name: str) -> None:
     start(name)
 
 
-def start(framework: str) -> None:
+def start(framework: str, first_s: float = IMPORT_S) -> None:
     """Start the agent of this process; a second framework is read by the one that runs."""
     global _agent, _hooked  # noqa: PLW0603 - one agent per process
     try:
@@ -47,7 +47,7 @@ def start(framework: str) -> None:
             folder = mailbox.directory()
             if folder is None:
                 return
-            _agent = Agent(folder)
+            _agent = Agent(folder, first_s)
             if not _hooked:
                 _hooked = True
                 os.register_at_fork(
@@ -98,12 +98,12 @@ def _chain_excepthook() -> None:
 class Agent:
     """The agent of one process."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, first_s: float) -> None:
         self.frameworks: list[str] = []
         self._mailbox = mailbox.Mailbox(folder)
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
-        self._first_s = time.monotonic() + (0.0 if counters.has_device_nodes() else IMPORT_S)
+        self._first_s = time.monotonic() + (0.0 if counters.has_device_nodes() else first_s)
         self._due_s = self._every_s = 0.0
         self._content: dict[str, Any] = {}
         self._failure: str | None = None

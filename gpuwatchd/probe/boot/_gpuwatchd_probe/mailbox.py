@@ -17,13 +17,11 @@ REQUEST_BYTES = 4096
 """A request is a line; what is longer is not ours."""
 ANSWER_BYTES = 1 << 20
 """Most bytes of an answer."""
-place: str | None = None
-"""Where mailboxes lie in a process that the probe was put into; None in one that was prepared."""
 
 
 def directory() -> str | None:
     """Return where mailboxes lie: as ``gpuwatchctl run`` says, else the user's own place."""
-    told = place or os.environ.get("GPUWATCHD_PROBE_DIR")
+    told = os.environ.get("GPUWATCHD_PROBE_DIR")
     if told:
         return told
     runtime = os.environ.get("GPUWATCHD_RUNTIME_DIR")

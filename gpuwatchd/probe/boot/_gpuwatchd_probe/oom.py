@@ -128,17 +128,15 @@ def _census(types: Tuple[type, ...], end_s: float) -> Dict[str, Any]:
             members = [obj for obj in taken.found if id(obj) in sampled]
             budget_s = end_s - time.monotonic()
             walked = holders.walk(members, types, (), budget_s, namer) if budget_s > 0 else []
-            holder = walked[0] if walked else None
-            groups.append(
-                {"group": key, "counts": [group.total], "bytes": group.size, "holder": holder}
-            )
+            found = {"group": key, "counts": [group.total], "bytes": group.size}
+            groups.append(dict(found, holder=walked[0] if walked else None))
     return {"groups": groups}
 
 
 def add_lines(groups: List[Dict[str, Any]]) -> None:
     """Say of each group where the allocator recorded that a member was allocated (in the job)."""
     memory = getattr(getattr(sys.modules.get("torch"), "cuda", None), "memory", None)
-    trace_of = getattr(memory, "_allocation_traceback", None)
+    trace_of: Any = getattr(memory, "_allocation_traceback", None)
     for group in groups:
         addresses = group.pop("addresses", [])
         try:
