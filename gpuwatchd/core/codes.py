@@ -130,6 +130,26 @@ class Reason(_Code):
     """It stands for several ranks of a job, which leak together."""
     PAGES_KEPT = "pages-kept"
     """Of a device as a whole: the kernel keeps pages of processes that have ended."""
+    BOUNDED = "bounded"
+    """What keeps the memory has a bound that is reached before the limit."""
+    FREE_CACHE = "free-cache"
+    """Only what the allocator of the framework holds ready grows."""
+
+
+class AllocatorVerdict(_Code):
+    """What the allocator of a framework says of the growth of its process."""
+
+    NONE = ""
+    """Too little has been seen of it."""
+    FLAT = "flat"
+    """Nothing grows."""
+    TENSORS = "tensors"
+    FRAGMENTATION = "fragmentation"
+    """What it holds grows, tensors do not, and its free memory lies in pieces."""
+    OUTSIDE = "outside"
+    """The process grows, what the allocator holds does not."""
+    FREE_CACHE = "free-cache"
+    """What it holds ready grows, tensors do not; it gives that back when memory is short."""
 
 
 class NameKind(_Code):

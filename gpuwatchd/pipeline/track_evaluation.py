@@ -399,7 +399,7 @@ class Watcher:
             finding is not None
             and finding.pattern == "stable"
             and track.alert is None
-            and track.moves == track.window.moves
+            and track.moves == track.all_moves
         )
 
     def _judge_batch(self, chosen: list[Track], now_s: float) -> list[Alert]:
@@ -411,7 +411,7 @@ class Watcher:
                 track.due_s = now_s + alerts.SLOW_S
                 continue
             track.peak = float(series.used_bytes.max())
-            track.moves = track.window.moves
+            track.moves = track.all_moves
             level = float(series.used_bytes[-1])
             finding = judged
             if track.subject.unattributed:
@@ -452,7 +452,7 @@ class Watcher:
         settings = self.config.detection
         return [
             flat_finding(series, pattern)
-            if pattern is not None
+            if pattern is not None and series.allocator is None
             else _unless_it_draws(verdict.judge(series, settings))
             for series, pattern in zip(batch, screen.first_look(batch, settings), strict=True)
         ]

@@ -144,6 +144,7 @@ def _content(**changes: Any) -> bytes:
         (b"\xff{", 0o600, MailboxFault.NO_MAILBOX),
         (b"", 0o600, MailboxFault.NO_MAILBOX),
     ],
+    ids=range(8),
 )
 def test_a_mailbox_is_believed_only_of_its_own_process(
     content: bytes, mode: int, fault: MailboxFault | None, tmp_path: Path

@@ -126,24 +126,27 @@ def test_what_was_there_is_kept(version: str, program: Path, ctl: Ctl) -> None:
 
 def _torch(**parts: Any) -> Any:
     memory = SimpleNamespace(_record_memory_history=parts.pop("record", None))
-    return SimpleNamespace(_C=SimpleNamespace(**parts), cuda=SimpleNamespace(memory=memory))
+    cuda = SimpleNamespace(memory=memory, is_initialized=lambda: True)
+    return SimpleNamespace(_C=SimpleNamespace(**parts), cuda=cuda)
 
 
-def test_a_recording_of_the_users_is_left_alone() -> None:
+def test_a_recording_of_the_users_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     def record(max_entries: int) -> None:
         raise AssertionError(max_entries)
 
-    box: Any = None
-    is_on = {"_cuda_isHistoryEnabled": lambda: True}
-    assert not oom.Recorder(_torch(record=record, **is_on), box).recording
-    assert not oom.Recorder(_torch(record=record), box).recording
-    unbounded = _torch(record=lambda enabled: record(0), _cuda_isHistoryEnabled=lambda: False)
-    assert not oom.Recorder(unbounded, box).recording
-
-
-def test_nothing_reaches_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    box: Any = None  # so that writing fails
-    oom.Recorder(_torch(), box).observe(0, 1, 2, 3)
+    box: Any = None  # so that writing fails: nothing reaches the job
+    off = {"_cuda_isHistoryEnabled": lambda: False}
+    for torch in (
+        _torch(record=record, _cuda_isHistoryEnabled=lambda: True),
+        _torch(record=record),
+        _torch(record=lambda enabled: record(7), **off),
+        _torch(record=record, **off),
+    ):
+        monkeypatch.setitem(sys.modules, "torch", torch)
+        recorder = oom.begin(box)
+        assert recorder is not None
+        assert not recorder.recording
+        recorder.observe(0, 1, 2, 3)
 
 
 def test_the_line_that_allocated(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -435,7 +435,23 @@ CLEAN: Dict[str, Callable[[Any], None]] = {
 }
 
 
-def main() -> int:
+REPORTED: Dict[str, str] = {
+    "running_total": "running_loss",
+    "metric_states": "preds",
+    "step_outputs": "outputs",
+    "training_log": "logs",
+    "cached_items": "__getitem__",
+    "prediction_loop": "preds",
+    "hidden_state": "hidden",
+    "kept_errors": "failures",
+    "stale_callbacks": "callbacks",
+    "saved_activations": "activations",
+    "cached_models": "adapter_params",
+    "class_variable": "flat_params",
+}
+
+
+def main(programs: Dict[str, Callable[[Any], Any]]) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("name")
     parser.add_argument("--kit", choices=["plain", "torch"], default="plain")
@@ -454,12 +470,10 @@ def main() -> int:
 
     thread = threading.Thread(target=agent)
     thread.start()
-    program = LEAKS[chosen.name][0] if chosen.name in LEAKS else CLEAN[chosen.name]
-    program(kit)
+    programs[chosen.name](kit)
     thread.join()
     print(json.dumps(result))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main({**{name: one for name, (one, _) in LEAKS.items()}, **CLEAN})

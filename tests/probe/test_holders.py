@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import collections
+import functools
+import gc
+import queue
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,10 +20,101 @@ from tests.probe.test_census import CALLED, Hostile
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 
-class Buffer:
-    def __init__(self) -> None:
-        self.capacity = 5000
-        self.items = [Blob() for _ in range(20)]
+LENGTH, BOUND = 20, 5000
+Maker = Callable[[list[Blob]], Any]
+
+
+class Beside:
+    """Holds what it is told to; its limit is an attribute of any name."""
+
+    def __init__(self, held: Any, **limits: int) -> None:
+        self.held = held
+        self.__dict__.update(limits)
+
+
+class Slotted:
+    __slots__ = ("items", "maxsize")
+
+    def __init__(self, items: Any) -> None:
+        self.items, self.maxsize = items, BOUND
+
+
+class Fixed:
+    MAX_SIZE = BOUND
+
+    def __init__(self, items: Any) -> None:
+        self.items = items
+
+
+class Recent(collections.OrderedDict[int, Blob]):
+    def __init__(self, items: Any) -> None:
+        super().__init__(items)
+        self.capacity = BOUND
+
+
+class Cache:
+    """As in cachetools: the names of what is the class's own are mangled."""
+
+    def __init__(self, items: Any) -> None:
+        self.__maxsize, self.__data = BOUND, dict(items)
+
+
+class Lazy(Beside):
+    """A limit that only code of the user's could say is none."""
+
+    def __getattr__(self, name: str) -> Any:
+        CALLED.append(name)
+        return BOUND
+
+    @property
+    def capacity(self) -> int:
+        CALLED.append("capacity")
+        return BOUND
+
+
+def full_queue(kind: type[queue.Queue[Blob]]) -> Maker:
+    def make(items: list[Blob]) -> Any:
+        made = kind(maxsize=BOUND)
+        for item in items:
+            made.put(item)
+        return made
+
+    return make
+
+
+def cached(_: list[Blob]) -> Any:
+    call = functools.lru_cache(maxsize=BOUND)(Blob)
+    for number in range(LENGTH):
+        call(number + 1)
+    return call
+
+
+BOUNDED: dict[str, Maker] = {
+    "deque": lambda items: collections.deque(items, maxlen=BOUND),
+    "lru_cache": cached,
+    "queue": full_queue(queue.Queue),
+    "lifo queue": full_queue(queue.LifoQueue),
+    "capacity": lambda items: Beside(list(items), capacity=BOUND),
+    "max_size": lambda items: Beside(dict(enumerate(items)), max_size=BOUND),
+    "buffer_size": lambda items: Beside(set(items), _buffer_size=BOUND),
+    "slots": lambda items: Slotted(list(items)),
+    "of the class": lambda items: Fixed(list(items)),
+    "ordered dict": lambda items: Recent(enumerate(items)),
+    "mangled": lambda items: Cache(enumerate(items)),
+    "dict": lambda items: {"maxlen": BOUND, "items": list(items)},
+    "dict of lists": lambda items: Beside({"seen": list(items)}, capacity=BOUND),
+    "rows": lambda items: Beside([(0, {"seen": item}) for item in items], capacity=BOUND),
+    "default dict": lambda items: Beside(
+        collections.defaultdict(list, {k: [item] for k, item in enumerate(items)}), maxlen=BOUND
+    ),
+}
+UNBOUNDED: dict[str, Maker] = {
+    "exceeded": lambda items: Beside(list(items), capacity=LENGTH // 2),
+    "of another object": lambda items: Beside(Beside(list(items)), capacity=BOUND),
+    "property": lambda items: Lazy(list(items)),
+    "a truth": lambda items: Beside(list(items), maxsize=True),
+    "no limit": lambda items: Beside(list(items), maxsize=0),
+}
 
 
 def holder(members: list[Any]) -> dict[str, Any]:
@@ -43,13 +138,16 @@ def test_a_list_of_a_running_function() -> None:
     assert found["file"] == __file__
 
 
-def test_what_bounds_a_holder_is_read() -> None:
-    recent = collections.deque((Blob() for _ in range(20)), maxlen=100)
-    assert holder(list(recent)[-6:])["bound"] == 100
-    buffer = Buffer()
-    found = holder(buffer.items[-6:])
-    assert found["name"] == "buffer.items in test_what_bounds_a_holder_is_read()"
-    assert found["bound"] == 5000
+@pytest.mark.parametrize("kind", [*BOUNDED, *UNBOUNDED])
+def test_what_bounds_a_holder_is_read(kind: str) -> None:
+    kept = (BOUNDED | UNBOUNDED)[kind]([Blob() for _ in range(LENGTH)])
+    members = [obj for obj in gc.get_objects() if type(obj) is Blob][-6:]
+    CALLED.clear()
+    found = holder(members)
+    assert (found["len"], found["bound"]) == (LENGTH, BOUND if kind in BOUNDED else None)
+    assert found["name"].startswith(("kept", "lru_cache of")), found
+    assert CALLED == []
+    assert kept is not None
 
 
 def test_hostile_objects_on_the_way_are_not_called() -> None:

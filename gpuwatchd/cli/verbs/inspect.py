@@ -108,6 +108,7 @@ def command(  # noqa: PLR0917 - one argument per flag
         place,
         mailbox,
         "census",
+        uid=uid,
         limit_s=limit_s,
         censuses=censuses,
         every_s=every_s,
@@ -155,7 +156,9 @@ def _ended(pid: int) -> InspectionData:
     if oom is None and (isinstance(last, MailboxFault) or last.failure is None):
         words, page = f"no process {pid} on this machine", "errors#no-such-process"
         raise GpuwatchdError(words, hint="gpuwatchctl status", page=page)
-    return _data(last if isinstance(last, mailboxes.Mailbox) else None, oom, pid=pid, ended=True)
+    if isinstance(last, MailboxFault):
+        return _data(None, oom, pid=pid, ended=True)
+    return _data(last, oom, last.last, ended=True)
 
 
 def _fault(pid: int, fault: MailboxFault, more: str = "") -> GpuwatchdError:
@@ -212,7 +215,7 @@ def _data(
     growing = []
     for group in census.groups if census is not None else ():
         holder = fill(HolderShape, group.holder)
-        advice = inspection.advice(holder, graph=group.sure == "graph")
+        advice = inspection.advice(holder, group.bounded_at_bytes, graph=group.sure == "graph")
         growing.append(fill(GrowingGroup, group, holder=holder, advice=advice))
     error = None if census is None else census.error
     known = {

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 import click
 
 from gpuwatchd.cli import options
 from gpuwatchd.collect import mailboxes
-from gpuwatchd.core import text
+from gpuwatchd.core import config, text
 from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.store.private_files import private_directory
 
@@ -44,11 +45,14 @@ def command(command: tuple[str, ...], counters_only: bool, record: bool) -> int:
     """
     place = private_directory(mailboxes.folder(os.getuid()))
     mailboxes.sweep(place)
+    agreed = False
+    with suppress(GpuwatchdError):  # whoever reads it for its own sake says what is wrong
+        agreed = config.load(options.current().config).config.probe.inspect_on_alert
     old = os.environ.get("PYTHONPATH")
     environ = {
         **os.environ,
         "PYTHONPATH": f"{mailboxes.BOOT}{os.pathsep}{old}" if old else str(mailboxes.BOOT),
-        "GPUWATCHD_PROBE": "counters" if counters_only else "1",
+        "GPUWATCHD_PROBE": "counters" if counters_only else "alert" if agreed else "1",
         mailboxes.VARIABLE: str(place),
         **({"GPUWATCHD_PROBE_RECORD": "1"} if record else {}),
     }

@@ -6,6 +6,7 @@ user, closed to others, small, of the type that is expected, and of the very pro
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import secrets
@@ -73,10 +74,14 @@ class Mailbox(msgspec.Struct, kw_only=True):
     local_rank: int | None = None
     devices: tuple[Counters, ...] = ()
     counters_only: bool = False
+    inspect_on_alert: bool = False
+    """Its owner agrees that the daemon has it inspected when its alert opens."""
     frozen: int = 0
     recording: bool = False
     failure: str | None = None
     inspecting: str | None = None
+    last: Census | None = None
+    """What was last found."""
 
 
 class Holder(msgspec.Struct, kw_only=True):
@@ -104,6 +109,8 @@ class Group(msgspec.Struct, kw_only=True):
     group: str
     counts: tuple[int, ...]
     bytes: int
+    bounded_at_bytes: int | None = None
+    """What it takes once its holder is as full as it may be."""
     holder: Holder | None = None
     line: Site | None = None
     sure: str = "unknown"
@@ -116,6 +123,7 @@ class Census(msgspec.Struct, kw_only=True):
     groups: tuple[Group, ...] = ()
     pauses_ms: tuple[float, ...] = ()
     censuses: int = 0
+    every_s: float = 10.0
     frozen: int = 0
     error: str | None = None
 
@@ -214,13 +222,13 @@ def is_isolated(pid: int) -> bool:
     return any(letter in word for word in flags for letter in (b"I", b"E"))
 
 
-def ask(place: Path, mailbox: Mailbox, verb: str, *, limit_s: float, **words: Any) -> str:
-    """Leave a request to a prepared process; return its id.
+def ask(place: Path, mailbox: Mailbox, verb: str, *, uid: int, limit_s: float, **words: Any) -> str:
+    """Leave a request to a prepared process of the user ``uid``; return its id.
 
     Raises
     ------
     OSError
-        Where the directory is not ours to write to.
+        Where the directory is not ours to write to, or not that user's.
     """
     request_id = secrets.token_hex(8)
     request = {
@@ -231,11 +239,20 @@ def ask(place: Path, mailbox: Mailbox, verb: str, *, limit_s: float, **words: An
         "started_ticks": mailbox.started_ticks,
         **words,
     }
-    fresh = place / f"{mailbox.pid}.req.{request_id}"
-    handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, _PRIVATE)
-    with os.fdopen(handle, "wb") as file:
-        file.write(json.dumps(request).encode())
-    fresh.replace(place / f"{mailbox.pid}.req")
+    fresh, path = f"{mailbox.pid}.req.{request_id}", f"{mailbox.pid}.req"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    within = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        if os.fstat(within).st_uid != uid:  # else root would write where a link leads
+            raise PermissionError(errno.EPERM, "the directory is not the user's", str(place))
+        handle = os.open(fresh, flags, _PRIVATE, dir_fd=within)
+        with os.fdopen(handle, "wb") as file:
+            if os.geteuid() != uid:
+                os.fchown(handle, uid, -1)
+            file.write(json.dumps(request).encode())
+        os.replace(fresh, path, src_dir_fd=within, dst_dir_fd=within)
+    finally:
+        os.close(within)
     return request_id
 
 

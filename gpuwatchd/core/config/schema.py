@@ -333,6 +333,16 @@ class ActSection(Section, frozen=True, kw_only=True):
     """A program of yours; it gets the finding as JSON on standard input."""
 
 
+class ProbeSection(Section, frozen=True, kw_only=True):
+    """``[probe]``: what prepared processes (`gpuwatchctl run`) say of themselves."""
+
+    inspect_on_alert: bool = False
+    """Look into the heap of a prepared process of yours when its alert opens, to name the variable
+    that keeps what grows."""
+    fragmentation_ratio: Annotated[float, Meta(gt=0, le=1)] = 0.3
+    """Growth of what an allocator holds is fragmentation from this share of it in pieces on."""
+
+
 class StoreSection(Section, frozen=True, kw_only=True):
     """``[store]``: the history and its bounds."""
 
@@ -383,6 +393,7 @@ class Config(Section, frozen=True, kw_only=True):
     cost: CostSection = CostSection()
     checkpoints: CheckpointsSection = CheckpointsSection()
     act: ActSection = ActSection()
+    probe: ProbeSection = ProbeSection()
     store: StoreSection = StoreSection()
     web: WebSection = WebSection()
     override: tuple[OverrideSection, ...] = ()

@@ -68,6 +68,24 @@ class ProcessKey(Value, frozen=True, kw_only=True):
     """Start time in epoch seconds; None where it cannot be read (foreign pid namespace, a log)."""
 
 
+class AllocatorReading(Value, frozen=True, kw_only=True):
+    """What the allocator of a framework says of one process on one device at one instant."""
+
+    key: ProcessKey
+    device_uid: str
+    at_s: float
+    allocated_bytes: int
+    """In tensors."""
+    reserved_bytes: int
+    """Taken from the device: in tensors, or held ready for them."""
+    inactive_split_bytes: int | None = None
+    """Held ready in pieces, beside tensors."""
+    peak_bytes: int | None = None
+    """The most that was in tensors at once so far."""
+    limit_bytes: int | None = None
+    """The most that the allocator may take, where it has such a limit; not stored."""
+
+
 class ProcessInfo(Value, frozen=True, kw_only=True):
     """Who a process is. Read once per key and cached; every text is already cleaned."""
 

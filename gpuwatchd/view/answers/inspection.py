@@ -82,7 +82,9 @@ class TensorGroup(Shape):
 class GrowingGroup(TensorGroup):
     """Alike tensors that became more with every census."""
 
-    sure: Literal["named", "graph", "native", "unknown"]
+    bounded_at_bytes: Bytes | None
+    """What it takes once its holder is full; null: no bound was found."""
+    sure: Literal["named", "either", "graph", "native", "unknown"]
     advice: Sentence | None
 
 

@@ -56,19 +56,20 @@ _ADVICE: Final = {
     "dict": "bound it: remove the oldest entry, or functools.lru_cache(maxsize=N)",
     "defaultdict": "remove entries once they are used",
     "OrderedDict": "remove the oldest entry when a new one comes",
-    "functools._lru_cache_wrapper": "give lru_cache a maxsize that fits the memory",
+    "lru_cache": "give lru_cache a maxsize that fits the memory",
     "Queue": "give it a maxsize: what fills it is faster than what empties it",
 }
 
 
-def advice(holder: HolderShape | None, *, graph: bool) -> str | None:
+def advice(holder: HolderShape | None, bounded_at_bytes: int | None, *, graph: bool) -> str | None:
     """Return what to change, where the kind of a holder says so."""
     if graph:
         return _GRAPH
     if holder is None:
         return None
     if holder.bound is not None:
-        return f"it takes at most {holder.bound:,} entries: it grows until then"
+        amount = "" if bounded_at_bytes is None else f": {units.size(bounded_at_bytes)}"
+        return f"it fills up to {holder.bound:,} entries, then stops{amount}"
     return _ADVICE.get(holder.kind)
 
 

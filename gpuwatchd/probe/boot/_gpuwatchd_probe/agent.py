@@ -23,6 +23,8 @@ WRITE_S = (2.0, 10.0)
 """A mailbox is written this often while its figures move, and while they do not."""
 IMPORT_S = 10.0
 """Without a device, the first look comes this long after a framework's import."""
+MOST_KEPT = 4
+"""Groups of the last inspection that stay in the mailbox."""
 _JOIN_S = 1.0
 
 _agent: Agent | None = None
@@ -108,6 +110,7 @@ class Agent:
         self._content: dict[str, Any] = {}
         self._failure: str | None = None
         self._recorder: Any = None
+        self._last: dict[str, Any] | None = None
 
     def begin(self) -> None:
         """Start the thread, where none runs that is not about to end."""
@@ -152,7 +155,11 @@ class Agent:
         asked = self._mailbox.request()
         if asked is not None:
             self._write({"inspecting": asked["id"]})
-            self._mailbox.answer(asked["id"], self._answer(asked, stop))
+            answer = self._answer(asked, stop)
+            if asked["verb"] == "census" and "pauses_ms" in answer:
+                self._last = dict(answer, id=asked["id"], groups=answer["groups"][:MOST_KEPT])
+            if asked.get("answer", True):
+                self._mailbox.answer(asked["id"], answer)
             self._due_s = 0.0
         if time.monotonic() >= self._due_s:
             before = self._content
@@ -170,6 +177,8 @@ class Agent:
             "framework": {"name": first, "version": None if version is None else str(version)},
             "devices": rows,
             "counters_only": counters_only(),
+            "inspect_on_alert": os.environ.get("GPUWATCHD_PROBE") == "alert",
+            "last": self._last,
             "frozen": gc.get_freeze_count(),
             "recording": self._record(),
             "failure": self._failure,

@@ -13,10 +13,12 @@ import types
 from typing import Any, Dict, Iterable, List, Optional, Sequence, Set, Tuple
 
 from . import attributes, places
-from .names import CACHE, Name, Namer
+from .names import CACHE, Name, Namer, bounds_of
 
 MOST_LEVELS = 14
 MOST_FRONTIER = 300
+MOST_LEVELS_TO_BOUND = 3
+"""The container, a dict that it is in, and the object whose attributes the dict holds."""
 SHARED = 0.6
 MOST_CANDIDATES = 8
 MOST_FORWARD = 200_000
@@ -112,7 +114,7 @@ def _named(candidates: List[Tuple[int, Any]], namer: Namer, end: float) -> List[
     users = [one for one in named if places.is_users(one[0].file or "")]
     ordered = sorted(users or named, key=lambda one: one[0].rank)
     best = [one for one in ordered if one[0].rank[:2] == ordered[0][0].rank[:2]]
-    return [described(owner, name) for name, owner in best[:2]]
+    return [described(owner, name, namer) for name, owner in best[:2]]
 
 
 def _itself(owner: Any) -> Optional[Name]:
@@ -121,10 +123,10 @@ def _itself(owner: Any) -> Optional[Name]:
     if code is None:
         return None
     text = f"lru_cache of {code.co_name}()"
-    return Name(text, code.co_filename, code.co_firstlineno, 0, None)
+    return Name(text, code.co_filename, code.co_firstlineno, 0)
 
 
-def described(owner: Any, name: Name) -> Dict[str, Any]:
+def described(owner: Any, name: Name, namer: Namer) -> Dict[str, Any]:
     """Return the holder as it is told: no value of the user's is in it."""
     length, bound = size_of(owner)
     kind = "lru_cache" if type(owner) is CACHE else attributes.class_name(type(owner))
@@ -132,10 +134,34 @@ def described(owner: Any, name: Name) -> Dict[str, Any]:
         "name": name.text,
         "kind": kind,
         "len": length,
-        "bound": bound if bound is not None else name.bound,
+        "bound": bound if bound is not None else _bound_beside(owner, length, namer),
         "file": name.file,
         "line": name.line,
     }
+
+
+def _bound_beside(owner: Any, length: Optional[int], namer: Namer) -> Optional[int]:
+    """Return the limit that a container keeps, or else the object whose attribute it is.
+
+    A limit that is exceeded is the limit of something else.
+    """
+    level = [owner]
+    for _ in range(MOST_LEVELS_TO_BOUND):
+        for bound in (one for obj in level for one in bounds_of(obj)):
+            if length is not None and length <= bound + 1:  # one more, until the oldest is removed
+                return bound
+        level = [
+            above
+            for above in gc.get_referrers(*filter(_is_sized, level))
+            if namer.is_jobs(id(above))
+            and id(above) not in namer.modules
+            and type(above) not in NOT_ENTERED
+        ]
+    return None
+
+
+def _is_sized(obj: Any) -> bool:
+    return any(base in attributes.mro(type(obj)) for base in SIZED)
 
 
 def size_of(owner: Any) -> Tuple[Optional[int], Optional[int]]:
@@ -175,7 +201,7 @@ def _descend(members: Sequence[Any], namer: Namer, end: float) -> List[Dict[str,
         if len(wanted & seen) >= enough:
             found.append((name, root))
     found.sort(key=lambda one: one[0].rank)
-    return [described(root, name) for name, root in found[:1]]
+    return [described(root, name, namer) for name, root in found[:1]]
 
 
 def _array_items(level: List[Any]) -> List[Any]:
@@ -198,7 +224,7 @@ def variables(namer: Namer) -> List[Tuple[Any, Name]]:
             value = dict(frame.f_locals).get(variable)
             line: Optional[int] = places.line_of_name(code, variable)
             text = f"{variable} in {code.co_name}()"
-            roots.append((value, Name(text, code.co_filename, line, 0, None, code.co_name)))
+            roots.append((value, Name(text, code.co_filename, line, 0, code.co_name)))
     for name, module in list(sys.modules.items()):
         space = attributes.own_dict(module)
         file = space.get("__file__")
@@ -209,5 +235,5 @@ def variables(namer: Namer) -> List[Tuple[Any, Name]]:
                     text = f"{short}.{variable}"
                     main = namer.codes.get(file)
                     line = None if main is None else places.line_of_name(main, variable)
-                    roots.append((value, Name(text, file, line, 1, None)))
+                    roots.append((value, Name(text, file, line, 1)))
     return roots

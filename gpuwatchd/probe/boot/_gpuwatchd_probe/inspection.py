@@ -54,6 +54,7 @@ def inspect(
         "groups": [],
         "pauses_ms": [],
         "censuses": 0,
+        "every_s": every_s,
         "frozen": 0,
         "error": None,
     }
@@ -171,10 +172,14 @@ def _groups(
         holder = dict(walked[0]) if walked else None
         if holder is not None and len(walked) > 1 and walked[1]["name"] != holder["name"]:
             holder["name"] += " or " + walked[1]["name"]
-        sure = "named" if holder else "unknown" if time.monotonic() > end else "native"
+            sure = "either"
+        else:
+            sure = "named" if holder else "unknown" if time.monotonic() > end else "native"
         groups.append(_told(key, steady[key], held.size, holder, sure))
         groups[-1]["addresses"] = tensors.addresses(members)
     _explain_by_graph(groups)
+    for group in groups:
+        group["bounded_at_bytes"] = _when_full(group["bytes"], group["holder"])
     return groups + _growing_variables(rows, groups)
 
 
@@ -216,6 +221,13 @@ def _explain_by_graph(groups: List[Dict[str, Any]]) -> None:
                 group["sure"] = "graph"
                 group["holder"] = dict(other["holder"], kind="graph")
                 break
+
+
+def _when_full(size: int, holder: Optional[Dict[str, Any]]) -> Optional[int]:
+    """Return how much memory a group takes once its holder has as many entries as it may."""
+    if holder is None or not holder["bound"] or not holder["len"]:
+        return None
+    return int(size * holder["bound"] / holder["len"])
 
 
 def _same_pace(one: List[int], other: List[int]) -> bool:

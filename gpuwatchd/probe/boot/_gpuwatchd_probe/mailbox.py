@@ -15,6 +15,8 @@ from typing import Any
 
 REQUEST_BYTES = 4096
 """A request is a line; what is longer is not ours."""
+MAILBOX_BYTES = 64 * 1024
+"""Readers take no longer one."""
 ANSWER_BYTES = 1 << 20
 """Most bytes of an answer."""
 
@@ -70,7 +72,10 @@ class Mailbox:
         """Replace the mailbox; OSError where its place is not ours alone."""
         self._seq += 1
         whole = dict(self.head, seq=self._seq, at_s=time.time(), **content)
-        self._replace("%d.json" % self.pid, json.dumps(whole))
+        text = json.dumps(whole)
+        if len(text) > MAILBOX_BYTES:
+            text = json.dumps(dict(whole, last=None, spans=[]))
+        self._replace("%d.json" % self.pid, text)
 
     def remove(self) -> None:
         """Take the mailbox away."""

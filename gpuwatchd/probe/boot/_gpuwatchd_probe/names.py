@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import itertools
 import re
 import sys
 import time
@@ -14,7 +15,7 @@ from . import attributes, places
 
 MOST_STEPS = 7
 MOST_AT_ONCE = 200
-BOUNDS = ("maxsize", "max_size", "capacity", "buffer_size", "max_entries", "maxlen")
+BOUNDS = {"maxsize", "maxlen", "capacity", "buffersize", "cachesize", "maxentries", "maxitems"}
 CACHE = type(functools.lru_cache(maxsize=1)(len))
 SUSPENDED = {
     types.GeneratorType: "gi",
@@ -25,13 +26,12 @@ CONTAINERS = (list, tuple, set, frozenset)
 
 
 class Name(NamedTuple):
-    """A variable and where it is; ``bound`` is the most that its object may hold, if it says."""
+    """A variable and where it is."""
 
     text: str
     file: Optional[str]
     line: Optional[int]
     steps: int
-    bound: Optional[int]
     function: str = ""
     """Whose local it is; ``text`` says it too."""
 
@@ -57,7 +57,6 @@ class Step(NamedTuple):
     path: str
     key: Any = None
     value: Any = None
-    bound: Optional[int] = None
 
     def inside(self) -> str:
         """Return the path for an owner that holds this object as a container, not as attributes.
@@ -150,7 +149,7 @@ class Namer:
 
     def _roots(self, step: Step, count: int) -> Iterator[Name]:
         for variable, frame, _ in self.locals.get(id(step.obj), ())[:1]:
-            yield _in_code(variable + step.inside(), variable, frame.f_code, count, step.bound)
+            yield _in_code(variable + step.inside(), variable, frame.f_code, count)
         module = self.modules.get(id(step.obj))
         if module is not None and type(step.key) is str:
             name, file = module
@@ -158,7 +157,7 @@ class Namer:
             code = self.codes.get(file or "")
             line = places.line_of_name(code, step.key) if code is not None else None
             text = _short(f"{name}.{step.key}{step.path}")
-            yield Name(text, file, line, count, step.bound)
+            yield Name(text, file, line, count)
 
     def _last(self, owner: Any, step: Step, count: int) -> Optional[Name]:
         """Return the name where the owner is the end of the way up."""
@@ -166,7 +165,7 @@ class Namer:
         if cls is types.FunctionType and owner.__closure__ is step.obj:
             free = owner.__code__.co_freevars
             variable = free[step.key] if step.key is not None and step.key < len(free) else "?"
-            return _in_code(variable + step.path, variable, owner.__code__, count, step.bound)
+            return _in_code(variable + step.path, variable, owner.__code__, count)
         if cls in SUSPENDED:
             mark = SUSPENDED[cls]
             frame = getattr(owner, mark + "_frame")
@@ -179,7 +178,7 @@ class Namer:
             if code is None:
                 return None
             text = f"lru_cache of {code.co_name}()"
-            return Name(text, code.co_filename, code.co_firstlineno, count, step.bound)
+            return Name(text, code.co_filename, code.co_firstlineno, count)
         if type in attributes.mro(cls) and type(step.key) is str:
             return _of_class(owner, step, count)
         return None
@@ -189,16 +188,14 @@ def _in_frame(frame: types.FrameType, step: Step, count: int) -> Optional[Name]:
     for variable, value in list(frame.f_locals.items()):
         if value is step.obj:
             text = variable + step.inside()
-            return _in_code(text, variable, frame.f_code, count, step.bound)
+            return _in_code(text, variable, frame.f_code, count)
     return None
 
 
-def _in_code(
-    text: str, variable: str, code: types.CodeType, count: int, bound: Optional[int]
-) -> Name:
+def _in_code(text: str, variable: str, code: types.CodeType, count: int) -> Name:
     line = places.line_of_name(code, variable)
     where = f"{_short(text)} in {code.co_name}()"
-    return Name(where, code.co_filename, line, count, bound)
+    return Name(where, code.co_filename, line, count)
 
 
 def _of_class(owner: type, step: Step, count: int) -> Optional[Name]:
@@ -207,7 +204,7 @@ def _of_class(owner: type, step: Step, count: int) -> Optional[Name]:
         return None
     module = attributes.own_dict(sys.modules.get(_text(space.get("__module__")) or ""))
     text = f"{attributes.class_name(owner)}.{step.key}{step.path}"
-    return Name(_short(text), _text(module.get("__file__")), None, count, step.bound)
+    return Name(_short(text), _text(module.get("__file__")), None, count)
 
 
 def _upward(owner: Any, step: Step) -> Step:
@@ -215,36 +212,38 @@ def _upward(owner: Any, step: Step) -> Step:
     cls = type(owner)
     if dict in attributes.mro(cls):
         key = next((k for k, value in dict.items(owner) if value is step.obj), None)
-        return Step(owner, step.inside(), key if type(key) is str else 0, step.obj, step.bound)
+        return Step(owner, step.inside(), key if type(key) is str else 0, step.obj)
     if cls is tuple:
         index = next((i for i, value in enumerate(owner) if value is step.obj), None)
-        return Step(owner, step.inside(), index, step.obj, step.bound)
+        return Step(owner, step.inside(), index, step.obj)
     if cls is types.CellType:
-        return Step(owner, step.inside(), None, None, step.bound)
+        return Step(owner, step.inside())
     if cls in CONTAINERS or not _has_attributes(owner):
-        return Step(owner, "[...]" + step.inside(), None, None, step.bound)
+        return Step(owner, "[...]" + step.inside())
     space = attributes.own_dict(owner)
     if space is step.obj:
         path = step.path if type(step.key) is not str else "." + step.key + step.path
-        return Step(owner, path, None, None, _bound(space) if step.path == "" else step.bound)
+        return Step(owner, path)
     for name, value in [*space.items(), *attributes.slots(owner)]:
         if value is step.obj:
-            bound = step.bound or (_bound(space) if step.path == "" else None)
-            return Step(owner, "." + str(name) + step.inside(), None, None, bound)
-    return Step(owner, step.inside(), None, None, step.bound)
+            return Step(owner, "." + str(name) + step.inside())
+    return Step(owner, step.inside())
 
 
 def _has_attributes(owner: Any) -> bool:
     return bool(attributes.own_dict(owner)) or bool(attributes.slots(owner))
 
 
-def _bound(space: Dict[Any, Any]) -> Optional[int]:
-    """Return the limit that an object keeps beside what it holds."""
-    for name in BOUNDS:
-        value = space.get(name)
-        if type(value) is int and value > 0:
-            return value
-    return None
+def bounds_of(owner: Any) -> Iterator[int]:
+    """Yield the limits that an object, its class or a dict keeps beside what it holds."""
+    line = attributes.mro(type(owner))
+    rows = [attributes.own_dict(owner).items(), attributes.slots(owner)]
+    rows += [attributes.class_dict(cls).items() for cls in line]
+    for name, value in [*(dict.items(owner) if dict in line else ()), *itertools.chain(*rows)]:
+        if type(value) is int and value > 0 and type(name) is str:
+            plain = re.sub("^_.*?__", "", name).replace("_", "").lower()
+            if plain in BOUNDS:
+                yield value
 
 
 def _short(text: str) -> str:

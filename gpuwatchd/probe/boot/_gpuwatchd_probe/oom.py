@@ -35,18 +35,28 @@ MOST_THREADS, MOST_FRAMES, MOST_GROUPS = 32, 50, 6
 def begin(box: mailbox.Mailbox) -> Optional[Recorder]:
     """Return what records, from now on; None before CUDA is initialised."""
     torch = sys.modules.get("torch")
-    return Recorder(torch, box) if torch is not None and torch.cuda.is_initialized() else None
+    if torch is None or not torch.cuda.is_initialized():
+        return None
+    recorder = Recorder(box)
+    try:
+        recorder.start(torch)
+    except Exception:  # names of torch that are not public may come to mean something else
+        pass
+    return recorder
 
 
 class Recorder:
     """Has the allocator record, unless somebody else does, and keeps what is there at an OOM."""
 
-    def __init__(self, torch: Any, box: mailbox.Mailbox) -> None:
+    def __init__(self, box: mailbox.Mailbox) -> None:
         self.recording = False
         self._box = box
         self._lock = threading.Lock()
         self._number = 0
         self._next_s = time.monotonic()
+
+    def start(self, torch: Any) -> None:
+        """Record and wait for an OOM, so far as this torch can."""
         attach = getattr(torch._C, "_cuda_attach_out_of_memory_observer", None)
         if attach is not None:
             attach(self.observe)
