@@ -211,6 +211,21 @@ class MailboxFault(_Code):
     NO_ANSWER = "no-answer"
 
 
+class OutsideFault(_Code):
+    """Why a process that was not prepared is not seen, or the probe was not put into it."""
+
+    NO_TOOL = "no-tool"
+    """No py-spy, and its Python cannot do it itself."""
+    TIMEOUT = "timeout"
+    REFUSED = "refused"
+    """Only root may, on this system."""
+    FAILED = "failed"
+    OLD_PYTHON = "old-python"
+    """Before 3.14, or no Python."""
+    ELSEWHERE = "elsewhere"
+    """Its file system, a container's, has no gpuwatchd."""
+
+
 class CensusError(_Code):
     """Why a process that was asked has not looked into its heap."""
 

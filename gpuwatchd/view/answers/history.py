@@ -152,7 +152,7 @@ class Event(Shape):
     at: Instant
     kind: str
     """Of alerts: watch, alert, critical, died, resolved. With `--events` also ask-to-save,
-    asked-to-save, not-asked-to-save and saved."""
+    asked-to-save, not-asked-to-save, saved, attaching, attached and not-attached."""
     text: AsItIs
     pid: Pid | UnsetType | None = UNSET
     """Only of a job's work; null where the process is no longer known."""

@@ -5,12 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from gpuwatchd.core import units
-from gpuwatchd.core.codes import CensusError, MailboxFault
+from gpuwatchd.core.codes import CensusError, MailboxFault, OutsideFault
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from gpuwatchd.view.answers.inspection import GrowingGroup, HolderShape, InspectionData
+    from gpuwatchd.view.answers.inspection import (
+        AllocatorCounters,
+        GrowingGroup,
+        HolderShape,
+        InspectionData,
+        OomRecord,
+        ThreadStack,
+    )
 
 FAULTS: Final = {
     MailboxFault.NONE: "was not prepared for it, or uses no framework yet",
@@ -20,6 +27,16 @@ FAULTS: Final = {
     MailboxFault.GONE: "has ended meanwhile",
     MailboxFault.NO_ANSWER: "does not answer: its threads get no time, or it is stopped",
 }
+OUTSIDE: Final = {
+    OutsideFault.NO_TOOL: "pip install py-spy",
+    OutsideFault.TIMEOUT: "no answer within 10 s; its main thread may be in native code",
+    OutsideFault.REFUSED: "this system lets only root look into it",
+    OutsideFault.FAILED: "not seen: no Python, it has ended, or its version is not known",
+    OutsideFault.OLD_PYTHON: "that needs Python 3.14 or later",
+    OutsideFault.ELSEWHERE: "gpuwatchd is not installed where it runs, in a container",
+}
+_NOW: Final = "where it is now; that says nothing of who allocated its memory:"
+_MOST_THREADS, _MOST_FRAMES = 8, 12
 ERRORS: Final = {
     CensusError.COUNTERS_ONLY: "its heap is not looked into: it was started with --counters-only",
     CensusError.TIMEOUT: "its heap is too large to be read in time",
@@ -58,9 +75,52 @@ def advice(holder: HolderShape | None, bounded_at_bytes: int | None, *, graph: b
 
 def lines(data: InspectionData) -> Iterator[str]:
     """Return what is shown of a process: its allocator, then each variable and what it keeps."""
-    version = f" {data.framework_version}" if data.framework_version else ""
-    yield f"{data.framework}{version}, Python {data.python}"
-    for device in data.devices:
+    if data.framework:
+        version = f" {data.framework_version}" if data.framework_version else ""
+        yield f"{data.framework}{version}, Python {data.python}"
+    if data.ended:
+        yield f"ended by {data.failure}" if data.failure else "it has ended"
+    yield from _devices(data.devices)
+    if data.stack:
+        yield _NOW
+        yield from _threads(data.stack)
+    if data.oom is not None:
+        yield from _oom(data.oom)
+    if data.error is not None:
+        yield ERRORS.get(CensusError(data.error), data.error)
+    elif data.censuses and not data.growing:
+        yield f"no tensors became more in {data.censuses} censuses"
+    holders: dict[str, list[GrowingGroup]] = {}
+    for group in data.growing:
+        holders.setdefault("" if group.holder is None else _place(group.holder), []).append(group)
+    for place, groups in holders.items():
+        yield from _holder(place, groups)
+
+
+def _threads(threads: Sequence[ThreadStack]) -> Iterator[str]:
+    for thread in threads[:_MOST_THREADS]:
+        yield f"{thread.name or 'a thread'}:"
+        for frame in thread.frames[:_MOST_FRAMES]:
+            yield f"  {frame.function} ({frame.file}:{frame.line})"
+        if (more := len(thread.frames) - _MOST_FRAMES) > 0:
+            yield f"  and {more} more"
+    if (more := len(threads) - _MOST_THREADS) > 0:
+        yield f"and {more} more threads"
+
+
+def _oom(oom: OomRecord) -> Iterator[str]:
+    requested, free = units.size(oom.requested_bytes), units.size(oom.free_bytes)
+    limit = units.size(oom.limit_bytes)
+    yield f"{oom.at}: no {requested} on device {oom.index}; {free} free, at most {limit}"
+    yield from _devices(oom.devices)
+    yield from _threads(oom.stack[:1])
+    for group in oom.largest:
+        held = "" if group.holder is None else f", kept by {_place(group.holder)}"
+        yield f"  {group.group}: {group.counts[-1]:,}, {units.size(group.size_bytes)}{held}"
+
+
+def _devices(devices: Sequence[AllocatorCounters]) -> Iterator[str]:
+    for device in devices:
         where = device.device_uid or ("?" if device.index is None else f"device {device.index}")
         parts = [
             f"{units.size(amount)} {what}"
@@ -72,15 +132,6 @@ def lines(data: InspectionData) -> Iterator[str]:
             if amount is not None
         ]
         yield f"{where}: {', '.join(parts)}"
-    if data.error is not None:
-        yield ERRORS.get(CensusError(data.error), data.error)
-    elif not data.growing:
-        yield f"no tensors became more in {data.censuses} censuses"
-    holders: dict[str, list[GrowingGroup]] = {}
-    for group in data.growing:
-        holders.setdefault("" if group.holder is None else _place(group.holder), []).append(group)
-    for place, groups in holders.items():
-        yield from _holder(place, groups)
 
 
 def _place(holder: HolderShape) -> str:
@@ -99,6 +150,8 @@ def _holder(place: str, groups: list[GrowingGroup]) -> Iterator[str]:
         yield f"{place}: a {holder.kind}{length} keeps"
     for group in groups:
         yield f"  {group.group}: {' → '.join(f'{count:,}' for count in group.counts)}"
+        if (line := group.line) is not None:
+            yield f"  allocated in {line.function} ({line.file}:{line.line})"
     advised = [group.advice for group in sorted(groups, key=lambda g: g.sure != "graph")]
     if words := next(filter(None, advised), None):
         yield f"  {words}"
