@@ -204,8 +204,6 @@ class SiteKind(_Code):
     """No event is known: allocated before the recording, or before what it still holds."""
     NO_STACK = "no-stack"
     """Stacks were not recorded."""
-    OTHER = "other"
-    """The rest of too many."""
 
 
 class CensusError(_Code):

@@ -205,8 +205,7 @@ def test_what_is_shown_is_bounded(tmp_path: Path, ctl: Ctl) -> None:
 def test_the_innermost_frame_of_the_user_counts(
     frames: Frames, expected: tuple[str, int | None]
 ) -> None:
-    found = snapshot_reader.summary(snapshot((1, frames), at_s=1)).snapshot
-    assert found is not None
+    found = snapshot_reader.summary(snapshot((1, frames), at_s=1))
     assert [(site.kind, site.line) for site in found.sites] == [expected]
 
 
@@ -220,7 +219,6 @@ def test_blocks_of_before_2_1_and_expandable_segments(*, expandable: bool) -> No
         {"size": MIB, "state": "inactive"},
     ]  # fmt: skip
     data["segments"][0] |= {"blocks": blocks, "is_expandable": expandable}
-    found = snapshot_reader.summary(data).snapshot
-    assert found is not None
+    found = snapshot_reader.summary(data)
     assert [(site.line, site.live_bytes) for site in found.sites] == [(87, MIB)]
     assert found.devices[0].inactive_split_bytes == (0 if expandable else MIB)

@@ -237,7 +237,8 @@ def test_any_plain_content_is_answered(segments: list[Any], traces: Any) -> None
     answer = snapshot_reader.answer(io.BytesIO(content))
     msgspec.json.decode(msgspec.json.encode(answer), type=snapshot_reader.Answer)
     assert not answer.error
-    for level in answer.levels:
-        assert np.isfinite(level.used_bytes).all()
-        assert (np.array(level.used_bytes) >= 0).all()
-        assert (np.diff(level.at_s) > 0).all()
+    for memory in present(answer.snapshot).devices:
+        for at_s, used in (memory.reserved, memory.allocated):
+            assert np.isfinite(used).all()
+            assert (np.array(used) >= 0).all()
+            assert (np.diff(at_s) > 0).all()

@@ -136,13 +136,11 @@ def command(  # noqa: PLR0913, PLR0917 - one argument per flag
         raise LogFormatError(logs[0], None, "no file in this directory", hint="name a log file")
     config = flags.load_config().config
     found = _work(files, wishes, config, quiet=flags.quiet or flags.json, drawn=page is not None)
+    wanted = flags.wants
     judged = [
-        Judged(
-            log, [each for each in results if flags.wants(each.device)], pictures,
-            _asked(log, site, flags),
-        )
-        for log, results, pictures in found
-    ]  # fmt: skip
+        Judged(log, [one for one in all_ if wanted(one.device)], drawn, _asked(log, site, flags))
+        for log, all_, drawn in found
+    ]
     if flags.gpu and not any(one.subjects for one in judged):
         named = ", ".join(flags.gpu)
         raise GpuwatchdError(

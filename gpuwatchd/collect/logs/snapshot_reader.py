@@ -33,11 +33,8 @@ from gpuwatchd.core.text import clean
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from gpuwatchd.core.model import FloatArray
-
 SNAPSHOT_HINT: Final = "make one with torch.cuda.memory._dump_snapshot(FILE)"
 MOST_SITES: Final = 10_000
-"""The largest; the others of a device are one."""
 _MOST_DEVICES: Final = 128
 _MOST_SEGMENTS: Final = 1 << 16
 _ROOM_BYTES: Final = 1 << 30
@@ -56,6 +53,10 @@ _TORCH: Final = re.compile(
 )
 _LIBRARY: Final = re.compile(r"(?:site|dist)-packages/")
 _TYPED_IN: Final = ("<stdin>", "<string>", "<ipython", "<console>")
+
+
+Curve = tuple[list[float], list[float]]
+"""Seconds (n,) and bytes (n,) over the trace; both are empty where nothing of it was recorded."""
 
 
 class Site(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,6 +81,8 @@ class DeviceMemory(msgspec.Struct, frozen=True, kw_only=True):
     """Free, beside blocks in use; as PyTorch counts it, so none of expandable segments."""
     segments: tuple[int, ...]
     """Their addresses: those of another process are others."""
+    reserved: Curve
+    allocated: Curve
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,21 +98,10 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Of its last event."""
 
 
-class TraceLevel(msgspec.Struct, frozen=True, kw_only=True):
-    """One sum over the trace of a device."""
-
-    device: int
-    reserved: bool
-    """Else allocated."""
-    at_s: list[float]
-    used_bytes: list[float]
-
-
 class Answer(msgspec.Struct, kw_only=True):
     """A snapshot, or why there is none."""
 
     snapshot: Snapshot | None = None
-    levels: list[TraceLevel] = []
     error: str = ""
     hint: str = ""
 
@@ -141,7 +133,7 @@ class _Plain(pickle.Unpickler):
 def answer(raw: IO[bytes]) -> Answer:
     """Return what a pickle holds; never raises."""
     try:
-        return summary(_loaded(raw))
+        return Answer(snapshot=summary(_loaded(raw)))
     except SnapshotError as error:
         return Answer(error=str(error), hint=error.hint)
     except MemoryError:
@@ -160,7 +152,7 @@ def _loaded(raw: IO[bytes]) -> Any:
         raise SnapshotError(f"this pickle is damaged or cut off: {why}") from error
 
 
-def summary(data: object) -> Answer:
+def summary(data: object) -> Snapshot:
     """Return what a loaded snapshot holds.
 
     Levels are absolute: the trace is followed backwards from the state at its end, since it keeps
@@ -181,18 +173,16 @@ def summary(data: object) -> Answer:
     traces = recorded[:_MOST_DEVICES] if isinstance(recorded, list) else []
     events = {number: found for number, trace in enumerate(traces) if (found := _dicts(trace))}
     numbers = sorted(segments.keys() | events.keys())[:_MOST_DEVICES]
-    devices = [_memory(number, segments[number]) for number in numbers]
-    levels = [level for one in devices for level in _levels(one, events.get(one.index, []))]
+    devices = [_memory(number, segments[number], events.get(number, [])) for number in numbers]
     every = [event for trace in events.values() for event in trace]
     times = [time for event in every if (time := _time(event)) is not None]
-    snapshot = Snapshot(
+    return Snapshot(
         devices=tuple(devices),
         sites=_sites({number: segments[number] for number in numbers}, events),
         oom_count=sum(_action(event) == "oom" for event in every),
         recorded=bool(events),
         newest_at_s=max(times) / 1e6 if times else None,
     )
-    return Answer(snapshot=snapshot, levels=levels)
 
 
 def _dicts(values: object) -> list[dict[str, Any]]:
@@ -222,7 +212,11 @@ def _total(amounts: Iterable[int]) -> int:
     return min(sum(amounts), 1 << 60)
 
 
-def _memory(number: int, segments: list[dict[str, Any]]) -> DeviceMemory:
+def _memory(
+    number: int, segments: list[dict[str, Any]], events: list[dict[str, Any]]
+) -> DeviceMemory:
+    reserved = _total(_amount(each.get("total_size")) for each in segments)
+    allocated = _total(_amount(each.get("allocated_size")) for each in segments)
     split = 0
     for segment in segments:
         blocks = _dicts(segment.get("blocks"))
@@ -232,28 +226,17 @@ def _memory(number: int, segments: list[dict[str, Any]]) -> DeviceMemory:
     places = (_whole(each.get("address"), 1 << 63) for each in segments[:_MOST_SEGMENTS])
     return DeviceMemory(
         index=number,
-        reserved_bytes=_total(_amount(each.get("total_size")) for each in segments),
-        allocated_bytes=_total(_amount(each.get("allocated_size")) for each in segments),
+        reserved_bytes=reserved,
+        allocated_bytes=allocated,
         inactive_split_bytes=_total([split]),
         segments=tuple(place for place in places if place is not None),
+        reserved=_curve(events, _RESERVED, float(reserved)),
+        allocated=_curve(events, _ALLOCATED, float(allocated)),
     )
 
 
-def _levels(memory: DeviceMemory, events: list[dict[str, Any]]) -> Iterable[TraceLevel]:
-    for reserved in (True, False):
-        signs = _RESERVED if reserved else _ALLOCATED
-        end = memory.reserved_bytes if reserved else memory.allocated_bytes
-        t, used = _level(events, signs, float(end))
-        if t.size:
-            yield TraceLevel(
-                device=memory.index, reserved=reserved, at_s=t.tolist(), used_bytes=used.tolist()
-            )
-
-
-def _level(
-    events: list[dict[str, Any]], signs: dict[str, int], end: float
-) -> tuple[FloatArray, FloatArray]:
-    """Return seconds (n,) and bytes (n,) of one sum over a trace that ends at ``end`` bytes."""
+def _curve(events: list[dict[str, Any]], signs: dict[str, int], end: float) -> Curve:
+    """Return one sum over a trace that ends at ``end`` bytes."""
     times = [(time, each) for each in events if (time := _time(each)) is not None]
     rows = [
         (time, sign * _amount(each.get("size")))
@@ -261,7 +244,7 @@ def _level(
         if (sign := signs.get(_action(each))) is not None
     ]
     if not rows:
-        return np.empty(0), np.empty(0)
+        return [], []
     # Both sums go on until the newest event.
     rows.append((max(time for time, _ in times), 0))
     table = np.array(rows, dtype=np.float64)
@@ -272,7 +255,7 @@ def _level(
     level = np.maximum(level - min(0.0, float(level.min())), 0.0)
     cells = np.floor((t - t[0]) / max((t[-1] - t[0]) / _POINTS, 1e-3))
     last = np.append(np.flatnonzero(np.diff(cells)), t.size - 1)
-    return t[last], level[last]
+    return t[last].tolist(), level[last].tolist()
 
 
 def _sites(
@@ -296,24 +279,19 @@ def _sites(
                 cursor += size
     # Where no stack of Python was recorded at all, that a block has none says nothing.
     python = {SiteKind.LINE, SiteKind.LIBRARY} & {kind for _, kind, *_ in held}
-    merged: defaultdict[tuple[Any, ...], list[int]] = defaultdict(lambda: [0, 0])
-    ranked = sorted(held.items(), key=lambda item: -item[1][0])
-    for position, (key, sums) in enumerate(ranked):
-        device, kind = key[:2]
-        if position >= MOST_SITES:
-            kind = SiteKind.OTHER
-        elif kind is SiteKind.BACKWARD and not python:
-            kind = SiteKind.NO_STACK
-        total = merged[key if kind is key[1] else (device, kind, "", None, "")]
-        total[0] += sums[0]
-        total[1] += sums[1]
+    ranked = sorted(held.items(), key=lambda item: -item[1][0])[:MOST_SITES]
     return tuple(
         Site(
-            device=device, kind=kind, file=file, line=line, function=function,
-            live_bytes=_total([size]), block_count=count,
+            device=device,
+            kind=SiteKind.NO_STACK if kind is SiteKind.BACKWARD and not python else kind,
+            file=file,
+            line=line,
+            function=function,
+            live_bytes=_total([size]),
+            block_count=count,
         )
-        for (device, kind, file, line, function), (size, count) in merged.items()
-    )  # fmt: skip
+        for (device, kind, file, line, function), (size, count) in ranked
+    )
 
 
 def _frames(block: dict[str, Any]) -> list[dict[str, Any]]:
@@ -370,7 +348,7 @@ def _bound(read_bytes: int, limit_s: int) -> None:
         hard = resource.getrlimit(which)[1]
         wanted = most if hard == resource.RLIM_INFINITY else min(most, hard)
         with suppress(OSError, ValueError):
-            resource.setrlimit(which, (wanted, wanted))
+            resource.setrlimit(which, (wanted, hard))
 
 
 def main() -> NoReturn:

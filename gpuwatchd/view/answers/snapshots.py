@@ -26,9 +26,9 @@ class SnapshotDevice(Shape):
 class SnapshotSite(Shape):
     """A line, and what is live of what it allocated: the first line of the user on the stack."""
 
-    kind: Literal["line", "library", "backward", "before-recording", "no-stack", "other"]
+    kind: Literal["line", "library", "backward", "before-recording", "no-stack"]
     """library: no line of the user is on the stack; backward: nor any other of Python;
-    before-recording: no event is known; no-stack: stacks were not recorded; other: the rest."""
+    before-recording: no event is known; no-stack: stacks were not recorded."""
     file: FilePath | None
     line: Count | None
     function: str | None

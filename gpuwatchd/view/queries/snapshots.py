@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from fnmatch import fnmatchcase
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gpuwatchd.view.answers.base import fill
@@ -17,7 +18,7 @@ from gpuwatchd.view.answers.snapshots import (
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
-    from gpuwatchd.collect.logs.snapshot_reader import Site, Snapshot
+    from gpuwatchd.collect.logs.snapshot_reader import DeviceMemory, Site, Snapshot
     from gpuwatchd.core.codes import SiteKind
 
 MOST_SITES: Final = 1000
@@ -40,40 +41,31 @@ class _Place(NamedTuple):
     line: int | None
     function: str
 
-    def site(
-        self, size: int, blocks: int, change: int | None = None, more: int | None = None
-    ) -> SnapshotSite:
-        return fill(
-            SnapshotSite, self, live_bytes=size, block_count=blocks,
-            change_bytes=change, change_blocks=more,
-        )  # fmt: skip
-
 
 def snapshot(asked: Asked) -> SnapshotShape:
     """Return what a snapshot holds."""
     size, blocks = _held(asked)
-    devices = [
-        fill(
-            SnapshotDevice,
-            memory,
-            free_cache_bytes=max(0, free - memory.inactive_split_bytes),
-            inactive_split_share=min(1.0, memory.inactive_split_bytes / memory.reserved_bytes)
-            if memory.reserved_bytes
-            else None,
-        )
-        for memory in asked.snapshot.devices
-        if memory.index in asked.devices
-        for free in (memory.reserved_bytes - memory.allocated_bytes,)
-    ]
     return fill(
         SnapshotShape,
         asked.snapshot,
-        devices=devices,
-        sites=[place.site(n, blocks[place]) for place, n in size.most_common(MOST_SITES)],
+        devices=[_device(one) for one in asked.snapshot.devices if one.index in asked.devices],
+        sites=[_site(place, n, blocks[place]) for place, n in size.most_common(MOST_SITES)],
         site_count=len(size),
         live_bytes=size.total(),
         block_count=blocks.total(),
     )
+
+
+def _device(memory: DeviceMemory) -> SnapshotDevice:
+    reserved, split = memory.reserved_bytes, memory.inactive_split_bytes
+    free = max(0, reserved - memory.allocated_bytes - split)
+    share = min(1.0, split / reserved) if reserved else None
+    return fill(SnapshotDevice, memory, free_cache_bytes=free, inactive_split_share=share)
+
+
+def _site(place: _Place, *numbers: int | None) -> SnapshotSite:
+    names = ("live_bytes", "block_count", "change_bytes", "change_blocks")
+    return fill(SnapshotSite, place, **dict(zip_longest(names, numbers)))
 
 
 def change(first: Asked, second: Asked) -> SnapshotChange:
@@ -83,7 +75,7 @@ def change(first: Asked, second: Asked) -> SnapshotChange:
     before, after = (second, first) if elapsed_s and elapsed_s < 0 else (first, second)
     (old_size, old_blocks), (size, blocks) = _held(before), _held(after)
     sites = [
-        place.site(size[place], blocks[place], size[place] - old_size[place], more)
+        _site(place, size[place], blocks[place], size[place] - old_size[place], more)
         for place in old_size.keys() | size.keys()
         if (more := blocks[place] - old_blocks[place]) or size[place] != old_size[place]
     ]

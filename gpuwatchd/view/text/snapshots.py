@@ -18,7 +18,6 @@ _KINDS: Final = {
     "backward": "backward (no line of Python)",
     "before-recording": "before recording",
     "no-stack": "no stack was recorded",
-    "other": "other lines",
 }
 
 
@@ -37,7 +36,7 @@ def show(out: Page, asked: Asked, *, sites: bool, show_all: bool) -> None:
         return
     shown = shape.sites[: None if show_all else _FEW if asked.glob is None else _MANY]
     for site in shown:
-        out.line("  ", _live(site, whole=out.wide))
+        out.line("  ", _live(site, whole=out.verbose))
     if len(shown) < shape.site_count:
         out.line(f"  and {shape.site_count - len(shown):,} more: --all, --site GLOB")
     elif asked.glob is not None and not shown:
@@ -46,10 +45,12 @@ def show(out: Page, asked: Asked, *, sites: bool, show_all: bool) -> None:
 
 def notes(asked: Asked | None, change: SnapshotChange | None) -> list[str]:
     """Return the few lines that matter most."""
-    if change is not None:
-        return [_changed(site, whole=False) for site in change.sites[:_FEW]]
-    sites = () if asked is None else snapshot(asked).sites
-    return [_live(site, whole=False) for site in sites[:_FEW]]
+    if asked is None:
+        return []
+    if change is None:
+        return [_live(site, whole=False) for site in snapshot(asked).sites[:_FEW]]
+    sites = change.sites[:_FEW] if asked.path == change.after else ()
+    return [_changed(site, whole=False) for site in sites]
 
 
 def _live(site: SnapshotSite, *, whole: bool) -> str:
@@ -63,7 +64,7 @@ def _changed(site: SnapshotSite, *, whole: bool) -> str:
 
 def show_change(out: Page, change: SnapshotChange, *, show_all: bool) -> None:
     """Write what differs between two snapshots, the largest difference first."""
-    later = "" if change.elapsed_s is None else f"  {units.duration(change.elapsed_s)} later"
+    later = f"  {units.duration(change.elapsed_s)} later" if change.elapsed_s else ""
     out.line((f"{change.before} → {change.after}", "bold"), later)
     if not change.same_device:
         out.line("  note: these snapshots are not of the same device: no growth, only a difference")
@@ -74,10 +75,13 @@ def show_change(out: Page, change: SnapshotChange, *, show_all: bool) -> None:
     for site in shown:
         now = f"now {units.size(site.live_bytes)} in {_blocks(site.block_count)}"
         style = "yellow" if change.grown_count and (site.change_bytes or 0) > 0 else ""
-        changed = (_changed(site, whole=out.wide), style)
+        changed = (_changed(site, whole=out.verbose), style)
         out.line("  ", changed, f"  {now} ({site.change_blocks or 0:+,})")
     if left := change.changed_count - len(shown):
         out.line(f"  and {left:,} more that changed: --all")
+    if not change.changed_count:
+        out.line("  no line holds more or less")
+        return
     out.line(f"  in all {_signed(change.change_bytes)} in {change.change_blocks:+,} blocks")
 
 

@@ -21,7 +21,7 @@ from gpuwatchd.core.units import size as in_units
 
 if TYPE_CHECKING:
     from gpuwatchd.collect.logs.collector import Collector
-    from gpuwatchd.collect.logs.snapshot_reader import DeviceMemory, Snapshot, TraceLevel
+    from gpuwatchd.collect.logs.snapshot_reader import DeviceMemory, Snapshot
 
 NAME: Final = "pytorch-snapshot"
 MOST_BYTES: Final = 512 << 20
@@ -61,9 +61,9 @@ def read(raw: IO[bytes], sink: Collector) -> Snapshot:
     snapshot = answer.snapshot
     if snapshot is None:
         raise SnapshotError(answer.error, answer.hint)
-    levels = {(level.device, level.reserved): level for level in answer.levels}
+    timed = any(memory.reserved[0] or memory.allocated[0] for memory in snapshot.devices)
     for memory in snapshot.devices:
-        _device(sink, memory, levels)
+        _device(sink, memory, timed=timed)
     if snapshot.oom_count:
         times = "once" if snapshot.oom_count == 1 else f"{snapshot.oom_count} times"
         sink.note(f"the trace shows that memory ran out {times}")
@@ -99,33 +99,26 @@ def _asked(data: bytes) -> Answer:
     if found.code in (None, -signal.SIGXCPU):
         raise SnapshotError(f"this pickle was not read within {limit_s} s")
     if found.code:
-        last = found.said.splitlines()[-1:] or [b"exit %d" % found.code]
-        why = text.clean(last[0], limit=120)
+        how = f"signal {-found.code}" if found.code < 0 else f"exit {found.code}"
+        why = text.clean(b"".join(found.said.splitlines()[-1:]), limit=120) or how
         raise SnapshotError(f"the process that read this pickle has ended early: {why}")
     return msgspec.json.decode(found.out, type=Answer)
 
 
-def _device(
-    sink: Collector, memory: DeviceMemory, levels: dict[tuple[int, bool], TraceLevel]
-) -> None:
+def _device(sink: Collector, memory: DeviceMemory, *, timed: bool) -> None:
     grown: dict[str, float] = {}
-    for kind, now in (
-        ("reserved", memory.reserved_bytes),
-        ("allocated", memory.allocated_bytes),
+    for kind, now, (at_s, used) in (
+        ("reserved", memory.reserved_bytes, memory.reserved),
+        ("allocated", memory.allocated_bytes, memory.allocated),
     ):
         uuid = f"cuda:{memory.index} {kind}"
         place = sink.places.find(Place(uuid=uuid, index=memory.index, name=f"PyTorch {kind}"))
-        level = levels.get((memory.index, kind == "reserved"))
-        if level is None:
-            # Beside series with times a level without one is no use.
-            if not levels:
-                sink.point(place, None, float(now))
-            continue
-        track = sink.track(place, timed=True)
-        if track is not None:
-            sink.rows += len(level.at_s)
-            track.add(np.array(level.at_s), np.array(level.used_bytes), None)
-            grown[kind] = level.used_bytes[-1] - level.used_bytes[0]
+        if at_s and (track := sink.track(place, timed=True)) is not None:
+            sink.rows += len(at_s)
+            track.add(np.array(at_s), np.array(used), None)
+            grown[kind] = used[-1] - used[0]
+        elif not timed:  # beside series with times a level without one is no use
+            sink.point(place, None, float(now))
     reserved, allocated = grown.get("reserved", 0.0), grown.get("allocated", 0.0)
     if reserved > _MUCH_BYTES and allocated < _LITTLE * reserved:
         sink.note(
