@@ -37,8 +37,9 @@ minimum-duration = "60s"
 minimum-samples = 20
 [probe]
 inspect-on-alert = true
+[policy]
+channels = ["command"]
 [notify.command]
-enabled = true
 argv = ["{python}", "{folder}/keep.py"]
 """
 KEEP = """
