@@ -77,7 +77,7 @@ train()
 
 @pytest.fixture
 def program(tmp_path: Path) -> Path:
-    from tests.cli.test_inspect import CUPY
+    from tests.probe.stand_in import CUPY
 
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text(TORCH)
