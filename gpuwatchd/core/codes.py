@@ -226,6 +226,21 @@ class OutsideFault(_Code):
     """Its file system, a container's, has no gpuwatchd."""
 
 
+class SiteKind(_Code):
+    """What a place is that live memory was allocated at."""
+
+    LINE = "line"
+    """Of the user's own code."""
+    LIBRARY = "library"
+    """No frame of the user's is on the stack."""
+    BACKWARD = "backward"
+    """No frame of Python at all: a thread of the framework, as in a backward pass."""
+    BEFORE_RECORDING = "before-recording"
+    """No event is known: allocated before the recording, or before what it still holds."""
+    NO_STACK = "no-stack"
+    """Stacks were not recorded."""
+
+
 class CensusError(_Code):
     """Why a process that was asked has not looked into its heap."""
 

@@ -28,6 +28,7 @@ from gpuwatchd.view.answers.base import (
     of_verb,
     sources,
 )
+from gpuwatchd.view.answers.snapshots import SnapshotChange, SnapshotShape
 
 Kind = Literal["critical", "leak", "watch", "calm", "unknown", "trouble", "held"]
 
@@ -258,6 +259,8 @@ class LogRead(Shape):
     """Why it cannot be read."""
     hint: Sentence | None
     subjects: tuple[Subject, ...]
+    snapshot: SnapshotShape | UnsetType = UNSET
+    """Of a memory snapshot of PyTorch."""
 
 
 class Analyze(Answer):
@@ -267,7 +270,9 @@ class Analyze(Answer):
     verb: Literal["analyze"]
     data: tuple[LogRead, ...]
     error: Fault | UnsetType = UNSET
-    """Where no log could be read."""
+    """Where no log could be read, or one of two snapshots."""
+    change: SnapshotChange | UnsetType = UNSET
+    """Between two memory snapshots."""
 
 
 class Case(Shape):
