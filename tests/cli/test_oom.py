@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
+import threading
+import weakref
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +62,7 @@ memory = SimpleNamespace(_record_memory_history=_record_memory_history)
 """
 JOB = """
 import sys
+import threading
 from _gpuwatchd_probe import agent
 agent.start("torch", 0.0)
 import torch, cupy
@@ -147,6 +151,19 @@ def test_a_recording_of_the_users_is_left_alone(monkeypatch: pytest.MonkeyPatch)
         assert recorder is not None
         assert not recorder.recording
         recorder.observe(0, 1, 2, 3)
+
+
+def test_no_variable_is_kept_alive() -> None:
+    def step() -> weakref.ref[threading.Event]:
+        tensor = threading.Event()
+        assert oom.stacks()[0]["frames"][0]["name"] == "step"
+        return weakref.ref(tensor)
+
+    gc.disable()
+    try:
+        assert step()() is None
+    finally:
+        gc.enable()
 
 
 def test_the_line_that_allocated(monkeypatch: pytest.MonkeyPatch) -> None:

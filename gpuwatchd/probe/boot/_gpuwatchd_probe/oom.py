@@ -105,10 +105,13 @@ def stacks() -> List[Dict[str, Any]]:
     threads = {key: thread.name for key, thread in list(threading._active.items())}  # type: ignore[attr-defined]
     own = threading.get_ident()
     frames = sorted(sys._current_frames().items(), key=lambda one: one[0] != own)
-    return [
-        {"thread_name": threads.get(key), "frames": _frames(frame)}
-        for key, frame in frames[:MOST_THREADS]
-    ]
+    try:
+        return [
+            {"thread_name": threads.get(key), "frames": _frames(frame)}
+            for key, frame in frames[:MOST_THREADS]
+        ]
+    finally:
+        del frames  # the first is this function's own: it would keep itself and the job's variables
 
 
 def _frames(frame: Optional[FrameType]) -> List[Dict[str, Any]]:
