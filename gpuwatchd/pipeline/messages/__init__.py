@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gpuwatchd.alerts import wording
 from gpuwatchd.alerts.grouping import group_of
 from gpuwatchd.alerts.policy_types import RANK
 from gpuwatchd.analysis import cost
@@ -205,6 +206,7 @@ def facts(
         "Host": "" if known else host,
         "Also": others(also, now_s=now_s),
         "Who grew": "" if over else attribution(alert),
+        **({} if over and not alert.died else wording.inside(alert.finding)),
     }
     if alert.died:
         values["Checkpoint"] = _saved(alert, now_s)
@@ -305,6 +307,8 @@ def _ways_out(alert: Alert, also: Sequence[Alert]) -> dict[str, str]:
     }
     if alert.kind == "leak":
         ways[TypedFact.IF_NORMAL] = f"gpuwatchctl feedback {target(alert)} normal"
+    if alert.finding.allocator and not alert.finding.holder:
+        ways[TypedFact.INSPECT] = f"gpuwatchctl inspect {target(alert)}"
     return ways
 
 
