@@ -104,25 +104,20 @@ def test_the_time_left_is_that_of_now_not_of_the_judgement() -> None:
 
 
 def test_what_is_learned_after_the_first_message_is_in_the_next() -> None:
-    before = alert(notices=1, kind="leak")
-    after = alerts.evaluate(
-        finding(allocator=making.ALLOCATOR), before, Rules(), now_s=NOW_S, title=""
-    ).alert
-    assert after
-    told = messages.compose(after, "repeat", now_s=NOW_S)
-    assert (told.facts["Inspect"], "Kept by" in told.facts) == ("gpuwatchctl inspect 4711", False)
     cure = of_holder(making.HOLDER.kind, graph=False)
+    prepared = finding(allocator=making.ALLOCATOR)
     known = finding(allocator=making.ALLOCATOR, holder=making.HOLDER, advice=(cure,))
-    for notice in ("escalated", "repeat"):
-        after = alerts.evaluate(known, after, Rules(), now_s=NOW_S, title="").alert
-        assert after
-        told = messages.compose(after, notice, now_s=NOW_S)
-        assert wording.inside(known).items() <= told.facts.items()
-        assert (told.facts["Advice"], "Inspect" in told.facts) == (cure, False)
-    assert not {"Kept by", "Inspect"} & set(messages.compose(before, "repeat", now_s=NOW_S).facts)
-    over = alerts.ended(after, Ending.ENDED_NEAR_LIMIT, Rules(), now_s=NOW_S).alert
-    assert over
-    assert "Kept by" in messages.compose(over, "resolved", now_s=NOW_S).facts
+    now, before = alert(notices=1), messages.compose(alert(notices=1), "firing", now_s=NOW_S)
+    assert not {"Kept by", "Allocator", "Inspect"} & set(before.facts)
+    for judged in (prepared, known):
+        now = making.present(alerts.evaluate(judged, now, Rules(), now_s=NOW_S, title="").alert)
+        for notice in NOTICES[1:3]:
+            told = messages.compose(now, notice, now_s=NOW_S).facts
+            assert wording.inside(judged).items() <= told.items()
+            assert ("Inspect" in told) is (judged is prepared)
+            assert (told.get("Advice") == cure) is (judged is known)
+    over = alerts.ended(now, Ending.ENDED_NEAR_LIMIT, Rules(), now_s=NOW_S).alert
+    assert "Kept by" in messages.compose(making.present(over), "resolved", now_s=NOW_S).facts
 
 
 def test_a_rude_job_is_no_command_of_a_shell() -> None:

@@ -189,6 +189,8 @@ def _own_name() -> str:
 
 _VALUE_CHARS = 207
 """Three lines of a screen of 80 beside the longest label, also of a text without a space."""
+_INSIDE_CHARS = 130
+"""Two such lines."""
 _BLAMED = 4
 _OTHERS = 3
 _OTHER_CHARS = 66
@@ -206,8 +208,10 @@ def facts(
         "Host": "" if known else host,
         "Also": others(also, now_s=now_s),
         "Who grew": "" if over else attribution(alert),
-        **({} if over and not alert.died else wording.inside(alert.finding)),
     }
+    if not over or alert.died:
+        inside = wording.inside(alert.finding)
+        values |= {label: text.cut(line, _INSIDE_CHARS) for label, line in inside.items()}
     if alert.died:
         values["Checkpoint"] = _saved(alert, now_s)
         values["Advice"] = f"Before it is started again: {advice(alert)}" if advice(alert) else ""

@@ -197,7 +197,7 @@ class Summary(Shape):
     open: Count
     leaks: Count
     by_allocator: dict[str, int]
-    """Leaks by what the allocator says grows: tensors, fragmentation, outside; none is left out."""
+    """Leaks by what the allocator says grows: tensors, fragmentation, outside."""
     gpu_troubles: Count
     idle: Count
     """Idle memory that was notified."""
