@@ -193,6 +193,7 @@ class TypedFact(_Code):
 
     SILENCE = "Silence"
     IF_NORMAL = "If normal"
+    INSPECT = "Inspect"
 
 
 class MailboxFault(_Code):

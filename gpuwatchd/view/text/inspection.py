@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from gpuwatchd.analysis.frameworks.advice import of_holder
 from gpuwatchd.core import units
 from gpuwatchd.core.codes import CensusError, MailboxFault, OutsideFault
 
@@ -48,29 +49,15 @@ ERRORS: Final = {
     CensusError.STOPPED: "its heap was not read to the end: the job forked or ended meanwhile",
     CensusError.TOO_LONG: "what grows is too much to be listed",
 }
-_GRAPH: Final = "keep loss.item() or loss.detach(), not the tensor with its graph"
-_ADVICE: Final = {
-    "list": "clear it once it is used, or bound it: collections.deque(maxlen=N)",
-    "deque": "give it a maxlen",
-    "set": "remove what is no longer needed",
-    "dict": "bound it: remove the oldest entry, or functools.lru_cache(maxsize=N)",
-    "defaultdict": "remove entries once they are used",
-    "OrderedDict": "remove the oldest entry when a new one comes",
-    "lru_cache": "give lru_cache a maxsize that fits the memory",
-    "Queue": "give it a maxsize: what fills it is faster than what empties it",
-}
 
 
 def advice(holder: HolderShape | None, bounded_at_bytes: int | None, *, graph: bool) -> str | None:
     """Return what to change, where the kind of a holder says so."""
-    if graph:
-        return _GRAPH
     if holder is None:
-        return None
-    if holder.bound is not None:
-        amount = "" if bounded_at_bytes is None else f": {units.size(bounded_at_bytes)}"
-        return f"it fills up to {holder.bound:,} entries, then stops{amount}"
-    return _ADVICE.get(holder.kind)
+        return of_holder(None, graph=graph)
+    amount = "" if bounded_at_bytes is None else f": {units.size(bounded_at_bytes)}"
+    bound = "" if holder.bound is None else f"{holder.bound:,} entries{amount}"
+    return of_holder(holder.kind, bound, graph=graph)
 
 
 def lines(data: InspectionData) -> Iterator[str]:
