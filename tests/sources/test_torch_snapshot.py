@@ -217,6 +217,15 @@ def test_a_pickle_without_an_end_is_given_up(
     assert log.error == "this pickle was not read within 2 s"
 
 
+@pytest.mark.parametrize("program", ["import os; os.kill(os.getpid(), 9)", "raise MemoryError"])
+def test_a_reader_that_dies_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str
+) -> None:
+    monkeypatch.setattr(torch_snapshot, "_PROGRAM", ("-c", program))
+    error = present(read_log(write(tmp_path, snapshot(2))).error)
+    assert error.endswith(("ended early: signal 9", "ended early: MemoryError"))
+
+
 JUNK = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=4)

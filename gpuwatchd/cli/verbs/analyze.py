@@ -67,7 +67,11 @@ def _formats() -> Iterable[str]:
 
 
 @click.command(
-    epilog=options.examples("analyze gpu.csv", "nvidia-smi -q -x -l 5 | gpuwatchctl analyze -")
+    epilog=options.examples(
+        "analyze gpu.csv",
+        "nvidia-smi -q -x -l 5 | gpuwatchctl analyze -",
+        "analyze before.pickle after.pickle",
+    )
 )
 @click.argument("logs", nargs=-1, required=True, metavar="LOG...", type=click.Path())
 @click.option(

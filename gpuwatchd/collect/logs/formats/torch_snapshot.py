@@ -27,7 +27,7 @@ NAME: Final = "pytorch-snapshot"
 MOST_BYTES: Final = 512 << 20
 """A larger file is not loaded."""
 _PROGRAM: Final = ("-m", "gpuwatchd.collect.logs.snapshot_reader")
-_LIMIT_S: Final = 60
+_LIMIT_S: Final = 30
 _BYTES_PER_S: Final = 2 << 20
 """So much more time: 300,000 blocks and as many events, 118 MiB, take 7 s of a processor."""
 _MUCH_BYTES: Final = 256 << 20
