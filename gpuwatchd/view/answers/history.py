@@ -144,6 +144,10 @@ class ProcessRow(Shape):
     used_last_bytes: Bytes | None
     host_last_bytes: Bytes | None
     """On the host."""
+    allocated_bytes: Bytes | None
+    """In tensors, as its allocator says; null where it does not say anything (``run``)."""
+    reserved_bytes: Bytes | None
+    """Taken by its allocator, for tensors."""
     FROM = sources(pid="process.pid", started_at="process.started_at")
 
 
