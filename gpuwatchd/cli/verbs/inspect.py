@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,6 +17,9 @@ from gpuwatchd.core.codes import MailboxFault
 from gpuwatchd.core.errors import FINDINGS, OK, GpuwatchdError
 from gpuwatchd.view.answers.base import fill
 from gpuwatchd.view.answers.inspection import (
+    FunctionFinding,
+    FunctionInsight,
+    FunctionsData,
     GrowingGroup,
     HolderShape,
     Inspect,
@@ -25,13 +28,20 @@ from gpuwatchd.view.answers.inspection import (
 from gpuwatchd.view.text import inspection
 
 if TYPE_CHECKING:
-    from gpuwatchd.collect.mailboxes import Census, Mailbox
+    from collections.abc import Iterable, Iterator
+
+    from gpuwatchd.collect.mailboxes import Census, Functions, Kind, Mailbox
 
 _MARGIN_S = 60.0
 """Beside the pauses between censuses: a tick of the probe, and its children."""
 
 
-@click.command("inspect", epilog=options.examples("inspect 4711", "inspect train.py --every 5s"))
+@click.command(
+    "inspect",
+    epilog=options.examples(
+        "inspect 4711", "inspect train.py --every 5s", "inspect 4711 --functions"
+    ),
+)
 @options.pid_argument
 @click.option(
     "--censuses",
@@ -57,19 +67,27 @@ _MARGIN_S = 60.0
     metavar="DURATION",
     help="The longest that each copy may stop the process for (0.3s).",
 )
+@click.option(
+    "--functions",
+    "of_functions",
+    is_flag=True,
+    help="Show what its functions add instead: those that it marks itself.",
+)
 @options.exit_code_option
-def command(
+def command(  # noqa: PLR0917 - one argument per flag
     pid: int,
     censuses: int,
     every_s: float,
     pause_s: float,
+    of_functions: bool,  # noqa: FBT001
     exit_code: bool,  # noqa: FBT001
 ) -> int:
     """Show which variable of a process keeps the tensors that become more.
 
     For processes that were started with `gpuwatchctl run`, or that import gpuwatchd.probe; only
     of your own. A copy of the process counts its tensors a few times and looks who holds those
-    that become more; the process stands still for as long as the copy takes to make.
+    that become more; the process stands still for as long as the copy takes to make. With
+    --functions nothing is copied: the job says what its marked functions add, and each is judged.
     """
     flags = options.current()
     uid = _owner(pid)
@@ -77,30 +95,26 @@ def command(
     mailbox = mailboxes.read(place, pid, uid)
     if isinstance(mailbox, MailboxFault):
         raise _fault(pid, mailbox)
-    if sys.stderr.isatty() and not flags.json and not flags.quiet:
-        wait = units.duration(every_s * (censuses - 1))
-        sys.stderr.write(f"counting tensors {censuses} times, about {wait}\n")
-    limit_s = every_s * (censuses - 1) + _MARGIN_S
-    request = mailboxes.ask(
-        place,
-        mailbox,
-        "census",
-        limit_s=limit_s,
-        censuses=censuses,
-        every_s=every_s,
-        pause_s=pause_s,
-    )
-    census = mailboxes.answer(place, pid, uid, request, limit_s=limit_s, wait=time.sleep)
-    if isinstance(census, MailboxFault):
-        raise _fault(pid, census)
-    data = _data(mailbox, census)
+    if of_functions:
+        asked = _ask(place, uid, mailbox, mailboxes.Functions, _MARGIN_S)
+        data = _data(mailbox, error=asked.error, functions=_functions(asked))
+    else:
+        if sys.stderr.isatty() and not flags.json and not flags.quiet:
+            wait = units.duration(every_s * (censuses - 1))
+            sys.stderr.write(f"counting tensors {censuses} times, about {wait}\n")
+        limit_s = every_s * (censuses - 1) + _MARGIN_S
+        words = {"censuses": censuses, "every_s": every_s, "pause_s": pause_s}
+        census = _ask(place, uid, mailbox, mailboxes.Census, limit_s, **words)
+        data = _data(mailbox, census.censuses, _growing(census), census.error)
     if flags.json:
         output.emit_answer(Inspect, data, source="process")
     else:
         out = output.Out(flags)
         for line in inspection.lines(data):
             out.line(line)
-    return FINDINGS if exit_code and data.growing else OK
+    functions = data.functions.functions if data.functions is not None else ()
+    named = data.growing or any(one.verdict == "leak" for one in functions)
+    return FINDINGS if exit_code and named else OK
 
 
 def _owner(pid: int) -> int:
@@ -144,18 +158,55 @@ def _isolated(pid: int) -> bool:
     return any(letter in word for word in flags for letter in (b"I", b"E"))
 
 
-def _data(mailbox: Mailbox, census: Census) -> InspectionData:
-    growing = []
+def _ask(
+    place: Path, uid: int, mailbox: Mailbox, kind: type[Kind], limit_s: float, **words: float
+) -> Kind:
+    verb = "functions" if kind is mailboxes.Functions else "census"
+    request = mailboxes.ask(place, mailbox, verb, limit_s=limit_s, **words)
+    answer = mailboxes.answer(
+        place, mailbox.pid, uid, request, kind, limit_s=limit_s, wait=time.sleep
+    )
+    if isinstance(answer, MailboxFault):
+        raise _fault(mailbox.pid, answer)
+    return answer
+
+
+def _growing(census: Census) -> Iterator[GrowingGroup]:
     for group in census.groups:
         holder = fill(HolderShape, group.holder)
         advice = inspection.advice(holder, graph=group.sure == "graph")
-        growing.append(fill(GrowingGroup, group, holder=holder, advice=advice))
+        yield fill(GrowingGroup, group, holder=holder, advice=advice)
+
+
+def _functions(asked: Functions) -> FunctionsData:
+    from gpuwatchd.analysis import functions  # noqa: PLC0415 - numpy comes with it
+
+    config = options.current().load_config().config
+    judgement = functions.judge(asked.functions, config.probe, config.detection)
+    shapes: dict[str, Any] = {
+        name: [fill(kind, one, **inspection.function_text(one.kind, one.facts)) for one in remarks]
+        for name, kind, remarks in (
+            ("findings", FunctionFinding, judgement.findings),
+            ("insights", FunctionInsight, judgement.insights),
+        )
+    }
+    return fill(FunctionsData, judgement, **shapes)
+
+
+def _data(
+    mailbox: Mailbox,
+    censuses: int = 0,
+    growing: Iterable[GrowingGroup] = (),
+    error: str | None = None,
+    functions: FunctionsData | None = None,
+) -> InspectionData:
     return fill(
         InspectionData,
         mailbox,
         framework=mailbox.framework.name,
         framework_version=mailbox.framework.version,
-        censuses=census.censuses,
+        censuses=censuses,
         growing=growing,
-        error=census.error and text.clean(census.error, limit=40),
+        functions=functions,
+        error=error and text.clean(error, limit=40),
     )

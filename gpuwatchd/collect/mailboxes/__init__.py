@@ -13,13 +13,14 @@ import stat
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
 from gpuwatchd.core import directories
 from gpuwatchd.core.codes import MailboxFault
 from gpuwatchd.core.decoding import decode
+from gpuwatchd.core.model import FunctionCalls  # noqa: TC001 - msgspec reads it
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,6 +68,7 @@ class Mailbox(msgspec.Struct, kw_only=True):
     rank: int | None = None
     local_rank: int | None = None
     devices: tuple[Counters, ...] = ()
+    spans: tuple[FunctionCalls, ...] = ()
     counters_only: bool = False
     frozen: int = 0
     failure: str | None = None
@@ -103,6 +105,17 @@ class Census(msgspec.Struct, kw_only=True):
     censuses: int = 0
     frozen: int = 0
     error: str | None = None
+
+
+class Functions(msgspec.Struct, kw_only=True):
+    """The answer to what the functions of a job do."""
+
+    id: str
+    functions: tuple[FunctionCalls, ...] = ()
+    error: str | None = None
+
+
+Kind = TypeVar("Kind", Census, Functions)
 
 
 def folder(uid: int) -> Path:
@@ -176,10 +189,11 @@ def answer(
     pid: int,
     uid: int,
     request_id: str,
+    kind: type[Kind],
     *,
     limit_s: float,
     wait: Callable[[float], Any],
-) -> Census | MailboxFault:
+) -> Kind | MailboxFault:
     """Wait for the answer to a request, and take it away.
 
     Parameters
@@ -203,7 +217,7 @@ def answer(
         if isinstance(content, MailboxFault):
             return content
         try:
-            return decode(content, Census)
+            return decode(content, kind)
         except msgspec.MsgspecError:
             return MailboxFault.NO_MAILBOX
     with suppress(OSError):

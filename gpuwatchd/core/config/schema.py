@@ -333,6 +333,22 @@ class ActSection(Section, frozen=True, kw_only=True):
     """A program of yours; it gets the finding as JSON on standard input."""
 
 
+class ProbeSection(Section, frozen=True, kw_only=True):
+    """``[probe]``: jobs that can be looked into (gpuwatchctl run, inspect)."""
+
+    fragmentation_ratio: Annotated[float, Meta(gt=0, le=1)] = 0.3
+    """Reserved memory is fragmented when this share of it is free between tensors."""
+    inefficient_allocation_ratio: Annotated[float, Meta(ge=0, le=1)] = 0.5
+    """A function is named when less than this share of what is reserved is in tensors after it."""
+    memory_leak_ratio: Annotated[float, Meta(ge=0, le=1)] = 0.1
+    """Of a function it is said whether more than this share of its calls add memory; that decides
+    nothing."""
+    min_calls_for_analysis: Annotated[int, Meta(ge=1)] = 50
+    """Of a function with fewer calls it is not said."""
+    inspect_on_alert: bool = False
+    """Look once into a prepared job of yours when an alert on it opens."""
+
+
 class StoreSection(Section, frozen=True, kw_only=True):
     """``[store]``: the history and its bounds."""
 
@@ -383,6 +399,7 @@ class Config(Section, frozen=True, kw_only=True):
     cost: CostSection = CostSection()
     checkpoints: CheckpointsSection = CheckpointsSection()
     act: ActSection = ActSection()
+    probe: ProbeSection = ProbeSection()
     store: StoreSection = StoreSection()
     web: WebSection = WebSection()
     override: tuple[OverrideSection, ...] = ()

@@ -59,6 +59,7 @@ from gpuwatchd.core.model.readings import (
     DeviceReading,
     Event,
     Fault,
+    FunctionCalls,
     ProcessInfo,
     ProcessKey,
     ProcessUse,

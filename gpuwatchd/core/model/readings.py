@@ -328,3 +328,25 @@ class ServerReading(Value, frozen=True, kw_only=True):
     """Share of the device that its pool was set to take, 0-1."""
     version: str | None = None
     facts: dict[str, float] = msgspec.field(default_factory=dict)
+
+
+class FunctionCalls(Value, frozen=True, kw_only=True):
+    """What a job says of a function of its own: its calls, and what they add beyond those within.
+
+    Bytes of one device; None where it uses none.
+    """
+
+    name: str
+    call_count: int
+    total_memory_growth: int | None = None
+    average_growth_per_call: float | None = None
+    positive_growth_ratio: float | None = None
+    """Share of the calls that add memory."""
+    peak_bytes: int | None = None
+    grown_bytes: int | None = None
+    """What the calls that add memory add."""
+    reserved_bytes: int | None = None
+    inactive_split_bytes: int | None = None
+    points: tuple[tuple[float, float, float, float], ...] = ()
+    """Each of some calls in a row: when the last one ended (of any clock, in seconds), the lowest
+    and highest allocated at their ends, and what the function has added by then."""

@@ -10,7 +10,12 @@ from gpuwatchd.core.codes import CensusError, MailboxFault
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpuwatchd.view.answers.inspection import GrowingGroup, HolderShape, InspectionData
+    from gpuwatchd.view.answers.inspection import (
+        FunctionsData,
+        GrowingGroup,
+        HolderShape,
+        InspectionData,
+    )
 
 FAULTS: Final = {
     MailboxFault.NONE: "was not prepared for it, or uses no framework yet",
@@ -20,7 +25,7 @@ FAULTS: Final = {
     MailboxFault.GONE: "has ended meanwhile",
     MailboxFault.NO_ANSWER: "does not answer: its threads get no time, or it is stopped",
 }
-ERRORS: Final = {
+ERRORS: Final[dict[str, str]] = {
     CensusError.COUNTERS_ONLY: "its heap is not looked into: it was started with --counters-only",
     CensusError.TIMEOUT: "its heap is too large to be read in time",
     CensusError.MEMORY: "its heap is not looked into: a copy of its pages might not fit in memory",
@@ -30,6 +35,45 @@ ERRORS: Final = {
     CensusError.PAUSE: "its heap is not looked into: that would stop it for longer than --pause",
     CensusError.STOPPED: "its heap was not read to the end: the job forked or ended meanwhile",
     CensusError.TOO_LONG: "what grows is too much to be listed",
+    CensusError.UNKNOWN_VERB: "its probe is of an earlier version, which cannot say that",
+}
+FUNCTION_TEXTS: Final = {
+    "memory_leak": (
+        "grew by {growth_bytes} within {span_s}, {rate_bytes_per_s}; {own_share} of it is its own",
+        "gpuwatchctl inspect, without --functions, names the variable that keeps it",
+    ),
+    "fragmentation": (
+        "{share} of reserved memory is free between tensors",
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; tensors of few sizes",
+    ),
+    "spikes": (
+        "{count} above {threshold_bytes}: up to {largest_bytes}, usually {median_bytes}",
+        "smaller batches in these calls, or gradient checkpointing",
+    ),
+    "repeated_allocations": (
+        "{call_count} calls add {grown_bytes} in all, which is given back",
+        "allocate once and fill it in place: out=, copy_()",
+    ),
+    "inefficient_allocation": (
+        "only {share} of reserved memory is in tensors",
+        "nothing, unless other processes need the memory: the rest is free for reuse",
+    ),
+    "temporal_growth": ("{rate_bytes_per_s} over {span_s}, r {r}, p {p_value}", ""),
+    "growth_elsewhere": ("memory grows, but not by these functions: mark others", ""),
+}
+"""What is said of a finding or an insight, and what to do about it."""
+_UNITS: Final = {
+    "_per_s": units.rate,
+    "_bytes": units.size,
+    "_s": units.duration,
+    "share": units.percent,
+}
+_VERDICTS: Final = {
+    "leak": "leaks",
+    "watch": "may leak",
+    "elsewhere": "no leak of its own",
+    "none": "no leak",
+    "unknown": "too early to say",
 }
 _GRAPH: Final = "keep loss.item() or loss.detach(), not the tensor with its graph"
 _ADVICE: Final = {
@@ -55,6 +99,44 @@ def advice(holder: HolderShape | None, *, graph: bool) -> str | None:
     return _ADVICE.get(holder.kind)
 
 
+def function_text(kind: str, facts: dict[str, float]) -> dict[str, str]:
+    """Return the texts of a finding or an insight."""
+    shown = {name: _fact(name, value) for name, value in facts.items()}
+    text, suggestion = FUNCTION_TEXTS[kind]
+    return {"text": text.format_map(shown)} | ({"suggestion": suggestion} if suggestion else {})
+
+
+def _fact(name: str, value: float) -> str:
+    for ending, show in _UNITS.items():
+        if name.endswith(ending):
+            return show(value)
+    return f"{value:,.3g}" if name in {"r", "p_value"} else f"{value:,.0f}"
+
+
+def _functions(data: FunctionsData) -> Iterator[str]:
+    if not data.functions:
+        yield "no function is marked: with probe.span(NAME), or @probe.watch, of gpuwatchd.probe"
+    if data.score is not None:
+        yield f"score {data.score} of 100 ({data.grade})"
+    for finding in data.findings:
+        kind = finding.kind.replace("_", " ")
+        yield f"{finding.severity}: {kind}, {', '.join(finding.functions)}: {finding.text}"
+        yield f"  {finding.suggestion}"
+    for insight in data.insights:
+        yield f"{insight.impact} impact: {', '.join(insight.functions)}: {insight.text}"
+    for one in data.functions:
+        told = f"{one.name}: {one.call_count:,} calls"
+        if one.total_memory_growth is None or one.average_growth_per_call is None:
+            yield f"{told}, no figures: it uses no device"
+            continue
+        told += f", {_VERDICTS[one.verdict]}, {units.size(one.total_memory_growth)} in all"
+        told += f", {units.size(one.average_growth_per_call)} each"
+        told += f", added in {units.percent(one.positive_growth_ratio)} of them"
+        yield f"{told}, peak {units.size(one.peak_bytes)}" + (
+            " (above memory-leak-ratio)" if one.above_leak_ratio else ""
+        )
+
+
 def lines(data: InspectionData) -> Iterator[str]:
     """Return what is shown of a process: its allocator, then each variable and what it keeps."""
     version = f" {data.framework_version}" if data.framework_version else ""
@@ -72,7 +154,9 @@ def lines(data: InspectionData) -> Iterator[str]:
         ]
         yield f"{where}: {', '.join(parts)}"
     if data.error is not None:
-        yield ERRORS.get(CensusError(data.error), data.error)
+        yield ERRORS.get(data.error, data.error)
+    elif data.functions is not None:
+        yield from _functions(data.functions)
     elif not data.growing:
         yield f"no tensors became more in {data.censuses} censuses"
     holders: dict[str, list[GrowingGroup]] = {}

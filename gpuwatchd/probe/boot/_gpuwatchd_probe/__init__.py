@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
 
-__all__ = ["start"]
+    from .spans import report, span, watch
+
+__all__ = ["report", "span", "start", "watch"]
 
 FRAMEWORKS = {
     "torch.cuda": "torch",
@@ -22,6 +24,15 @@ FRAMEWORKS = {
     "cupy": "cupy",
 }
 """Module after whose import its framework is ready -> the framework."""
+_SPEC = __spec__
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(name)
+    from . import spans  # for those alone who use them
+
+    return getattr(spans, name)
 
 
 def start() -> None:
@@ -99,4 +110,6 @@ class _Alias:
         return sys.modules[__name__] if spec.name == "gpuwatchd.probe" else None
 
     def exec_module(self, module: Any) -> None:
-        """Do nothing: it has been executed."""
+        """Give this package its own spec back; there is nothing to execute."""
+        if module is sys.modules[__name__]:
+            module.__spec__ = _SPEC  # else imports within it warn

@@ -163,10 +163,12 @@ class Agent:
     def _write(self, more: dict[str, Any]) -> None:
         rows = [row for name in self.frameworks for row in counters.read(name)]
         first = self.frameworks[0]
+        spans = sys.modules.get("_gpuwatchd_probe.spans")  # where the job uses them
         version = getattr(sys.modules.get(first), "__version__", None)
         self._content = {
             "framework": {"name": first, "version": None if version is None else str(version)},
             "devices": rows,
+            "spans": [] if spans is None else spans.most(),
             "counters_only": _counters_only(),
             "frozen": gc.get_freeze_count(),
             "failure": self._failure,
@@ -174,6 +176,10 @@ class Agent:
         self._mailbox.write(**self._content, **more)
 
     def _answer(self, asked: dict[str, Any], stop: threading.Event) -> dict[str, Any]:
+        if asked.get("verb") == "functions":
+            from . import spans
+
+            return {"functions": spans.most(calls=True)}
         if asked.get("verb") != "census":
             return {"error": "unknown-verb"}
         if _counters_only():
