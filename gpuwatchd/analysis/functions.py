@@ -123,7 +123,7 @@ def _judge(calls: FunctionCalls, probe: ProbeSection, detection: DetectionSectio
         severity = "critical" if finding.severity == "critical" else "warning"
         severity = severity if word == "leak" else "info"
         remarks.append(Remark("memory_leak", severity, (calls.name,), facts, finding.confidence))
-    elif calls.call_count >= REPEATED_CALLS and (ratio or 0.0) >= REPEATED_SHARE:
+    elif word == "none" and calls.call_count >= REPEATED_CALLS and (ratio or 0) >= REPEATED_SHARE:
         facts = {"call_count": calls.call_count, "grown_bytes": float(calls.grown_bytes or 0)}
         remarks.append(Remark("repeated_allocations", "info", (calls.name,), facts))
     return Judged(calls, word, finding.confidence, above, tuple(remarks))

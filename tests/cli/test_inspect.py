@@ -95,7 +95,8 @@ time.sleep(600)
 def test_the_function_that_leaks_is_named(tmp_path: Path, ctl: Ctl) -> None:
     (tmp_path / "cupy.py").write_text(CUPY)
     (tmp_path / "job.py").write_text(MARKED)
-    command = [*RUN, "--counters-only", "--", sys.executable, "-W", "error", tmp_path / "job.py"]
+    command = [*RUN, "--counters-only", "--", sys.executable, "-W", "error"]
+    command.append(str(tmp_path / "job.py"))
     with Child[str](command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as job:
         assert job.stdout is not None
         assert job.stdout.readline() == "ready\n"
@@ -189,6 +190,9 @@ def _content(**changes: Any) -> bytes:
         (_content(boot_id="x"), 0o600, MailboxFault.OTHER_PROCESS),
         (_content(python="x" * (1 << 17)), 0o600, MailboxFault.NOT_TRUSTED),
         (_content(framework=7), 0o600, MailboxFault.NO_MAILBOX),
+        (_content(spans=[{"name": "f", "call_count": 1}] * 50), 0o600, None),
+        (_content(spans=[{"name": "f", "call_count": 1}] * 51), 0o600, MailboxFault.NO_MAILBOX),
+        (_content(spans=[{"name": "f", "call_count": 10**16}]), 0o600, MailboxFault.NO_MAILBOX),
         (b"\xff{", 0o600, MailboxFault.NO_MAILBOX),
         (b"", 0o600, MailboxFault.NO_MAILBOX),
     ],

@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -183,14 +183,13 @@ def _functions(asked: Functions) -> FunctionsData:
 
     config = options.current().load_config().config
     judgement = functions.judge(asked.functions, config.probe, config.detection)
-    shapes: dict[str, Any] = {
-        name: [fill(kind, one, **inspection.function_text(one.kind, one.facts)) for one in remarks]
-        for name, kind, remarks in (
-            ("findings", FunctionFinding, judgement.findings),
-            ("insights", FunctionInsight, judgement.insights),
-        )
-    }
-    return fill(FunctionsData, judgement, **shapes)
+    texts = inspection.function_text
+    return fill(
+        FunctionsData,
+        judgement,
+        findings=[fill(FunctionFinding, one, **texts(one)) for one in judgement.findings],
+        insights=[fill(FunctionInsight, one, **texts(one)) for one in judgement.insights],
+    )
 
 
 def _data(

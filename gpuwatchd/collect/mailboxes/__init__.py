@@ -13,14 +13,14 @@ import stat
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import msgspec
 
 from gpuwatchd.core import directories
 from gpuwatchd.core.codes import MailboxFault
 from gpuwatchd.core.decoding import decode
-from gpuwatchd.core.model import FunctionCalls  # noqa: TC001 - msgspec reads it
+from gpuwatchd.core.model import FunctionCalls
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +30,7 @@ MOST_ANSWER_BYTES: Final = 1 << 20
 _PRIVATE: Final = 0o600
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 VARIABLE: Final = "GPUWATCHD_PROBE_DIR"
+Spans = Annotated[tuple[FunctionCalls, ...], msgspec.Meta(max_length=50)]
 
 
 class Counters(msgspec.Struct, kw_only=True):
@@ -68,7 +69,7 @@ class Mailbox(msgspec.Struct, kw_only=True):
     rank: int | None = None
     local_rank: int | None = None
     devices: tuple[Counters, ...] = ()
-    spans: tuple[FunctionCalls, ...] = ()
+    spans: Spans = ()
     counters_only: bool = False
     frozen: int = 0
     failure: str | None = None
@@ -111,7 +112,7 @@ class Functions(msgspec.Struct, kw_only=True):
     """The answer to what the functions of a job do."""
 
     id: str
-    functions: tuple[FunctionCalls, ...] = ()
+    functions: Spans = ()
     error: str | None = None
 
 

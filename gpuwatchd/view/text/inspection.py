@@ -10,6 +10,7 @@ from gpuwatchd.core.codes import CensusError, MailboxFault
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from gpuwatchd.analysis.functions import Remark
     from gpuwatchd.view.answers.inspection import (
         FunctionsData,
         GrowingGroup,
@@ -99,18 +100,16 @@ def advice(holder: HolderShape | None, *, graph: bool) -> str | None:
     return _ADVICE.get(holder.kind)
 
 
-def function_text(kind: str, facts: dict[str, float]) -> dict[str, str]:
+def function_text(remark: Remark) -> dict[str, str]:
     """Return the texts of a finding or an insight."""
-    shown = {name: _fact(name, value) for name, value in facts.items()}
-    text, suggestion = FUNCTION_TEXTS[kind]
+    shown = {name: _fact(name, value) for name, value in remark.facts.items()}
+    text, suggestion = FUNCTION_TEXTS[remark.kind]
     return {"text": text.format_map(shown)} | ({"suggestion": suggestion} if suggestion else {})
 
 
 def _fact(name: str, value: float) -> str:
-    for ending, show in _UNITS.items():
-        if name.endswith(ending):
-            return show(value)
-    return f"{value:,.3g}" if name in {"r", "p_value"} else f"{value:,.0f}"
+    show = next((show for ending, show in _UNITS.items() if name.endswith(ending)), None)
+    return show(value) if show else f"{value:,.3g}" if value < 1 else f"{value:,.0f}"
 
 
 def _functions(data: FunctionsData) -> Iterator[str]:
@@ -125,16 +124,17 @@ def _functions(data: FunctionsData) -> Iterator[str]:
     for insight in data.insights:
         yield f"{insight.impact} impact: {', '.join(insight.functions)}: {insight.text}"
     for one in data.functions:
-        told = f"{one.name}: {one.call_count:,} calls"
-        if one.total_memory_growth is None or one.average_growth_per_call is None:
-            yield f"{told}, no figures: it uses no device"
-            continue
-        told += f", {_VERDICTS[one.verdict]}, {units.size(one.total_memory_growth)} in all"
-        told += f", {units.size(one.average_growth_per_call)} each"
-        told += f", added in {units.percent(one.positive_growth_ratio)} of them"
-        yield f"{told}, peak {units.size(one.peak_bytes)}" + (
-            " (above memory-leak-ratio)" if one.above_leak_ratio else ""
-        )
+        facts = ["no figures: it uses no device"]
+        if one.total_memory_growth is not None:
+            facts = [
+                _VERDICTS[one.verdict],
+                f"{units.size(one.total_memory_growth)} in all",
+                f"{units.size(one.average_growth_per_call)} each",
+                f"added in {units.percent(one.positive_growth_ratio)} of them",
+                f"peak {units.size(one.peak_bytes)}",
+            ]
+        over = " (above memory-leak-ratio)" if one.above_leak_ratio else ""
+        yield f"{one.name}: {one.call_count:,} calls, {', '.join(facts)}{over}"
 
 
 def lines(data: InspectionData) -> Iterator[str]:

@@ -53,7 +53,7 @@ def span(name: str) -> _Span:
 
 
 @overload
-def watch(function: F) -> F: ...
+def watch(function: F, *, name: str | None = None) -> F: ...
 @overload
 def watch(function: str | None = None, *, name: str | None = None) -> Callable[[F], F]: ...
 def watch(function: Any = None, *, name: str | None = None) -> Any:
@@ -63,11 +63,7 @@ def watch(function: Any = None, *, name: str | None = None) -> Any:
     they are.
     """
     if function is None or type(function) is str:
-        return lambda decorated: _watched(decorated, function or name)
-    return _watched(function, name)
-
-
-def _watched(function: Any, name: str | None) -> Any:
+        return lambda decorated: watch(decorated, name=function or name)
     flags = getattr(getattr(function, "__code__", None), "co_flags", 0)
     kinds = (type, staticmethod, classmethod)
     if not callable(function) or isinstance(function, kinds) or flags & _UNMEASURED:
@@ -151,20 +147,19 @@ class _Span:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             self.stack.remove(self)
-            self.after = None
-            self.after = _read(self.before and self.before[0])
-            if self.before and self.after and self.before[0] == self.after[0]:
-                self._charge(self.before, self.after)
+            self.after, before = None, self.before
+            self.after = after = _read(before and before[0])
+            if before and after and before[0] == after[0]:
+                self._charge(after[1] - before[1], before, after)
         except Exception:
             pass
-        if kind is not None or not self.parts:
-            try:
+        try:
+            if kind is not None or not self.parts:
                 _count(self)
-            except Exception:
-                pass
+        except Exception:
+            pass
 
-    def _charge(self, before: Any, after: Any) -> None:
-        added = after[1] - before[1]
+    def _charge(self, added: int, before: Any, after: Any) -> None:
         self.known, self.growth = True, self.growth + added - self.inner
         # A record of the process that is new was set within: a peak for which nothing is reset.
         record = after[4] if after[4] and before[4] and after[4] > before[4] else 0
@@ -189,7 +184,7 @@ def _read(source: Any) -> Any:
         reserved, split = stats["reserved_bytes"]["all"], stats["inactive_split_bytes"]["all"]
         return index, allocated["current"], reserved["current"], split["current"], allocated["peak"]
     for name in ("jax", "tensorflow", "mlx", "cupy"):
-        rows = counters.read(name)
+        rows = counters.read(name) if name in sys.modules else None
         if rows:
             sums = [sum(row.get(key, 0) for row in rows) for key in ("allocated", "reserved")]
             return name, sums[0], sums[1] or None, None, None
@@ -232,7 +227,7 @@ def _count(call: _Span) -> None:
             one.growth += call.growth
             one.grown += max(call.growth, 0)
             one.peak = max(one.peak, call.peak)
-        if call.after:
+        if call.after and one.last[0] in (None, call.after[0]):  # of one device, the first
             one.last, held = call.after, call.after[1]
             point = [round(_clock(), 3), held, held, one.growth]
             if one.points and one.calls % one.each:
