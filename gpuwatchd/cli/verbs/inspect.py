@@ -179,7 +179,7 @@ def _growing(census: Census) -> Iterator[GrowingGroup]:
 
 
 def _functions(asked: Functions) -> FunctionsData:
-    from gpuwatchd.analysis import functions  # noqa: PLC0415 - numpy comes with it
+    from gpuwatchd.analysis import functions  # noqa: PLC0415 - numpy: 1 s while others work
 
     config = options.current().load_config().config
     judgement = functions.judge(asked.functions, config.probe, config.detection)

@@ -163,7 +163,7 @@ class Agent:
     def _write(self, more: dict[str, Any]) -> None:
         rows = [row for name in self.frameworks for row in counters.read(name)]
         first = self.frameworks[0]
-        spans = sys.modules.get("_gpuwatchd_probe.spans")  # where the job uses them
+        spans = _spans()
         version = getattr(sys.modules.get(first), "__version__", None)
         self._content = {
             "framework": {"name": first, "version": None if version is None else str(version)},
@@ -177,9 +177,8 @@ class Agent:
 
     def _answer(self, asked: dict[str, Any], stop: threading.Event) -> dict[str, Any]:
         if asked.get("verb") == "functions":
-            from . import spans
-
-            return {"functions": spans.most(calls=True)}
+            spans = _spans()
+            return {"functions": [] if spans is None else spans.most(calls=True)}
         if asked.get("verb") != "census":
             return {"error": "unknown-verb"}
         if _counters_only():
@@ -200,6 +199,11 @@ class Agent:
             every_s=_within(asked.get("every_s", 10.0), 0.1, 600.0),
             wait=wait,
         )
+
+
+def _spans() -> Any:
+    """Return the module of spans, where the job uses them."""
+    return sys.modules.get("_gpuwatchd_probe.spans")
 
 
 def _counters_only() -> bool:
