@@ -257,4 +257,6 @@ class CensusError(_Code):
     """Copying it would stop it for longer than was allowed."""
     STOPPED = "stopped"
     """It ended or forked meanwhile."""
+    UNKNOWN_VERB = "unknown-verb"
+    """Its probe is older than what was asked."""
     TOO_LONG = "too-long"

@@ -58,6 +58,55 @@ def _mailbox(pid: int, limit_s: float = 40.0) -> mailboxes.Mailbox:
     return found
 
 
+MARKED = """
+import itertools, sys, time, cupy
+from gpuwatchd import probe
+from _gpuwatchd_probe import spans
+held, now = [2 << 30], itertools.count(0.0, 30.0)
+cupy.Pool.used_bytes = lambda self: held[0]
+spans._clock = lambda: next(now)
+@probe.watch("log_loss")
+def log_loss():
+    held[0] += 8 << 20
+def step():
+    with probe.span("step"):
+        log_loss()
+        with probe.span("idle"):
+            pass
+for _ in range(200):
+    step()
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.slow
+def test_the_function_that_leaks_is_named(tmp_path: Path, ctl: Ctl) -> None:
+    (tmp_path / "cupy.py").write_text(CUPY)
+    (tmp_path / "job.py").write_text(MARKED)
+    command = [*RUN, "--counters-only", "--", sys.executable, "-W", "error"]
+    command.append(str(tmp_path / "job.py"))
+    with Child[str](command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as job:
+        assert job.stdout is not None
+        assert job.stdout.readline() == "ready\n"
+        by_name = {row.name: row for row in _mailbox(job.pid).spans}
+        assert by_name["log_loss"].total_memory_growth == 200 * 8 << 20
+        assert by_name["step"].total_memory_growth == 0
+        said = ctl.json("inspect", str(job.pid), "--functions", "--exit-code", code=3)
+        answer = msgspec.convert(said["data"], InspectionData).functions
+        assert answer is not None
+        verdicts = {one.name: one.verdict for one in answer.functions}
+        assert verdicts == {"log_loss": "leak", "step": "elsewhere", "idle": "elsewhere"}
+        assert [(one.kind, one.functions) for one in answer.findings] == [
+            ("memory_leak", ("log_loss",))
+        ]
+        assert (answer.insights[0].kind, answer.score) == ("temporal_growth", 65)
+        shown = ctl("inspect", str(job.pid), "--functions")
+        assert "critical: memory leak, log_loss" in shown
+        job.end()
+        assert job.communicate()[1] == ""
+
+
 @pytest.mark.slow
 def test_the_variable_is_named_and_the_allocator_read(job: Child[str], ctl: Ctl) -> None:
     mailbox = _mailbox(job.pid)
@@ -131,6 +180,9 @@ def _content(**changes: Any) -> bytes:
         (_content(boot_id="x"), 0o600, MailboxFault.OTHER_PROCESS),
         (_content(python="x" * (1 << 17)), 0o600, MailboxFault.NOT_TRUSTED),
         (_content(framework=7), 0o600, MailboxFault.NO_MAILBOX),
+        (_content(spans=[{"name": "f", "call_count": 1}] * 50), 0o600, None),
+        (_content(spans=[{"name": "f", "call_count": 1}] * 51), 0o600, MailboxFault.NO_MAILBOX),
+        (_content(spans=[{"name": "f", "call_count": 10**16}]), 0o600, MailboxFault.NO_MAILBOX),
         (b"\xff{", 0o600, MailboxFault.NO_MAILBOX),
         (b"", 0o600, MailboxFault.NO_MAILBOX),
     ],

@@ -14,13 +14,14 @@ import stat
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import msgspec
 
 from gpuwatchd.core import directories
 from gpuwatchd.core.codes import MailboxFault
 from gpuwatchd.core.decoding import decode
+from gpuwatchd.core.model import FunctionCalls
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,6 +36,7 @@ BOOT: Final = Path(__file__).parents[2] / "probe" / "boot"
 _OOM_KEPT_S: Final = 7 * 86400.0
 _OOM: Final = "oom-"
 _Content = TypeVar("_Content")
+Spans = Annotated[tuple[FunctionCalls, ...], msgspec.Meta(max_length=50)]
 
 
 class Counters(msgspec.Struct, kw_only=True):
@@ -73,6 +75,7 @@ class Mailbox(msgspec.Struct, kw_only=True):
     rank: int | None = None
     local_rank: int | None = None
     devices: tuple[Counters, ...] = ()
+    spans: Spans = ()
     counters_only: bool = False
     inspect_on_alert: bool = False
     """Its owner agrees that the daemon has it inspected when its alert opens."""
@@ -155,6 +158,17 @@ class Oom(msgspec.Struct, kw_only=True):
     devices: tuple[Counters, ...] = ()
     threads: tuple[Thread, ...] = ()
     groups: tuple[Group, ...] = ()
+
+
+class Functions(msgspec.Struct, kw_only=True):
+    """The answer to what the functions of a job do."""
+
+    id: str
+    functions: Spans = ()
+    error: str | None = None
+
+
+Kind = TypeVar("Kind", Census, Functions)
 
 
 def folder(uid: int) -> Path:
@@ -261,10 +275,11 @@ def answer(
     pid: int,
     uid: int,
     request_id: str,
+    kind: type[Kind],
     *,
     limit_s: float,
     wait: Callable[[float], Any],
-) -> Census | MailboxFault:
+) -> Kind | MailboxFault:
     """Wait for the answer to a request, and take it away.
 
     Parameters
@@ -277,15 +292,15 @@ def answer(
     path = place / f"{pid}.{request_id}.json"
     until_s = time.monotonic() + limit_s
     while time.monotonic() < until_s:
-        census = _content(path, uid, MOST_ANSWER_BYTES, Census)
-        if census is MailboxFault.NONE:
+        content = _content(path, uid, MOST_ANSWER_BYTES, kind)
+        if content is MailboxFault.NONE:
             if not Path(f"/proc/{pid}").exists():
                 return MailboxFault.GONE
             wait(0.2)
             continue
         with suppress(OSError):
             path.unlink()
-        return census
+        return content
     with suppress(OSError):
         (place / f"{pid}.req").unlink()
     return MailboxFault.NO_ANSWER

@@ -172,10 +172,12 @@ class Agent:
     def _write(self, more: dict[str, Any]) -> None:
         rows = [row for name in self.frameworks for row in counters.read(name)]
         first = self.frameworks[0]
+        spans = _spans()
         version = getattr(sys.modules.get(first), "__version__", None)
         self._content = {
             "framework": {"name": first, "version": None if version is None else str(version)},
             "devices": rows,
+            "spans": [] if spans is None else spans.most(),
             "counters_only": counters_only(),
             "inspect_on_alert": os.environ.get("GPUWATCHD_PROBE") == "alert",
             "last": self._last,
@@ -193,6 +195,9 @@ class Agent:
         return self._recorder is not None and bool(self._recorder.recording)
 
     def _answer(self, asked: dict[str, Any], stop: threading.Event) -> dict[str, Any]:
+        if asked.get("verb") == "functions":
+            spans = _spans()
+            return {"functions": [] if spans is None else spans.most(calls=True)}
         if asked.get("verb") != "census":
             return {"error": "unknown-verb"}
         if counters_only():
@@ -215,6 +220,11 @@ class Agent:
         )
         oom.add_lines(answer["groups"])
         return answer
+
+
+def _spans() -> Any:
+    """Return the module of spans, where the job uses them."""
+    return sys.modules.get("_gpuwatchd_probe.spans")
 
 
 def counters_only() -> bool:
