@@ -18,7 +18,7 @@ from gpuwatchd.store import tables
 from gpuwatchd.store.reader import Reader
 from gpuwatchd.view.answers.inspection import InspectionData
 from tests.children import Child
-from tests.cli.test_inspect import CUPY
+from tests.probe.stand_in import CUPY
 from tests.store.world import opened
 
 if TYPE_CHECKING:
