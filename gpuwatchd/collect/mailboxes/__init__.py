@@ -98,12 +98,12 @@ class Holder(msgspec.Struct, kw_only=True):
     line: int | None = None
 
 
-class Site(msgspec.Struct, kw_only=True):
-    """Where something was allocated."""
+class Frame(msgspec.Struct, kw_only=True):
+    """A call, as py-spy and torch name its parts."""
 
-    file: str
+    name: str
+    filename: str
     line: int
-    function: str
 
 
 class Group(msgspec.Struct, kw_only=True):
@@ -115,7 +115,7 @@ class Group(msgspec.Struct, kw_only=True):
     bounded_at_bytes: int | None = None
     """What it takes once its holder is as full as it may be."""
     holder: Holder | None = None
-    line: Site | None = None
+    line: Frame | None = None
     sure: str = "unknown"
 
 
@@ -129,14 +129,6 @@ class Census(msgspec.Struct, kw_only=True):
     every_s: float = 10.0
     frozen: int = 0
     error: str | None = None
-
-
-class Frame(msgspec.Struct, kw_only=True):
-    """A call, as py-spy names its parts."""
-
-    name: str
-    filename: str
-    line: int
 
 
 class Thread(msgspec.Struct, kw_only=True):

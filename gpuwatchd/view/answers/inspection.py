@@ -61,12 +61,13 @@ class HolderShape(Shape):
     FROM = sources(length="len")
 
 
-class AllocationSite(Shape):
-    """Where memory was allocated."""
+class StackFrame(Shape):
+    """A call."""
 
+    function: str
     file: FilePath
     line: Count
-    function: str
+    FROM = sources(function="name", file="filename")
 
 
 class TensorGroup(Shape):
@@ -77,8 +78,8 @@ class TensorGroup(Shape):
     """At each census."""
     size_bytes: Bytes
     holder: HolderShape | None
-    line: AllocationSite | None
-    """Of one of them; null where the job does not record it."""
+    line: StackFrame | None
+    """Where one of them was allocated; null where the job does not record it."""
     FROM = sources(size_bytes="bytes")
 
 
@@ -89,15 +90,6 @@ class GrowingGroup(TensorGroup):
     """What it takes once its holder is full; null: no bound was found."""
     sure: Literal["named", "either", "graph", "native", "unknown"]
     advice: Sentence | None
-
-
-class StackFrame(Shape):
-    """A call."""
-
-    function: str
-    file: FilePath
-    line: Count
-    FROM = sources(function="name", file="filename")
 
 
 class ThreadStack(Shape):
