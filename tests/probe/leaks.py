@@ -26,7 +26,7 @@ sys.path.insert(
         "gpuwatchd", "probe", "boot",
     ),
 )  # fmt: skip
-DONE = threading.Event()
+DONE, WARM = threading.Event(), threading.Event()
 PAGES: Any = collections.defaultdict(list)
 
 
@@ -106,6 +106,8 @@ def steps(limit: int = 1 << 30) -> Iterator[int]:
     number = 0
     while not DONE.is_set() and number < limit:
         yield number
+        if number == 100:
+            WARM.set()
         time.sleep(0.004)
         number += 1
 
@@ -464,7 +466,7 @@ def main(programs: Dict[str, Callable[[Any], Any]]) -> None:
     result: Dict[str, Any] = {}
 
     def agent() -> None:
-        time.sleep(0.5)
+        WARM.wait(60)
         result.update(inspection.inspect(kit.types, every_s=chosen.every))
         DONE.set()
 
