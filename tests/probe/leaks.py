@@ -437,6 +437,8 @@ CLEAN: Dict[str, Callable[[Any], None]] = {
 }
 
 
+CLEAN_TORCH = ("clean_adam", "clean_loader", "clean_script")
+"""In reports.py, with what has to be named of the leaks there."""
 REPORTED: Dict[str, str] = {
     "running_total": "running_loss",
     "metric_states": "preds",
