@@ -207,3 +207,8 @@ class CensusError(_Code):
     STOPPED = "stopped"
     """It ended or forked meanwhile."""
     TOO_LONG = "too-long"
+    TOO_SOON = "too-soon"
+    """After the last time."""
+    DEVICE_MEMORY = "device-memory"
+    """Almost none of it is free."""
+    COMPILING = "compiling"

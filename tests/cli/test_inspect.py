@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from gpuwatchd.cli.verbs import inspect
 from gpuwatchd.collect import mailboxes
-from gpuwatchd.core.codes import MailboxFault
+from gpuwatchd.core.codes import CensusError, MailboxFault
 from gpuwatchd.view.answers.inspection import InspectionData
+from gpuwatchd.view.text.inspection import lines
 from tests.children import Child
 from tests.cli import world
 
@@ -70,7 +72,10 @@ def _mailbox(pid: int, limit_s: float = 40.0) -> mailboxes.Mailbox:
 
 
 @pytest.mark.slow
-def test_the_variable_is_named_and_the_allocator_read(job: Child[str], ctl: Ctl) -> None:
+def test_the_variable_is_named_and_the_allocator_read(
+    job: Child[str], ctl: Ctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inspect, "_WARM_UP_S", 0.0)
     mailbox = _mailbox(job.pid)
     assert (mailbox.framework.name, mailbox.framework.version) == ("cupy", "9.9")
     said = ctl.json("inspect", str(job.pid), "--every", "0.3s", "--exit-code", code=3)
@@ -87,7 +92,8 @@ def test_the_variable_is_named_and_the_allocator_read(job: Child[str], ctl: Ctl)
     assert list(group.counts) == sorted(set(group.counts))
     assert answer.error is None
     assert job.poll() is None
-    assert "kept in train()" in ctl("inspect", str(job.pid), "--every", "0.2s")
+    assert "kept in train()" in "".join(lines(answer))
+    assert ctl.data("inspect", str(job.pid))["error"] == CensusError.TOO_SOON
     job.end()
     assert job.communicate()[1] == ""
     assert not list(mailboxes.folder(os.getuid()).glob("*.req*"))

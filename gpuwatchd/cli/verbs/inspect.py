@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 _MARGIN_S = 60.0
 """Beside the pauses between censuses: a tick of the probe, and its children."""
+_WARM_UP_S = 60.0
+"""After a framework's import, before the first census."""
 
 
 @click.command("inspect", epilog=options.examples("inspect 4711", "inspect train.py --every 5s"))
@@ -80,7 +82,7 @@ def command(
     if sys.stderr.isatty() and not flags.json and not flags.quiet:
         wait = units.duration(every_s * (censuses - 1))
         sys.stderr.write(f"counting tensors {censuses} times, about {wait}\n")
-    limit_s = every_s * (censuses - 1) + _MARGIN_S
+    limit_s = every_s * (censuses - 1) + _MARGIN_S + _WARM_UP_S
     request = mailboxes.ask(
         place,
         mailbox,
@@ -89,6 +91,7 @@ def command(
         censuses=censuses,
         every_s=every_s,
         pause_s=pause_s,
+        warmup_s=_WARM_UP_S,
     )
     census = mailboxes.answer(place, pid, uid, request, limit_s=limit_s, wait=time.sleep)
     if isinstance(census, MailboxFault):

@@ -20,7 +20,7 @@ FAULTS: Final = {
     MailboxFault.GONE: "has ended meanwhile",
     MailboxFault.NO_ANSWER: "does not answer: its threads get no time, or it is stopped",
 }
-ERRORS: Final = {
+ERRORS: Final[dict[str, str]] = {
     CensusError.COUNTERS_ONLY: "its heap is not looked into: it was started with --counters-only",
     CensusError.TIMEOUT: "its heap is too large to be read in time",
     CensusError.MEMORY: "its heap is not looked into: a copy of its pages might not fit in memory",
@@ -30,6 +30,9 @@ ERRORS: Final = {
     CensusError.PAUSE: "its heap is not looked into: that would stop it for longer than --pause",
     CensusError.STOPPED: "its heap was not read to the end: the job forked or ended meanwhile",
     CensusError.TOO_LONG: "what grows is too much to be listed",
+    CensusError.TOO_SOON: "its heap is looked into once a minute at most",
+    CensusError.DEVICE_MEMORY: "its heap is not looked into: its device's memory is almost full",
+    CensusError.COMPILING: "its heap is not looked into while PyTorch compiles",
 }
 _GRAPH: Final = "keep loss.item() or loss.detach(), not the tensor with its graph"
 _ADVICE: Final = {
@@ -73,7 +76,7 @@ def lines(data: InspectionData) -> Iterator[str]:
         ]
         yield f"{where}: {', '.join(parts)}"
     if data.error is not None:
-        yield ERRORS.get(CensusError(data.error), data.error)
+        yield ERRORS.get(data.error, data.error)
     elif not data.growing:
         yield f"no tensors became more in {data.censuses} censuses"
     holders: dict[str, list[GrowingGroup]] = {}

@@ -23,6 +23,12 @@ WRITE_S = (2.0, 10.0)
 """A mailbox is written this often while its figures move, and while they do not."""
 IMPORT_S = 10.0
 """Without a device, the first look comes this long after a framework's import."""
+WARM_UP_S = 60.0
+"""After a framework's import: by then optimizers and caches have made what they keep."""
+BETWEEN_S = 60.0
+"""From one inspection to the next."""
+LEAST_FREE = 0.02
+"""Of a device's memory."""
 _JOIN_S = 1.0
 
 _agent: Agent | None = None
@@ -103,6 +109,7 @@ class Agent:
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
         self._first_s = time.monotonic() + (0.0 if counters.has_device_nodes() else IMPORT_S)
+        self._began_s, self._inspected_s = time.monotonic(), -BETWEEN_S
         self._due_s = self._every_s = 0.0
         self._content: dict[str, Any] = {}
         self._failure: str | None = None
@@ -178,6 +185,10 @@ class Agent:
             return {"error": "unknown-verb"}
         if _counters_only():
             return {"error": "counters-only"}
+        if time.monotonic() < self._inspected_s + BETWEEN_S:
+            return {"error": "too-soon"}
+        if any(counters.free(name) < LEAST_FREE for name in self.frameworks):
+            return {"error": "device-memory"}
         from . import heap, inspection, tensors
 
         if heap.expected_pause_s() > _within(asked.get("pause_s", 0.3), 0.0, 60.0):
@@ -188,6 +199,10 @@ class Agent:
             if stop.wait(seconds):
                 raise heap.HeapError("stopped")
 
+        warm_up_s = _within(asked.get("warmup_s", WARM_UP_S), 0.0, 600.0)
+        if stop.wait(max(0.0, self._began_s + warm_up_s - time.monotonic())):
+            return {"error": "stopped"}
+        self._inspected_s = time.monotonic()
         return inspection.inspect(
             tensors.types(),
             censuses=int(_within(asked.get("censuses", 4), 4, 16)),

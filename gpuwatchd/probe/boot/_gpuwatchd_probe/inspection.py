@@ -7,7 +7,7 @@ import random
 import sys
 import time
 from types import FrameType
-from typing import Any, Callable, ContextManager, Dict, List, Optional, Set, Tuple
+from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional, Set, Tuple
 
 from . import attributes, census, heap, holders, tensors
 from .names import Name, Namer
@@ -22,6 +22,8 @@ WALK_BUDGET_S = 5.0
 MOST_GROUPS = 6
 EXPLAINED = 0.5
 MOST_INSIDE = 16
+COMPILES = "torch/_dynamo/convert_frame"
+"""In whose frames PyTorch compiles; its tensors of no memory are not the job's."""
 
 
 def inspect(
@@ -90,11 +92,13 @@ def _in_child(
 ) -> Dict[str, Any]:
     end = time.monotonic() + 0.8 * limit_s
     attributes.remember_dicts()
+    running = [one for first in sys._current_frames().values() for one in _frames(first)]
+    if any(COMPILES in frame.f_code.co_filename for frame in running):
+        raise heap.HeapError("compiling")
     with _without_torch_functions():
         taken = census.take(types)
         known = set(map(id, taken.objects))
-        own = _own_frames()
-        namer = Namer(known, set(map(id, own)))
+        namer = Namer(known, set(map(id, _frames(sys._getframe()))))
         answer: Dict[str, Any] = {
             "frozen": taken.frozen,
             "fine": {
@@ -116,13 +120,10 @@ def _without_torch_functions() -> ContextManager[Any]:
     return guard() if guard is not None else contextlib.nullcontext()
 
 
-def _own_frames() -> List[FrameType]:
-    frames: List[FrameType] = []
-    frame: Optional[FrameType] = sys._getframe()
+def _frames(frame: Optional[FrameType]) -> Iterator[FrameType]:
     while frame is not None:
-        frames.append(frame)
+        yield frame
         frame = frame.f_back
-    return frames
 
 
 def is_steady(counts: List[int], smallest: float = SMALLEST_STEP, least: int = 1) -> bool:
