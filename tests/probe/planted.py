@@ -22,10 +22,16 @@ JOB = Path(__file__).with_name("leaks.py")
 FEWEST_NAMED = 18
 
 
-def inspected(name: str, kit: str, python: str, every_s: float) -> dict[str, Any]:
-    """Run one program and return what its inspection found."""
+def inspected(
+    name: str, kit: str, python: str, every_s: float, *, by_steps: bool = False
+) -> dict[str, Any]:
+    """Run one program and return what its inspection found.
+
+    By steps of the program, where nothing else may depend on how busy the machine is.
+    """
     job = JOB.with_name("reports.py") if name in (*REPORTED, *CLEAN_TORCH) else JOB
     command = [python, "-W", "error", str(job), name, "--kit", kit, "--every", str(every_s)]
+    command += ["--by-steps"] * by_steps
     answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     if "No module named 'numpy'" in answer.stderr:
         return {"error": "not run: no numpy", "groups": [], "pauses_ms": []}

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import venv
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -50,9 +50,7 @@ if __name__ == "__main__":
 """
 
 
-def ran(
-    *command: str | Path, prepared: bool = True, **environ: str
-) -> subprocess.CompletedProcess[bytes]:
+def ran(*command: Any, prepared: bool = True, **environ: str) -> subprocess.CompletedProcess[bytes]:
     """Run a command with `run` or without it."""
     front = [world.PROGRAM, "run", "--"] if prepared else []
     return subprocess.run(
