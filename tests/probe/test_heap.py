@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -52,24 +51,19 @@ def test_a_child_without_an_answer_leaves_nothing(work: Any, code: str) -> None:
 
 def test_a_job_that_waits_for_any_child_may_take_ours() -> None:
     taken: list[int] = []
-    started = threading.Event()
-
-    def work() -> dict[str, Any]:
-        started.wait(0.5)
-        return {"pid": os.getpid()}
+    done = threading.Event()
 
     def wait() -> None:
-        while not taken:
+        while not taken and not done.is_set():
             with contextlib.suppress(ChildProcessError):
                 taken.append(os.waitpid(-1, 0)[0])
 
     thread = threading.Thread(target=wait)
     thread.start()
-    assert heap.in_child(work)["pid"] > 0
-    if not taken:  # it was ours: give the thread one of its own
-        subprocess.Popen(["true"])
+    for _ in range(10):
+        assert heap.in_child(lambda: {"pid": os.getpid()})["pid"] not in {0, os.getpid()}
+    done.set()
     thread.join()
-    assert len(taken) == 1
 
 
 def test_the_frames_of_other_threads_are_there() -> None:

@@ -52,7 +52,7 @@ if __name__ == "__main__":
 
 def ran(*command: Any, prepared: bool = True, **environ: str) -> subprocess.CompletedProcess[bytes]:
     """Run a command with `run` or without it."""
-    front = [world.PROGRAM, "run", "--"] if prepared else []
+    front: list[Any] = [world.PROGRAM, "run", "--"] if prepared else []
     return subprocess.run(
         [*front, *command], capture_output=True, check=False, env={**os.environ, **environ}
     )
