@@ -67,6 +67,7 @@ def main() -> int:
     parser.add_argument("--kit", choices=["plain", "torch"], default="plain")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--every", type=float, default=0.3)
+    parser.add_argument("--by-steps", action="store_true")
     parser.add_argument("--python", default=sys.executable)
     chosen = parser.parse_args()
     clean = [*CLEAN, *CLEAN_TORCH] if chosen.kit == "torch" else [*CLEAN]
@@ -75,14 +76,12 @@ def main() -> int:
     for run in range(chosen.runs):
         seen = Counter[str]()
         for name in chosen.names:
-            answer = inspected(name, chosen.kit, chosen.python, chosen.every)
+            answer = inspected(
+                name, chosen.kit, chosen.python, chosen.every, by_steps=chosen.by_steps
+            )
             word = verdict(name, answer)
             seen[word] += 1
-            if (
-                word not in {"right", "silent"}
-                or len(chosen.names) < len(REPORTED)
-                or chosen.reports
-            ):
+            if word not in {"right", "silent"} or len(chosen.names) < len(CLEAN):
                 groups = [
                     (g["group"], g["counts"], g["sure"], g["holder"]) for g in answer["groups"]
                 ]
