@@ -260,3 +260,8 @@ class CensusError(_Code):
     UNKNOWN_VERB = "unknown-verb"
     """Its probe is older than what was asked."""
     TOO_LONG = "too-long"
+    TOO_SOON = "too-soon"
+    """After the last time."""
+    DEVICE_MEMORY = "device-memory"
+    """Almost none of it is free."""
+    COMPILING = "compiling"

@@ -6,15 +6,19 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from _gpuwatchd_probe import agent, counters, mailbox
 
+from gpuwatchd.cli.verbs import inspect
 from gpuwatchd.collect import mailboxes
-from gpuwatchd.core.codes import MailboxFault
+from gpuwatchd.core.codes import CensusError, MailboxFault
 from gpuwatchd.view.answers.inspection import InspectionData
+from gpuwatchd.view.text.inspection import lines
 from tests.children import Child
 from tests.cli import world
 from tests.probe.stand_in import CUPY
@@ -49,7 +53,7 @@ def job(tmp_path: Path) -> Iterator[Child[str]]:
         yield process
 
 
-def _mailbox(pid: int, limit_s: float = 40.0) -> mailboxes.Mailbox:
+def _mailbox_of(pid: int, limit_s: float = 40.0) -> mailboxes.Mailbox:
     place = mailboxes.folder_of(pid, os.getuid())
     until_s = time.monotonic() + limit_s
     while not isinstance(found := mailboxes.read(place, pid, os.getuid()), mailboxes.Mailbox):
@@ -108,8 +112,11 @@ def test_the_function_that_leaks_is_named(tmp_path: Path, ctl: Ctl) -> None:
 
 
 @pytest.mark.slow
-def test_the_variable_is_named_and_the_allocator_read(job: Child[str], ctl: Ctl) -> None:
-    mailbox = _mailbox(job.pid)
+def test_the_variable_is_named_and_the_allocator_read(
+    job: Child[str], ctl: Ctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inspect, "_WARM_UP_S", 0.0)
+    mailbox = _mailbox_of(job.pid)
     assert (mailbox.framework.name, mailbox.framework.version) == ("cupy", "9.9")
     said = ctl.json("inspect", str(job.pid), "--every", "0.3s", "--exit-code", code=3)
     answer = msgspec.convert(said["data"], InspectionData)
@@ -126,7 +133,8 @@ def test_the_variable_is_named_and_the_allocator_read(job: Child[str], ctl: Ctl)
     assert list(group.counts) == sorted(set(group.counts))
     assert answer.error is None
     assert job.poll() is None
-    assert "kept in train()" in ctl("inspect", str(job.pid), "--every", "0.2s")
+    assert "kept in train()" in "".join(lines(answer))
+    assert ctl.data("inspect", str(job.pid))["error"] == CensusError.TOO_SOON
     job.end()
     assert job.communicate()[1] == ""
     assert not list(mailboxes.folder(os.getuid()).glob("*.req*"))
@@ -208,11 +216,75 @@ def test_a_link_or_a_pipe_is_no_mailbox(tmp_path: Path) -> None:
     file.unlink()
     os.mkfifo(file, 0o600)
     assert mailboxes.read(tmp_path, os.getpid(), os.getuid()) is MailboxFault.NOT_TRUSTED
+    file.unlink()
+    file.touch(0o600)
+    os.truncate(file, 1 << 30)
+    assert mailboxes.read(tmp_path, os.getpid(), os.getuid()) is MailboxFault.NOT_TRUSTED
+
+
+def _planted_request(kind: str, path: Path) -> None:
+    if kind == "link":
+        path.symlink_to("/etc/passwd")
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "huge":
+        path.touch()
+        os.truncate(path, 1 << 30)
+    else:
+        path.write_text(kind)
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder", "huge", "", "[]", '{"id": "../x"}'])
+def test_a_request_that_is_none_is_passed_over(kind: str, tmp_path: Path) -> None:
+    box = mailbox.Mailbox(str(tmp_path))
+    tmp_path.chmod(0o700)
+    _planted_request(kind, tmp_path / f"{os.getpid()}.req")
+    assert box.request() is None
+    box.write(framework={"name": "cupy"})
+    found = mailboxes.read(tmp_path, os.getpid(), os.getuid())
+    assert isinstance(found, mailboxes.Mailbox)
+    assert found.framework.name == "cupy"
+
+
+@pytest.mark.parametrize(
+    ("free", "asked", "error"),
+    [(0.01, {}, "device-memory"), (1.0, {"verb": "exec"}, "unknown-verb"), (1.0, {}, "too-soon")],
+)
+def test_what_the_agent_refuses(
+    free: float, asked: dict[str, Any], error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counters, "free", lambda _: free)
+    probe = agent.Agent(str(tmp_path))
+    probe.frameworks.append("cupy")
+    words = {"verb": "census", "every_s": 0.1, "warmup_s": 0.0, **asked}
+    if error == "too-soon":
+        assert probe._answer(words, threading.Event())["error"] is None
+    assert probe._answer(words, threading.Event())["error"] == error
+
+
+def test_the_warm_up_is_waited_for(tmp_path: Path) -> None:
+    probe = agent.Agent(str(tmp_path))
+    stop = threading.Event()
+    stop.set()  # what waits ends at once
+    assert probe._answer({"verb": "census"}, stop) == {"error": "stopped"}
+
+
+def test_free_device_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{"limit": 100, "allocated": 99}, {"limit": 100, "allocated": 10}]
+    monkeypatch.setattr(counters, "read", lambda _: rows)
+    assert counters.free("jax") == pytest.approx(0.01)
+    assert counters.free("torch") == 1.0
 
 
 def test_what_ended_processes_left_is_swept_away(tmp_path: Path) -> None:
     own, gone = tmp_path / f"{os.getpid()}.json", tmp_path / f"{2**22 + 7}.json"
     for file in (own, gone):
         file.write_bytes(b"")
+    mailboxes.sweep(tmp_path)
+    assert list(tmp_path.iterdir()) == [own]
+    for number in range(10_000):
+        (tmp_path / f"{2**22 + number}.json").touch()
     mailboxes.sweep(tmp_path)
     assert list(tmp_path.iterdir()) == [own]

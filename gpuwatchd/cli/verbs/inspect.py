@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 _MARGIN_S = 60.0
 """Beside the pauses between censuses: a tick of the probe, and its children."""
+_WARM_UP_S = 60.0
+"""After a framework's import, before the first census."""
 
 
 @click.command(
@@ -124,8 +126,9 @@ def command(  # noqa: PLR0913, PLR0917 - one argument per flag
         if sys.stderr.isatty() and not flags.json and not flags.quiet:
             wait = units.duration(every_s * (censuses - 1))
             sys.stderr.write(f"counting tensors {censuses} times, about {wait}\n")
-        limit_s = every_s * (censuses - 1) + _MARGIN_S
+        limit_s = every_s * (censuses - 1) + _MARGIN_S + _WARM_UP_S
         words = {"censuses": censuses, "every_s": every_s, "pause_s": pause_s}
+        words["warmup_s"] = _WARM_UP_S
         data = _data(mailbox, oom, _ask(place, uid, mailbox, mailboxes.Census, limit_s, **words))
     _answer(data, doubts)
     functions = data.functions.functions if data.functions is not None else ()

@@ -51,6 +51,9 @@ ERRORS: Final[dict[str, str]] = {
     CensusError.STOPPED: "its heap was not read to the end: the job forked or ended meanwhile",
     CensusError.TOO_LONG: "what grows is too much to be listed",
     CensusError.UNKNOWN_VERB: "its probe is of an earlier version, which cannot say that",
+    CensusError.TOO_SOON: "its heap is looked into once a minute at most",
+    CensusError.DEVICE_MEMORY: "its heap is not looked into: its device's memory is almost full",
+    CensusError.COMPILING: "its heap is not looked into while PyTorch compiles",
 }
 FUNCTION_TEXTS: Final = {
     "memory_leak": (
