@@ -93,7 +93,7 @@ def test_the_function_that_leaks_is_named(tmp_path: Path, ctl: Ctl) -> None:
     with Child[str](command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as job:
         assert job.stdout is not None
         assert job.stdout.readline() == "ready\n"
-        by_name = {row.name: row for row in _mailbox(job.pid).spans}
+        by_name = {row.name: row for row in _mailbox_of(job.pid).spans}
         assert by_name["log_loss"].total_memory_growth == 200 * 8 << 20
         assert by_name["step"].total_memory_growth == 0
         said = ctl.json("inspect", str(job.pid), "--functions", "--exit-code", code=3)

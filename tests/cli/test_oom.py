@@ -91,7 +91,7 @@ def program(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("version", ["3.8", "3.13"])
 def test_what_was_there_is_kept(version: str, program: Path, ctl: Ctl) -> None:
-    from tests.cli.test_inspect import _mailbox
+    from tests.cli.test_inspect import _mailbox_of
 
     python = gate.interpreters().get(version)
     if python is None:
@@ -99,7 +99,7 @@ def test_what_was_there_is_kept(version: str, program: Path, ctl: Ctl) -> None:
     command = [str(world.PROGRAM), "run", "--record", "--", python, "-W", "error", str(program)]
     pipe = subprocess.PIPE
     with Child[str](command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as job:
-        assert _mailbox(job.pid).recording
+        assert _mailbox_of(job.pid).recording
         assert job.stdin is not None
         assert job.stdout is not None
         print("go on", file=job.stdin, flush=True)

@@ -111,13 +111,6 @@ def test_what_to_change_comes_first(fields: dict[str, Any], bound: str) -> None:
     assert len(found.advice) <= advice.MOST
 
 
-def test_growth_without_a_bound_is_an_alert_at_once() -> None:
-    young = msgspec.structs.replace(
-        _series(4e9 + GROWS), t_s=T[:60], used_bytes=(4e9 + T * 3e6)[:60]
-    )
-    assert _judge(young).tier == "watch"
-
-
 def test_growth_without_a_bound_is_an_alert_before_the_curve_says_so() -> None:
     def tier(points: int, holder: Holder | None) -> str:
         series = _series(4e9 + T * 2.0)
