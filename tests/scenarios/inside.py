@@ -165,11 +165,13 @@ class Beside:
         whole = self.allocator
         if whole is None:
             return series
-        if alert is not None and alert.state in {"watch", "firing"}:
-            began = min(alert.watch_at_s or math.inf, alert.firing_at_s or math.inf)
-            if alert.opened_at_s != self._opened_s:
-                self._opened_s = alert.opened_at_s
-                self.asked.append(began)
+        if (
+            alert is not None
+            and alert.state in {"watch", "firing"}
+            and alert.opened_at_s != self._opened_s
+        ):
+            self._opened_s = alert.opened_at_s
+            self.asked.append(min(alert.watch_at_s or math.inf, alert.firing_at_s or math.inf))
         low, high = np.searchsorted(whole.t_s, (float(series.t_s[0]), np.nextafter(now, np.inf)))
         cut = slice(int(low), max(int(high), int(low)))
         reserved = whole.reserved_bytes[cut]
@@ -191,12 +193,7 @@ class Beside:
 def probed(corpus: str, family: str, seed: int) -> Probed | None:
     """Return the process of an item that is judged; None where no process leaks.
 
-    Parameters
-    ----------
-    corpus
-        "blind", or another word for the laboratory.
-    family
-        A family, and its cause after a colon where that is another one than usual.
+    ``family`` has its cause after a colon where that is another one than usual.
     """
     name, _, cause = family.partition(":")
     cause = cause or CAUSES.get(name, "nothing named")
