@@ -12,8 +12,9 @@ are left out. What is assumed, and not measured:
   only. The mailbox is read at the pace of the samples, every 5 s at most.
 * **Walk**: asked for when a watch or an alert opens, answered 40 s later, once for each opening. In
   18 % of the items it names nothing. What is kept is what the world never falls below again.
-* **Informed** walk: names what grew in the last half hour, its rate to 20 %; where harmless growth
-  ends it knows the final level to 5 %, be that written down in the program or not.
+* **Informed** walk: names what grew in the last half hour, its mean rate to 20 % (too low where a
+  leak accelerates); where harmless growth ends it knows the final level to 5 %, be that written
+  down in the program or not.
 * **Literal** walk: names only what grew in each of three intervals of 10 s, none less than 0.3 of
   the largest (as :mod:`_gpuwatchd_probe.inspection` does), knows a bound only where the program has
   one written (``maxlen``, ``maxsize``), and calls a plain dict or list that will end unbounded.
