@@ -35,6 +35,8 @@ class PreparedProcesses:
 
     def __init__(self, intake: SampleIntake) -> None:
         self._intake = intake
+        self._places = {os.geteuid(): mailboxes.folder(os.geteuid())}
+        """Where the mailboxes of each user lie."""
         self._earlier: dict[tuple[str, ProcessKey], list[AllocatorReading]] = {}
 
     def resume(self, past: Iterable[tuple[tuple[str, ProcessKey], list[AllocatorReading]]]) -> None:
@@ -60,12 +62,13 @@ class PreparedProcesses:
 
     def _present(self) -> Iterator[tuple[int, int]]:
         """Yield the pids that have a mailbox, each with the user whose it is."""
-        uids = {os.geteuid()}
-        if uids == {0}:
-            uids |= {info.uid for info in self._intake.infos.values() if info.uid is not None}
-        for uid in uids:
+        if 0 in self._places:
+            for info in self._intake.infos.values():
+                if info.uid is not None and info.uid not in self._places:
+                    self._places[info.uid] = mailboxes.folder(info.uid)
+        for uid, place in self._places.items():
             try:
-                with os.scandir(mailboxes.folder(uid)) as entries:
+                with os.scandir(place) as entries:
                     names = [entry.name for entry in islice(entries, MOST_FILES)]
             except OSError:
                 continue

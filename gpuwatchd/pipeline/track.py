@@ -249,7 +249,7 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
     pause_s: float = 0.0
     calm_looks: int = 0
     moves: int = -1
-    """:attr:`all_moves` at the last judgement."""
+    """How often its figures had changed at the last judgement."""
     program: str | None = None
     """Key of the program, where it has one."""
     history: tuple[Profile, ...] = ()
@@ -305,11 +305,6 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
     def hurry(self, now_s: float) -> None:
         """Have it judged at the next look."""
         self.due_s = now_s
-
-    @property
-    def all_moves(self) -> int:
-        """How often a figure of it has changed."""
-        return self.window.moves + (0 if self.allocator is None else self.allocator.moves)
 
     @property
     def named(self) -> Title:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 from _gpuwatchd_probe import agent, counters, mailbox
+from _gpuwatchd_probe.heap import HeapError
 
 from gpuwatchd.cli.verbs import inspect
 from gpuwatchd.collect import mailboxes
@@ -258,7 +259,7 @@ def test_what_the_agent_refuses(
     monkeypatch.setattr(counters, "free", lambda _: free)
     probe = agent.Agent(str(tmp_path), 0.0)
     probe.frameworks.append("cupy")
-    words = {"verb": "census", "every_s": 0.1, "warmup_s": 0.0, **asked}
+    words = {"id": "ab", "verb": "census", "every_s": 0.1, "warmup_s": 0.0, **asked}
     if error == "too-soon":
         assert probe._answer(words, threading.Event())["error"] is None
     assert probe._answer(words, threading.Event())["error"] == error
@@ -268,7 +269,9 @@ def test_the_warm_up_is_waited_for(tmp_path: Path) -> None:
     probe = agent.Agent(str(tmp_path), 0.0)
     stop = threading.Event()
     stop.set()  # what waits ends at once
-    assert probe._answer({"verb": "census"}, stop) == {"error": "stopped"}
+    with pytest.raises(HeapError) as raised:
+        probe._answer({"verb": "census"}, stop)
+    assert raised.value.code == "stopped"
 
 
 def test_free_device_memory(monkeypatch: pytest.MonkeyPatch) -> None:
