@@ -75,7 +75,7 @@ def lines(data: InspectionData) -> Iterator[str]:
     if data.error is not None:
         yield ERRORS.get(CensusError(data.error), data.error)
     elif not data.growing:
-        yield f"no tensors became more in {data.censuses} censuses"
+        yield f"no tensors became steadily more in {data.censuses} censuses (try a longer --every)"
     holders: dict[str, list[GrowingGroup]] = {}
     for group in data.growing:
         holders.setdefault("" if group.holder is None else _place(group.holder), []).append(group)
