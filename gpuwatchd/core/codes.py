@@ -193,6 +193,7 @@ class TypedFact(_Code):
 
     SILENCE = "Silence"
     IF_NORMAL = "If normal"
+    INSPECT = "Inspect"
 
 
 class MailboxFault(_Code):
@@ -209,6 +210,36 @@ class MailboxFault(_Code):
     GONE = "gone"
     """The process has ended meanwhile."""
     NO_ANSWER = "no-answer"
+
+
+class OutsideFault(_Code):
+    """Why a process that was not prepared is not seen, or the probe was not put into it."""
+
+    NO_TOOL = "no-tool"
+    """No py-spy, and its Python cannot do it itself."""
+    TIMEOUT = "timeout"
+    REFUSED = "refused"
+    """Only root may, on this system."""
+    FAILED = "failed"
+    OLD_PYTHON = "old-python"
+    """Before 3.14, or no Python."""
+    ELSEWHERE = "elsewhere"
+    """Its file system, a container's, has no gpuwatchd."""
+
+
+class SiteKind(_Code):
+    """What a place is that live memory was allocated at."""
+
+    LINE = "line"
+    """Of the user's own code."""
+    LIBRARY = "library"
+    """No frame of the user's is on the stack."""
+    BACKWARD = "backward"
+    """No frame of Python at all: a thread of the framework, as in a backward pass."""
+    BEFORE_RECORDING = "before-recording"
+    """No event is known: allocated before the recording, or before what it still holds."""
+    NO_STACK = "no-stack"
+    """Stacks were not recorded."""
 
 
 class CensusError(_Code):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from gpuwatchd.analysis import verdict
+from gpuwatchd.analysis.frameworks import advice
 from gpuwatchd.core.codes import AllocatorVerdict, Reason
 from gpuwatchd.core.config import DetectionSection
 from gpuwatchd.core.model import AllocatorSeries, Finding, Holder, Series, Subject
@@ -97,6 +98,17 @@ def test_a_bound_that_does_not_hold_silences_nothing(holder: Holder) -> None:
     found = _judge(_series(4e9 + GROWS), holder)
     assert found.tier == "alert"
     assert bool(found.holder) is (holder.rate_bytes_per_s == 1.5e6)
+
+
+@pytest.mark.parametrize(
+    ("fields", "bound"),
+    [({}, ""), ({"graph": True}, ""), ({"bounded_at_bytes": 8 * GIB}, "8.0 GiB")],
+    ids=["list", "graph", "bounded"],
+)
+def test_what_to_change_comes_first(fields: dict[str, Any], bound: str) -> None:
+    found = _judge(_series(4e9 + GROWS), _holder(**fields))
+    assert found.advice[0] == advice.of_holder("list", bound, graph=bool(fields.get("graph")))
+    assert len(found.advice) <= advice.MOST
 
 
 def test_growth_without_a_bound_is_an_alert_at_once() -> None:

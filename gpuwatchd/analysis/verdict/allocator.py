@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import numpy as np
 
+from gpuwatchd.analysis.frameworks import advice
 from gpuwatchd.analysis.numerics import MIB
 from gpuwatchd.core import units
 from gpuwatchd.core.codes import AllocatorVerdict, Reason
@@ -167,16 +168,19 @@ def with_holder(series: Series, finding: Finding, settings: DetectionSection) ->
     explains = holder.rate_bytes_per_s >= FOLLOWS * rate
     if not (explains or holder.graph):
         return finding
-    length = "" if holder.length is None else f" of {holder.length:,}"
-    named = with_reason(finding, f"{holder.place}, a {holder.kind}{length}, keeps it")
-    named = msgspec.structs.replace(named, holder=holder)
+    bound = "" if holder.bounded_at_bytes is None else units.size(holder.bounded_at_bytes)
+    cure = advice.of_holder(holder.kind, bound, graph=holder.graph)
+    lines = tuple(filter(None, (cure, *finding.advice)))[: advice.MOST]
+    named = with_reason(finding, f"{holder.place} keeps it")
+    named = msgspec.structs.replace(named, holder=holder, advice=lines)
     if holder.bounded_at_bytes is not None and explains:
         level = _level_when_full(series, holder)
         if level is None or (finding.limit_bytes and level > FULL_SHARE * finding.limit_bytes):
             return named
-        why = f"{holder.place} fills up to {units.size(holder.bounded_at_bytes)}, then stops"
+        why = f"{holder.place} fills up to {bound}, then stops"
         out = dismissed_finding(finding, why, Reason.BOUNDED)
-        return msgspec.structs.replace(out, holder=holder, levels_off_bytes=level, eta=None)
+        out = msgspec.structs.replace(out, holder=holder, advice=lines[:1])
+        return msgspec.structs.replace(out, levels_off_bytes=level, eta=None)
     eta = finding.eta
     if finding.tier != "watch" or eta is None or eta.mid_s > settings.eta_horizon:
         return named

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from pathlib import Path
 
 import click
 
@@ -16,7 +15,6 @@ from gpuwatchd.store.private_files import private_directory
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """Exit codes, as shells have them."""
-_BOOT = Path(__file__).parents[2] / "probe" / "boot"
 
 
 class _NotRun(GpuwatchdError):
@@ -31,8 +29,14 @@ class _NotRun(GpuwatchdError):
     epilog=options.examples("run -- python train.py --epochs 3", "run -- torchrun train.py"),
 )
 @click.option("--counters-only", is_flag=True, help="Never look into its heap, whoever asks.")
+@click.option(
+    "--record",
+    is_flag=True,
+    help="Have torch's CUDA allocator record who allocates, and what is there when it fails. Not "
+    "run on a GPU so far.",
+)
 @click.argument("command", nargs=-1, required=True, metavar="COMMAND...", type=click.UNPROCESSED)
-def command(command: tuple[str, ...], counters_only: bool) -> int:  # noqa: FBT001
+def command(command: tuple[str, ...], counters_only: bool, record: bool) -> int:  # noqa: FBT001
     """Run COMMAND so that `inspect` can say which variable keeps its memory.
 
     COMMAND takes this program's place: same pid, same exit code. Python programs in it, from 3.8
@@ -47,9 +51,10 @@ def command(command: tuple[str, ...], counters_only: bool) -> int:  # noqa: FBT0
     old = os.environ.get("PYTHONPATH")
     environ = {
         **os.environ,
-        "PYTHONPATH": f"{_BOOT}{os.pathsep}{old}" if old else str(_BOOT),
+        "PYTHONPATH": f"{mailboxes.BOOT}{os.pathsep}{old}" if old else str(mailboxes.BOOT),
         "GPUWATCHD_PROBE": "counters" if counters_only else "alert" if agreed else "1",
         mailboxes.VARIABLE: str(place),
+        **({"GPUWATCHD_PROBE_RECORD": "1"} if record else {}),
     }
     name = text.clean(command[0])
     try:

@@ -14,7 +14,7 @@ import stat
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
@@ -30,6 +30,11 @@ MOST_ANSWER_BYTES: Final = 1 << 20
 _PRIVATE: Final = 0o600
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 VARIABLE: Final = "GPUWATCHD_PROBE_DIR"
+BOOT: Final = Path(__file__).parents[2] / "probe" / "boot"
+"""What a job has first in its path."""
+_OOM_KEPT_S: Final = 7 * 86400.0
+_OOM: Final = "oom-"
+_Content = TypeVar("_Content")
 
 
 class Counters(msgspec.Struct, kw_only=True):
@@ -72,6 +77,7 @@ class Mailbox(msgspec.Struct, kw_only=True):
     inspect_on_alert: bool = False
     """Its owner agrees that the daemon has it inspected when its alert opens."""
     frozen: int = 0
+    recording: bool = False
     failure: str | None = None
     inspecting: str | None = None
     last: Census | None = None
@@ -89,8 +95,16 @@ class Holder(msgspec.Struct, kw_only=True):
     line: int | None = None
 
 
+class Site(msgspec.Struct, kw_only=True):
+    """Where something was allocated."""
+
+    file: str
+    line: int
+    function: str
+
+
 class Group(msgspec.Struct, kw_only=True):
-    """Alike tensors that became more with every census."""
+    """Alike tensors that became more with every census; of an OOM, counted once."""
 
     group: str
     counts: tuple[int, ...]
@@ -98,6 +112,7 @@ class Group(msgspec.Struct, kw_only=True):
     bounded_at_bytes: int | None = None
     """What it takes once its holder is as full as it may be."""
     holder: Holder | None = None
+    line: Site | None = None
     sure: str = "unknown"
 
 
@@ -111,6 +126,35 @@ class Census(msgspec.Struct, kw_only=True):
     every_s: float = 10.0
     frozen: int = 0
     error: str | None = None
+
+
+class Frame(msgspec.Struct, kw_only=True):
+    """A call, as py-spy names its parts."""
+
+    name: str
+    filename: str
+    line: int
+
+
+class Thread(msgspec.Struct, kw_only=True):
+    """A thread and its calls, the innermost first."""
+
+    thread_name: str | None = None
+    frames: tuple[Frame, ...] = ()
+
+
+class Oom(msgspec.Struct, kw_only=True):
+    """What was there when an allocation failed; what comes last may be missing."""
+
+    started_ticks: int | None
+    at_s: float
+    device: int
+    requested: int
+    limit: int
+    free: int
+    devices: tuple[Counters, ...] = ()
+    threads: tuple[Thread, ...] = ()
+    groups: tuple[Group, ...] = ()
 
 
 def folder(uid: int) -> Path:
@@ -143,15 +187,39 @@ def read(place: Path, pid: int, uid: int) -> Mailbox | MailboxFault:
     pid, uid
         The process and the user whose it is.
     """
-    content = _trusted(place / f"{pid}.json", uid, MOST_BYTES)
-    if isinstance(content, MailboxFault):
-        return content
-    try:
-        mailbox = decode(content, Mailbox)
-    except msgspec.MsgspecError:
-        return MailboxFault.NO_MAILBOX
+    mailbox = last_words(place, pid, uid)
+    if isinstance(mailbox, MailboxFault):
+        return mailbox
     same = mailbox.pid == pid and mailbox.started_ticks == _started_ticks(pid)
     return mailbox if same and mailbox.boot_id == _boot_id() else MailboxFault.OTHER_PROCESS
+
+
+def last_words(place: Path, pid: int, uid: int) -> Mailbox | MailboxFault:
+    """Return the mailbox of a process whether or not it still runs."""
+    return _content(place / f"{pid}.json", uid, MOST_BYTES, Mailbox)
+
+
+def last_oom(place: Path, pid: int, uid: int) -> Oom | None:
+    """Return the newest record of an allocation of this process that failed, if there is one."""
+    files = place.glob(f"{pid}.{_OOM}?.json")
+    read = [_content(file, uid, MOST_ANSWER_BYTES, Oom) for file in files]
+    ticks = _started_ticks(pid)
+    records = [oom for oom in read if isinstance(oom, Oom) and ticks in (None, oom.started_ticks)]
+    return max(records, key=lambda oom: oom.at_s, default=None)
+
+
+def is_isolated(pid: int) -> bool:
+    """Say whether Python was told to ignore its environment."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[1:]
+    except OSError:
+        return False
+    flags = []
+    for word in words:
+        if not word.startswith(b"-") or word in (b"-c", b"-m"):
+            break
+        flags.append(word)
+    return any(letter in word for word in flags for letter in (b"I", b"E"))
 
 
 def ask(place: Path, mailbox: Mailbox, verb: str, *, uid: int, limit_s: float, **words: Any) -> str:
@@ -209,20 +277,15 @@ def answer(
     path = place / f"{pid}.{request_id}.json"
     until_s = time.monotonic() + limit_s
     while time.monotonic() < until_s:
-        content = _trusted(path, uid, MOST_ANSWER_BYTES)
-        if content is MailboxFault.NONE:
+        census = _content(path, uid, MOST_ANSWER_BYTES, Census)
+        if census is MailboxFault.NONE:
             if not Path(f"/proc/{pid}").exists():
                 return MailboxFault.GONE
             wait(0.2)
             continue
         with suppress(OSError):
             path.unlink()
-        if isinstance(content, MailboxFault):
-            return content
-        try:
-            return decode(content, Census)
-        except msgspec.MsgspecError:
-            return MailboxFault.NO_MAILBOX
+        return census
     with suppress(OSError):
         (place / f"{pid}.req").unlink()
     return MailboxFault.NO_ANSWER
@@ -232,10 +295,24 @@ def sweep(place: Path) -> None:
     """Remove what processes that have ended left in a directory of our own."""
     with suppress(OSError):
         for path in place.iterdir():
-            pid = path.name.partition(".")[0]
+            pid, _, rest = path.name.partition(".")
+            if rest.startswith(_OOM) and time.time() - path.lstat().st_mtime < _OOM_KEPT_S:
+                continue
             if pid.isdigit() and not Path(f"/proc/{pid}").exists():
                 with suppress(OSError):
                     path.unlink()
+
+
+def _content(
+    path: Path, uid: int, most_bytes: int, kind: type[_Content]
+) -> _Content | MailboxFault:
+    content = _trusted(path, uid, most_bytes)
+    if isinstance(content, MailboxFault):
+        return content
+    try:
+        return decode(content, kind)
+    except msgspec.MsgspecError:
+        return MailboxFault.NO_MAILBOX
 
 
 def _trusted(path: Path, uid: int, most_bytes: int) -> bytes | MailboxFault:

@@ -7,6 +7,7 @@ from typing import Literal
 from gpuwatchd.view.answers.base import (
     Bytes,
     Count,
+    FilePath,
     Instant,
     Pid,
     Sentence,
@@ -57,28 +58,97 @@ class HolderShape(Shape):
     FROM = sources(length="len")
 
 
-class GrowingGroup(Shape):
-    """Alike tensors that became more with every census."""
+class AllocationSite(Shape):
+    """Where memory was allocated."""
+
+    file: FilePath
+    line: Count
+    function: str
+
+
+class TensorGroup(Shape):
+    """Alike tensors."""
 
     group: Sentence
     counts: tuple[Count, ...]
     """At each census."""
+    size_bytes: Bytes
+    holder: HolderShape | None
+    line: AllocationSite | None
+    """Of one of them; null where the job does not record it."""
+    FROM = sources(size_bytes="bytes")
+
+
+class GrowingGroup(TensorGroup):
+    """Alike tensors that became more with every census."""
+
     bounded_at_bytes: Bytes | None
     """What it takes once its holder is full; null: no bound was found."""
-    holder: HolderShape | None
     sure: Literal["named", "either", "graph", "native", "unknown"]
     advice: Sentence | None
 
 
+class StackFrame(Shape):
+    """A call."""
+
+    function: str
+    file: FilePath
+    line: Count
+    FROM = sources(function="name", file="filename")
+
+
+class ThreadStack(Shape):
+    """A thread."""
+
+    name: str | None
+    frames: tuple[StackFrame, ...]
+    """The innermost first, at most 64."""
+    FROM = sources(name="thread_name")
+
+
+class OomRecord(Shape):
+    """What was there when an allocation failed; what comes last may be missing."""
+
+    at: Instant
+    index: Count
+    """Of the device."""
+    requested_bytes: Bytes
+    limit_bytes: Bytes
+    """What the process may take of it."""
+    free_bytes: Bytes
+    devices: tuple[AllocatorCounters, ...]
+    stack: tuple[ThreadStack, ...]
+    """The thread that asked for memory is the first."""
+    largest: tuple[TensorGroup, ...]
+    FROM = sources(
+        index="device",
+        requested_bytes="requested",
+        limit_bytes="limit",
+        free_bytes="free",
+        stack="threads",
+        largest="groups",
+    )
+
+
 class InspectionData(Shape):
-    """A process from inside."""
+    """A process from inside; of one that was not prepared, where it is now."""
 
     pid: Pid
-    framework: str
+    prepared: bool
+    ended: bool
+    framework: str | None
     framework_version: str | None
-    python: str
-    at: Instant
+    python: str | None
+    at: Instant | None
     """When it last wrote its counters."""
+    recording: bool
+    """Whether its allocator records who allocates."""
+    failure: str | None
+    """The exception that ended it."""
+    stack: tuple[ThreadStack, ...]
+    """Where it is now, seen from outside; at most 64 threads, the main one first."""
+    oom: OomRecord | None
+    """The newest, of a job that was started with --record."""
     devices: tuple[AllocatorCounters, ...]
     censuses: Count
     growing: tuple[GrowingGroup, ...]

@@ -4,22 +4,40 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from gpuwatchd.analysis.frameworks.advice import of_holder
 from gpuwatchd.core import units
-from gpuwatchd.core.codes import CensusError, MailboxFault
+from gpuwatchd.core.codes import CensusError, MailboxFault, OutsideFault
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from gpuwatchd.view.answers.inspection import GrowingGroup, HolderShape, InspectionData
+    from gpuwatchd.view.answers.inspection import (
+        AllocatorCounters,
+        GrowingGroup,
+        HolderShape,
+        InspectionData,
+        OomRecord,
+        ThreadStack,
+    )
 
 FAULTS: Final = {
-    MailboxFault.NONE: "was not prepared for it, or uses no framework yet",
+    MailboxFault.NONE: "was not prepared for it, or uses no framework yet, or for less than 10 s",
     MailboxFault.NOT_TRUSTED: "has a mailbox that is not its user's alone: it is not read",
     MailboxFault.NO_MAILBOX: "has a file in place of its mailbox that no probe has written",
     MailboxFault.OTHER_PROCESS: "has only the mailbox of an earlier process with this number",
     MailboxFault.GONE: "has ended meanwhile",
     MailboxFault.NO_ANSWER: "does not answer: its threads get no time, or it is stopped",
 }
+OUTSIDE: Final = {
+    OutsideFault.NO_TOOL: "pip install py-spy",
+    OutsideFault.TIMEOUT: "no answer within 10 s; its main thread may be in native code",
+    OutsideFault.REFUSED: "this system lets only root look into it",
+    OutsideFault.FAILED: "not seen: no Python, it has ended, or its version is not known",
+    OutsideFault.OLD_PYTHON: "that needs Python 3.14 or later",
+    OutsideFault.ELSEWHERE: "gpuwatchd is not installed where it runs, in a container",
+}
+_NOW: Final = "where it is now; that says nothing of who allocated its memory:"
+_MOST_THREADS, _MOST_FRAMES = 8, 12
 ERRORS: Final = {
     CensusError.COUNTERS_ONLY: "its heap is not looked into: it was started with --counters-only",
     CensusError.TIMEOUT: "its heap is too large to be read in time",
@@ -31,36 +49,65 @@ ERRORS: Final = {
     CensusError.STOPPED: "its heap was not read to the end: the job forked or ended meanwhile",
     CensusError.TOO_LONG: "what grows is too much to be listed",
 }
-_GRAPH: Final = "keep loss.item() or loss.detach(), not the tensor with its graph"
-_ADVICE: Final = {
-    "list": "clear it once it is used, or bound it: collections.deque(maxlen=N)",
-    "deque": "give it a maxlen",
-    "set": "remove what is no longer needed",
-    "dict": "bound it: remove the oldest entry, or functools.lru_cache(maxsize=N)",
-    "defaultdict": "remove entries once they are used",
-    "OrderedDict": "remove the oldest entry when a new one comes",
-    "lru_cache": "give lru_cache a maxsize that fits the memory",
-    "Queue": "give it a maxsize: what fills it is faster than what empties it",
-}
 
 
 def advice(holder: HolderShape | None, bounded_at_bytes: int | None, *, graph: bool) -> str | None:
     """Return what to change, where the kind of a holder says so."""
-    if graph:
-        return _GRAPH
     if holder is None:
-        return None
-    if holder.bound is not None:
-        amount = "" if bounded_at_bytes is None else f": {units.size(bounded_at_bytes)}"
-        return f"it fills up to {holder.bound:,} entries, then stops{amount}"
-    return _ADVICE.get(holder.kind)
+        return of_holder(None, graph=graph)
+    amount = "" if bounded_at_bytes is None else f": {units.size(bounded_at_bytes)}"
+    bound = "" if holder.bound is None else f"{holder.bound:,} entries{amount}"
+    return of_holder(holder.kind, bound, graph=graph)
 
 
 def lines(data: InspectionData) -> Iterator[str]:
     """Return what is shown of a process: its allocator, then each variable and what it keeps."""
-    version = f" {data.framework_version}" if data.framework_version else ""
-    yield f"{data.framework}{version}, Python {data.python}"
-    for device in data.devices:
+    if data.framework:
+        version = f" {data.framework_version}" if data.framework_version else ""
+        yield f"{data.framework}{version}, Python {data.python}"
+    if data.ended:
+        yield f"ended by {data.failure}" if data.failure else "it has ended"
+    yield from _devices(data.devices)
+    if data.stack:
+        yield _NOW
+        yield from _threads(data.stack)
+    if data.oom is not None:
+        yield from _oom(data.oom)
+    if data.error is not None:
+        yield ERRORS.get(CensusError(data.error), data.error)
+    elif data.censuses and not data.growing:
+        yield f"no tensors became steadily more in {data.censuses} censuses (try a longer --every)"
+    holders: dict[str, list[GrowingGroup]] = {}
+    for group in data.growing:
+        holders.setdefault("" if group.holder is None else _place(group.holder), []).append(group)
+    for place, groups in holders.items():
+        yield from _holder(place, groups)
+
+
+def _threads(threads: Sequence[ThreadStack]) -> Iterator[str]:
+    for thread in threads[:_MOST_THREADS]:
+        yield f"{thread.name or 'a thread'}:"
+        for frame in thread.frames[:_MOST_FRAMES]:
+            yield f"  {frame.function} ({frame.file}:{frame.line})"
+        if (more := len(thread.frames) - _MOST_FRAMES) > 0:
+            yield f"  and {more} more"
+    if (more := len(threads) - _MOST_THREADS) > 0:
+        yield f"and {more} more threads"
+
+
+def _oom(oom: OomRecord) -> Iterator[str]:
+    requested, free = units.size(oom.requested_bytes), units.size(oom.free_bytes)
+    limit = units.size(oom.limit_bytes)
+    yield f"{oom.at}: no {requested} on device {oom.index}; {free} free, at most {limit}"
+    yield from _devices(oom.devices)
+    yield from _threads(oom.stack[:1])
+    for group in oom.largest:
+        held = "" if group.holder is None else f", kept by {_place(group.holder)}"
+        yield f"  {group.group}: {group.counts[-1]:,}, {units.size(group.size_bytes)}{held}"
+
+
+def _devices(devices: Sequence[AllocatorCounters]) -> Iterator[str]:
+    for device in devices:
         where = device.device_uid or ("?" if device.index is None else f"device {device.index}")
         parts = [
             f"{units.size(amount)} {what}"
@@ -72,15 +119,6 @@ def lines(data: InspectionData) -> Iterator[str]:
             if amount is not None
         ]
         yield f"{where}: {', '.join(parts)}"
-    if data.error is not None:
-        yield ERRORS.get(CensusError(data.error), data.error)
-    elif not data.growing:
-        yield f"no tensors became steadily more in {data.censuses} censuses (try a longer --every)"
-    holders: dict[str, list[GrowingGroup]] = {}
-    for group in data.growing:
-        holders.setdefault("" if group.holder is None else _place(group.holder), []).append(group)
-    for place, groups in holders.items():
-        yield from _holder(place, groups)
 
 
 def _place(holder: HolderShape) -> str:
@@ -99,6 +137,8 @@ def _holder(place: str, groups: list[GrowingGroup]) -> Iterator[str]:
         yield f"{place}: a {holder.kind}{length} keeps"
     for group in groups:
         yield f"  {group.group}: {' → '.join(f'{count:,}' for count in group.counts)}"
+        if (line := group.line) is not None:
+            yield f"  allocated in {line.function} ({line.file}:{line.line})"
     advised = [group.advice for group in sorted(groups, key=lambda g: g.sure != "graph")]
     if words := next(filter(None, advised), None):
         yield f"  {words}"

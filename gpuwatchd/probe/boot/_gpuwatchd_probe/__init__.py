@@ -6,13 +6,14 @@ framework is imported it is one entry in ``sys.meta_path``.
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
 
-__all__ = ["start"]
+__all__ = ["attach", "start"]
 
 FRAMEWORKS = {
     "torch.cuda": "torch",
@@ -34,6 +35,20 @@ def start() -> None:
         sys.meta_path.insert(0, _Finder(name for name in FRAMEWORKS if name not in ready))
         for name in ready:
             _ready(name)
+    except Exception:
+        pass
+
+
+def attach(folder: str) -> None:
+    """Start at once, with mailboxes in ``folder``: in a process that was not prepared."""
+    try:
+        from . import agent
+
+        os.environ["GPUWATCHD_PROBE_DIR"] = folder
+        for name, framework in FRAMEWORKS.items():
+            if name in sys.modules:
+                agent.start(framework, 0.0)
+        start()
     except Exception:
         pass
 

@@ -41,7 +41,7 @@ def framework_imported(name: str) -> None:
     start(name)
 
 
-def start(framework: str) -> None:
+def start(framework: str, first_s: float = IMPORT_S) -> None:
     """Start the agent of this process; a second framework is read by the one that runs."""
     global _agent, _hooked  # noqa: PLW0603 - one agent per process
     try:
@@ -49,7 +49,7 @@ def start(framework: str) -> None:
             folder = mailbox.directory()
             if folder is None:
                 return
-            _agent = Agent(folder)
+            _agent = Agent(folder, first_s)
             if not _hooked:
                 _hooked = True
                 os.register_at_fork(
@@ -57,7 +57,8 @@ def start(framework: str) -> None:
                 )
                 atexit.register(_at_exit)
                 _chain_excepthook()
-        _agent.frameworks.append(framework)
+        if framework not in _agent.frameworks:
+            _agent.frameworks.append(framework)
         _agent.begin()
     except Exception:
         pass
@@ -99,15 +100,16 @@ def _chain_excepthook() -> None:
 class Agent:
     """The agent of one process."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, first_s: float) -> None:
         self.frameworks: list[str] = []
         self._mailbox = mailbox.Mailbox(folder)
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
-        self._first_s = time.monotonic() + (0.0 if counters.has_device_nodes() else IMPORT_S)
+        self._first_s = time.monotonic() + (0.0 if counters.has_device_nodes() else first_s)
         self._due_s = self._every_s = 0.0
         self._content: dict[str, Any] = {}
         self._failure: str | None = None
+        self._recorder: Any = None
         self._last: dict[str, Any] | None = None
 
     def begin(self) -> None:
@@ -174,20 +176,28 @@ class Agent:
         self._content = {
             "framework": {"name": first, "version": None if version is None else str(version)},
             "devices": rows,
-            "counters_only": _counters_only(),
+            "counters_only": counters_only(),
             "inspect_on_alert": os.environ.get("GPUWATCHD_PROBE") == "alert",
             "last": self._last,
             "frozen": gc.get_freeze_count(),
+            "recording": self._record(),
             "failure": self._failure,
         }
         self._mailbox.write(**self._content, **more)
 
+    def _record(self) -> bool:
+        if self._recorder is None and os.environ.get("GPUWATCHD_PROBE_RECORD"):
+            from . import oom
+
+            self._recorder = oom.begin(self._mailbox)
+        return self._recorder is not None and bool(self._recorder.recording)
+
     def _answer(self, asked: dict[str, Any], stop: threading.Event) -> dict[str, Any]:
         if asked.get("verb") != "census":
             return {"error": "unknown-verb"}
-        if _counters_only():
+        if counters_only():
             return {"error": "counters-only"}
-        from . import heap, inspection, tensors
+        from . import heap, inspection, oom, tensors
 
         if heap.expected_pause_s() > _within(asked.get("pause_s", 0.3), 0.0, 60.0):
             return {"error": "pause"}
@@ -197,15 +207,18 @@ class Agent:
             if stop.wait(seconds):
                 raise heap.HeapError("stopped")
 
-        return inspection.inspect(
+        answer = inspection.inspect(
             tensors.types(),
             censuses=int(_within(asked.get("censuses", 4), 4, 16)),
             every_s=_within(asked.get("every_s", 10.0), 0.1, 600.0),
             wait=wait,
         )
+        oom.add_lines(answer["groups"])
+        return answer
 
 
-def _counters_only() -> bool:
+def counters_only() -> bool:
+    """Say whether the job was started so that nobody looks into its heap."""
     return os.environ.get("GPUWATCHD_PROBE") == "counters"
 
 

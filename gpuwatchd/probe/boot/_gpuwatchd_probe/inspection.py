@@ -90,7 +90,7 @@ def _in_child(
 ) -> Dict[str, Any]:
     end = time.monotonic() + 0.8 * limit_s
     attributes.remember_dicts()
-    with _without_torch_functions():
+    with without_torch_functions():
         taken = census.take(types)
         known = set(map(id, taken.objects))
         own = _own_frames()
@@ -109,7 +109,7 @@ def _in_child(
     return answer
 
 
-def _without_torch_functions() -> ContextManager[Any]:
+def without_torch_functions() -> ContextManager[Any]:
     """Keep reading an attribute from running ``__torch_function__`` of a user's subclass."""
     library = attributes.own_dict(attributes.own_dict(sys.modules.get("torch")).get("_C"))
     guard = library.get("DisableTorchFunctionSubclass")
@@ -176,6 +176,7 @@ def _groups(
         else:
             sure = "named" if holder else "unknown" if time.monotonic() > end else "native"
         groups.append(_told(key, steady[key], held.size, holder, sure))
+        groups[-1]["addresses"] = tensors.addresses(members)
     _explain_by_graph(groups)
     for group in groups:
         group["bounded_at_bytes"] = _when_full(group["bytes"], group["holder"])

@@ -57,7 +57,7 @@ class Mailbox:
     def __init__(self, folder: str) -> None:
         self.folder = folder
         self.pid = os.getpid()
-        self._head = {
+        self.head = {
             "v": 1,
             "pid": self.pid,
             "started_ticks": started_ticks(),
@@ -71,7 +71,7 @@ class Mailbox:
     def write(self, **content: Any) -> None:
         """Replace the mailbox; OSError where its place is not ours alone."""
         self._seq += 1
-        whole = dict(self._head, seq=self._seq, at_s=time.time(), **content)
+        whole = dict(self.head, seq=self._seq, at_s=time.time(), **content)
         text = json.dumps(whole)
         if len(text) > MAILBOX_BYTES:
             text = json.dumps(dict(whole, last=None, spans=[]))
@@ -101,7 +101,7 @@ class Mailbox:
         os.unlink(path)
         try:
             asked = json.loads(text)
-            fits = all(asked.get(key) == self._head[key] for key in ("boot_id", "started_ticks"))
+            fits = all(asked.get(key) == self.head[key] for key in ("boot_id", "started_ticks"))
             late = time.time() > float(asked["until_s"])
             named = str(asked["id"])
         except (ValueError, TypeError, KeyError, AttributeError):
@@ -114,7 +114,11 @@ class Mailbox:
         text = json.dumps(dict(content, id=request_id))
         if len(text) > ANSWER_BYTES:
             text = json.dumps({"id": request_id, "error": "too-long"})
-        self._replace("%d.%s.json" % (self.pid, request_id), text)
+        self.leave(request_id, text)
+
+    def leave(self, name: str, text: str) -> None:
+        """Write ``PID.NAME.json``, which outlives the process; OSError as in :meth:`write`."""
+        self._replace("%d.%s.json" % (self.pid, name), text)
 
     def _replace(self, name: str, text: str) -> None:
         os.makedirs(self.folder, mode=0o700, exist_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
@@ -118,6 +119,15 @@ def _read_other(tensor: Any, base: type, cls: type) -> Facts:
 
 def _with_class(kind: str, base: type, cls: type) -> str:
     return kind if cls is base else f"{kind} {attributes.class_name(cls)}".strip()
+
+
+def addresses(members: List[Any]) -> List[int]:
+    """Return where the blocks of plain torch tensors begin, where the job records who made them."""
+    torch = attributes.own_dict(sys.modules.get("torch"))
+    address_of = attributes.own_dict(torch.get("_C")).get("_data_address")  # copies no lazy clone
+    if address_of is None or not os.environ.get("GPUWATCHD_PROBE_RECORD"):
+        return []
+    return [address_of(obj) for obj in members if type(obj) is torch.get("Tensor")]
 
 
 def graph_size(tensor: Any, base: type) -> int:
