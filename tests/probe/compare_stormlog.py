@@ -1,10 +1,7 @@
 """Planted leaks, asked of gpuwatchd and of Stormlog: what does each name?
 
-``python -m tests.probe.compare_stormlog --python PATH``: PATH is a Python with torch and Stormlog.
-The same programs run on the CPU, each time as a job of its own: under ``gpuwatchctl run``, asked by
-``gpuwatchctl inspect``; and as Stormlog's pages say for machines without a GPU, with its
-CPUMemoryTracker and CPUMemoryProfiler around the program, then ``gpumemprof analyze``. A table is
-printed; the seconds are from the start of the job to the answer.
+``python -m tests.probe.compare_stormlog --python PATH`` (with torch and Stormlog) prints a table;
+seconds are from the start of a job to the answer. Stormlog runs as its pages say for a CPU.
 """
 
 from __future__ import annotations
@@ -23,18 +20,20 @@ from typing import Any
 
 from tests.probe import leaks
 
-PROGRAMS = (
-    *("list of losses", "cache by shape", "class attribute", "hooks", "lru_cache", "exceptions"),
-    "ring",
-)
+LEAKING = ("list of losses", "cache by shape", "class attribute", "lru_cache", "exceptions")
 EVERY_S, COUNTS = 3.0, 4
-LENGTH = 8192
-"""Numbers in a tensor: large enough that growth is seen from outside as well."""
+STEPS_PER_S, LENGTH = 50, 32_768  # so large that growth is seen from outside as well
+
+
+def steps() -> Any:
+    """Count the steps of a job by the clock: evenly, however busy the machine is."""
+    began_s, number = time.monotonic(), 0
+    while not leaks.DONE.wait(max(0.0, began_s + number / STEPS_PER_S - time.monotonic())):
+        yield number
+        number += 1
 
 
 class Large(leaks.Torch):
-    """Makes tensors of 32 KiB and more."""
-
     def tensor(self, length: int = 8) -> Any:
         return self.torch.ones(LENGTH + length)
 
@@ -43,10 +42,9 @@ class Large(leaks.Torch):
 
 
 def job(name: str, *, stormlog: bool) -> None:
-    """Be the job: without anything of a tool, or with Stormlog around it."""
+    leaks.steps = steps  # type: ignore[assignment]
     program = leaks.CLEAN[name] if name in leaks.CLEAN else leaks.LEAKS[name][0]
-    kit = Large()
-    leaks.KITS.append(kit)
+    leaks.KITS.append(kit := Large())
     if not stormlog:
         program(kit)
         return
@@ -63,7 +61,6 @@ def job(name: str, *, stormlog: bool) -> None:
 
 
 def ask_gpuwatchd(command: list[str], folder: str, environ: dict[str, str]) -> str:
-    """Return the variables that it names, with their places."""
     ours = str(Path(sys.executable).with_name("gpuwatchctl"))
     with subprocess.Popen([ours, "run", "--", *command], env=environ, cwd=folder) as running:
         try:
@@ -81,18 +78,17 @@ def ask_gpuwatchd(command: list[str], folder: str, environ: dict[str, str]) -> s
 
 
 def ask_stormlog(command: list[str], folder: str, environ: dict[str, str]) -> str:
-    """Return what it says of a track, and of the function that it was given."""
     told = [*command, "--stormlog"]
     done = subprocess.run(told, env=environ, cwd=folder, capture_output=True, text=True, check=True)
     program = str(Path(command[0]).with_name("gpumemprof"))
-    words = ("analyze", "track.json", "--format", "txt", "--output", "analysis.txt")
-    subprocess.run([program, *words], cwd=folder, capture_output=True, check=True)
+    words = [program, "analyze", "track.json", "--format", "txt", "--output", "analysis.txt"]
+    subprocess.run(words, cwd=folder, capture_output=True, check=True)
     findings = re.findall(r"\w+ findings: \d+", (Path(folder) / "analysis.txt").read_text())
     seen = json.loads(done.stdout)
     return f"`{seen['function']}`: {seen['grew_mib']:+} MiB; {'; '.join(findings)}"
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.probe.compare_stormlog")
     parser.add_argument("--python", default=sys.executable, help="with torch and Stormlog")
     parser.add_argument("--job", help="be the job of this name")
@@ -100,26 +96,25 @@ def main() -> int:
     chosen = parser.parse_args()
     if chosen.job:
         job(chosen.job, stormlog=chosen.stormlog)
-        return 0
+        return
     asked = [chosen.python, "-c", "import stormlog, torch; print(stormlog.__version__)"]
     done = subprocess.run(asked, capture_output=True, text=True, check=False)
     if done.returncode:
         print(f"skipped: {done.stderr.strip().splitlines()[-1]}")
-        return 0
+        return
     print(f"| program | gpuwatchd names | s | Stormlog {done.stdout.strip()} prints | s |")
     print("|---|---|---|---|---|")
-    for name in PROGRAMS:
+    for name in (*LEAKING, "ring"):
         cells = [name]
         for ask in (ask_gpuwatchd, ask_stormlog):
             with tempfile.TemporaryDirectory() as folder:
-                ours = {"GPUWATCHD_RUNTIME_DIR": folder, "PYTHONPATH": str(Path.cwd())}
+                ours = dict.fromkeys(("GPUWATCHD_RUNTIME_DIR", "GPUWATCHD_STATE_DIR"), folder)
                 command = [chosen.python, "-m", "tests.probe.compare_stormlog", "--job", name]
                 began_s = time.monotonic()
-                answer = ask(command, folder, {**os.environ, **ours})
+                answer = ask(command, folder, {**os.environ, **ours, "PYTHONPATH": str(Path.cwd())})
                 cells += [answer, f"{time.monotonic() - began_s:.0f}"]
         print(f"| {' | '.join(cells)} |", flush=True)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
