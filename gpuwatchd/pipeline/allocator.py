@@ -11,6 +11,7 @@ from gpuwatchd.store.ring import Ring
 
 if TYPE_CHECKING:
     from gpuwatchd.collect.mailboxes import Census
+    from gpuwatchd.core.config.schema import ProbeSection
     from gpuwatchd.core.model import Alert
 
 UNCHANGED_S: Final = 60.0
@@ -43,9 +44,8 @@ class Allocator(msgspec.Struct, kw_only=True, eq=False):
         """How often a figure has changed."""
         return self.allocated.moves + self.reserved.moves
 
-    def add(self, reading: AllocatorReading, now_s: float, fragmentation_ratio: float) -> bool:
+    def add(self, reading: AllocatorReading, now_s: float) -> bool:
         """Take in the figures of now; say whether they are worth a row."""
-        self.fragmentation_ratio = fragmentation_ratio
         last, before = self.allocated.last, self.newest
         same = before is not None and _figures(before) == _figures(reading)
         if same and last is not None and now_s - last[0] < UNCHANGED_S:
@@ -56,6 +56,15 @@ class Allocator(msgspec.Struct, kw_only=True, eq=False):
         if reading.peak_bytes is not None:
             self.peak.add(now_s, reading.peak_bytes)
         return True
+
+    def configure(self, section: ProbeSection) -> None:
+        """Take over new settings."""
+        self.fragmentation_ratio = section.fragmentation_ratio
+
+    def move(self, by_s: float) -> None:
+        """Move what is remembered in time: the wall clock was stepped."""
+        for ring in (self.allocated, self.reserved, self.peak):
+            ring.shift(by_s)
 
     def take_census(self, census: Census | None, now_s: float) -> bool:
         """Take in what an inspection found; say whether that is new."""

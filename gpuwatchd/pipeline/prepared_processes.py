@@ -15,10 +15,10 @@ from gpuwatchd.collect import mailboxes
 from gpuwatchd.core.model import AllocatorReading
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from gpuwatchd.collect.mailboxes import Counters, Mailbox
-    from gpuwatchd.core.model import Device
+    from gpuwatchd.core.model import Device, ProcessKey
     from gpuwatchd.pipeline.allocator import Allocator
     from gpuwatchd.pipeline.track import Track, TrackedDevice
     from gpuwatchd.pipeline.tracker import SampleIntake
@@ -35,6 +35,11 @@ class PreparedProcesses:
 
     def __init__(self, intake: SampleIntake) -> None:
         self._intake = intake
+        self._earlier: dict[tuple[str, ProcessKey], list[AllocatorReading]] = {}
+
+    def resume(self, past: Iterable[tuple[tuple[str, ProcessKey], list[AllocatorReading]]]) -> None:
+        """Remember what was said before this start, for the processes that are still there."""
+        self._earlier = dict(past)
 
     def feed(self, source: str, now_s: float, wall_s: float) -> list[AllocatorReading]:
         """Take in what the mailboxes say of a source's processes; return what is new of it."""
@@ -75,7 +80,10 @@ class PreparedProcesses:
             return
         allocator = track.prepared(self._intake.span_s)
         reading = _reading(track, counters, now_s)
-        if allocator.add(reading, now_s, self._intake.watcher.config.probe.fragmentation_ratio):
+        for earlier in self._earlier.pop((reading.device_uid, reading.key), ()):
+            allocator.add(earlier, earlier.at_s)
+        allocator.configure(self._intake.watcher.config.probe)
+        if allocator.add(reading, now_s):
             yield reading
         if allocator.take_census(mailbox.last, now_s):
             track.hurry(now_s)

@@ -230,6 +230,7 @@ class Pipeline:
         if self._keeping is not None:
             keeping, now_s = self._keeping, self._wall()
             last = Last.of(before, self._boot_id(), now_s, now_s - self._mono())
+            self._guard("mailboxes", lambda: self.prepared.resume(keeping.allocators(now_s, last)))
             self._guard(
                 "history",
                 lambda: keeping.resume(self.post, self.alarms, self.alert_notifier, now_s, last),
@@ -331,7 +332,7 @@ class Pipeline:
         ended = self._guard(
             f"{label} intake", lambda: self.intake.take(label, sample, devices, now_s)
         )
-        self._guard("mailboxes", lambda: self.prepared.feed(label, now_s, self._wall()))
+        inside = self._guard("mailboxes", lambda: self.prepared.feed(label, now_s, self._wall()))
         self._guard("device log", lambda: self._device_log.update(label, self.intake.devices))
         named = partial(
             event_log.with_process_names, sample, self.intake.devices, self.intake.infos
@@ -339,7 +340,7 @@ class Pipeline:
         self._guard("events", lambda: self.happenings.take(named()))
         if self._keeping is not None:
             keeping = self._keeping
-            self._guard("history", lambda: keeping.record(sample, devices, step_s))
+            self._guard("history", lambda: keeping.record(sample, devices, step_s, inside or ()))
         return now_s, ended or []
 
     def _judge(self, label: str, now_s: float) -> list[Alert]:

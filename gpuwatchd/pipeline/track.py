@@ -326,6 +326,8 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
         """Move what is remembered in time: the wall clock was stepped. Not the window."""
         self.due_s += by_s
         self.judged_s += by_s
+        if self.allocator is not None:
+            self.allocator.move(by_s)
         if self.finding is not None:
             self.finding = moved_finding(self.finding, by_s)
         if self.alert is not None:

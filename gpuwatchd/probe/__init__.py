@@ -13,10 +13,10 @@ import sys
 _BOOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "boot")
 sys.path.insert(0, _BOOT)
 try:
-    from _gpuwatchd_probe import start
+    from _gpuwatchd_probe import report, span, start, watch
 finally:
     sys.path.remove(_BOOT)
 
-__all__ = ["start"]
+__all__ = ["report", "span", "start", "watch"]
 
 start()

@@ -20,6 +20,7 @@ from gpuwatchd.view.answers.inspection import InspectionData
 from tests.children import Child
 from tests.cli import world
 from tests.probe import gate
+from tests.probe.stand_in import CUPY
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -62,7 +63,6 @@ memory = SimpleNamespace(_record_memory_history=_record_memory_history)
 """
 JOB = """
 import sys
-import threading
 from _gpuwatchd_probe import agent
 agent.start("torch", 0.0)
 import torch, cupy
@@ -81,8 +81,6 @@ train()
 
 @pytest.fixture
 def program(tmp_path: Path) -> Path:
-    from tests.probe.stand_in import CUPY
-
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text(TORCH)
     (tmp_path / "torch" / "cuda.py").write_text(CUDA)
@@ -93,7 +91,7 @@ def program(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("version", ["3.8", "3.13"])
 def test_what_was_there_is_kept(version: str, program: Path, ctl: Ctl) -> None:
-    from tests.cli.test_inspect import _mailbox
+    from tests.cli.test_inspect import _mailbox_of
 
     python = gate.interpreters().get(version)
     if python is None:
@@ -101,7 +99,7 @@ def test_what_was_there_is_kept(version: str, program: Path, ctl: Ctl) -> None:
     command = [str(world.PROGRAM), "run", "--record", "--", python, "-W", "error", str(program)]
     pipe = subprocess.PIPE
     with Child[str](command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as job:
-        assert _mailbox(job.pid).recording
+        assert _mailbox_of(job.pid).recording
         assert job.stdin is not None
         assert job.stdout is not None
         print("go on", file=job.stdin, flush=True)
@@ -188,8 +186,7 @@ def test_the_line_that_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
         {"addresses": tensors.addresses([Tensor(), 7, Tensor()])}, {"addresses": []}
     ]  # fmt: skip
     oom.add_lines(groups)
-    line = {"file": "/x/train.py", "line": 87, "function": "log_loss"}
-    assert groups == [{"line": line}, {}]
+    assert groups == [{"line": frames[1]}, {}]
     memory._allocation_traceback = None
     oom.add_lines(groups := [{"addresses": [4096]}])
     assert groups == [{}]

@@ -111,10 +111,20 @@ def test_what_to_change_comes_first(fields: dict[str, Any], bound: str) -> None:
     assert len(found.advice) <= advice.MOST
 
 
-def test_growth_without_a_bound_is_an_alert_at_once() -> None:
-    young = msgspec.structs.replace(
-        _series(4e9 + GROWS), t_s=T[:60], used_bytes=(4e9 + T * 3e6)[:60]
-    )
-    assert _judge(young).tier == "watch"
+def test_growth_without_a_bound_is_an_alert_before_the_curve_says_so() -> None:
+    def tier(points: int, holder: Holder | None) -> str:
+        series = _series(4e9 + T * 2.0)
+        young = msgspec.structs.replace(series, t_s=T[:points], used_bytes=(4e9 + T * 3e6)[:points])
+        return _judge(young, holder).tier
+
     holder = _holder(at_s=float(T[58]), held_bytes=5e8, rate_bytes_per_s=3e6)
-    assert _judge(young, holder).tier == "alert"
+    graph = msgspec.structs.replace(holder, graph=True)
+    assert [tier(60, found) for found in (None, holder, graph)] == ["watch", "watch", "alert"]
+    assert [tier(160, found) for found in (None, holder)] == ["watch", "alert"]
+
+
+def test_pieces_in_a_full_card_are_no_free_cache() -> None:
+    grows = {"allocated_bytes": 10e9 + FLAT, "reserved_bytes": 10.5e9 + GROWS}
+    found = _judge(_series(11e9 + GROWS, **grows, inactive_split_bytes=0.55 * GROWS[-1]))
+    assert found.allocator
+    assert (found.allocator.verdict, found.tier) == (AllocatorVerdict.FRAGMENTATION, "alert")

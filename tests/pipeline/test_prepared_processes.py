@@ -19,10 +19,12 @@ from gpuwatchd.pipeline import allocator
 from gpuwatchd.pipeline.tick import Pipeline
 from tests.making import CARD, GIB, LEAKER, MIB, sample
 from tests.pipeline.play import EAGER, Script
+from tests.store.world import BOOT, Time, opened
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from gpuwatchd.core.config import Config
     from gpuwatchd.core.model import Finding, Sample
     from gpuwatchd.pipeline.tick import Tick
 
@@ -36,18 +38,37 @@ AGREED = msgspec.structs.replace(EAGER, probe=ProbeSection(inspect_on_alert=True
 class World:
     """A process of ours on a card, its mailbox, and a daemon that looks every 5 s."""
 
-    def __init__(self, place: Path, *, used: int = GROWS, inside: int = GROWS, **more: Any) -> None:
-        self.place, self.used, self.inside, self.tick = place, used, inside, 0
+    def __init__(
+        self,
+        place: Path,
+        *,
+        used: int = GROWS,
+        inside: int = GROWS,
+        begin: int = 0,
+        stored: Path | None = None,
+        config: Config = EAGER,
+        **more: Any,
+    ) -> None:
+        self.place, self.used, self.inside, self.begin, self.tick = place, used, inside, begin, 0
         self.last: dict[str, Any] | None = None
-        config = more.pop("config", EAGER)
+        now_s = 1000.0 + 5.0 * begin
+        history = None if stored is None else opened(stored, Time(now_s))
+        self.pipeline = Pipeline(
+            config=config,
+            sources=[Script(self._play)],
+            history=history,
+            wall=(lambda: now_s) if stored else time.time,
+        )
+        self.pipeline.resume()
+
         self.row = {"uid": CARD.uid, "inactive_split": 0, **more}
-        self.pipeline = Pipeline(config=config, sources=[Script(self._play)])
 
     def _play(self, tick: int) -> Sample:
-        self.tick = tick
+        self.tick = tick = tick + self.begin
         grown = max(0, tick - 60)
         self._write(2 * GIB + grown * self.inside, 19 * GIB + grown * self.used)
-        return sample(1000.0 + 5.0 * tick, [(OWN, 20 * GIB + grown * self.used)])
+        one = sample(1000.0 + 5.0 * tick, [(OWN, 20 * GIB + grown * self.used)])
+        return msgspec.structs.replace(one, boot_id=BOOT)
 
     def _write(self, allocated: int, reserved: int) -> None:
         figures = {"allocated": allocated, "reserved": reserved, "peak": allocated}
@@ -55,7 +76,7 @@ class World:
             "v": 1,
             "pid": os.getpid(),
             "seq": self.tick,
-            "at_s": time.time(),
+            "at_s": self.pipeline._wall(),
             "python": "3.12.1",
             "framework": {"name": "torch"},
             "last": self.last,
@@ -84,6 +105,20 @@ def test_growth_inside_a_flat_pool_is_found(place: Path) -> None:
     found = World(place, used=0, inside=150 * MIB).finding(300)
     assert found.allocator
     assert (found.tier, found.allocator.verdict) == ("alert", AllocatorVerdict.TENSORS)
+
+
+def test_what_an_allocator_said_comes_back_after_a_restart(place: Path) -> None:
+    first = World(place, stored=place)
+    first.run(150)
+    first.pipeline.close()
+    again = World(place, stored=place, begin=150)
+    again.run(3)
+    (track,) = again.pipeline.intake.devices[CARD.uid].processes.values()
+    assert track.allocator
+    series = track.allocator.series()
+    assert series
+    assert series.t_s[-1] - series.t_s[0] > 5 * 140
+    again.pipeline.close()
 
 
 def test_growth_of_the_free_cache_is_not(place: Path) -> None:

@@ -26,7 +26,8 @@ sys.path.insert(
         "gpuwatchd", "probe", "boot",
     ),
 )  # fmt: skip
-DONE = threading.Event()
+DONE, WARM = threading.Event(), threading.Event()
+DONE_STEPS = [0]
 PAGES: Any = collections.defaultdict(list)
 
 
@@ -106,8 +107,17 @@ def steps(limit: int = 1 << 30) -> Iterator[int]:
     number = 0
     while not DONE.is_set() and number < limit:
         yield number
+        DONE_STEPS[0] = number
+        if number == 100:
+            WARM.set()
         time.sleep(0.004)
         number += 1
+
+
+def wait_steps(seconds: float) -> None:
+    end = DONE_STEPS[0] + 250 * seconds
+    while DONE_STEPS[0] < end:
+        time.sleep(0.01)
 
 
 def list_of_losses(kit: Any) -> None:
@@ -325,6 +335,14 @@ def kept_grad(kit: Any) -> None:
         layers.append((leaf, leaf.grad))
 
 
+def frozen(kit: Any) -> None:
+    outputs = []
+    for number in steps():
+        outputs.append(kit.tensor())
+        if number % 50 == 0:
+            gc.freeze()
+
+
 def large_ring(kit: Any) -> None:
     replay: Any = collections.deque(maxlen=1_000_000)
     for _ in steps():
@@ -421,6 +439,7 @@ LEAKS: Dict[str, Tuple[Callable[[Any], None], Tuple[str, ...]]] = {
     "linked list": (linked_list, ("head in linked_list()",)),
     "numpy array": (numpy_array, ("table in numpy_array()",)),
     "kept grad": (kept_grad, ("layers in kept_grad()",)),
+    "frozen": (frozen, ("outputs in frozen()",)),
     "large ring": (large_ring, ("replay in large_ring()",)),
 }  # fmt: skip
 CLEAN: Dict[str, Callable[[Any], None]] = {
@@ -435,6 +454,8 @@ CLEAN: Dict[str, Callable[[Any], None]] = {
 }
 
 
+CLEAN_TORCH = ("clean_adam", "clean_loader", "clean_script")
+"""In reports.py, with what has to be named of the leaks there."""
 REPORTED: Dict[str, str] = {
     "running_total": "running_loss",
     "metric_states": "preds",
@@ -456,6 +477,7 @@ def main(programs: Dict[str, Callable[[Any], Any]]) -> None:
     parser.add_argument("name")
     parser.add_argument("--kit", choices=["plain", "torch"], default="plain")
     parser.add_argument("--every", type=float, default=0.3)
+    parser.add_argument("--by-steps", action="store_true", help="250 for a second of --every")
     chosen = parser.parse_args()
     kit = Torch() if chosen.kit == "torch" else Plain()
     KITS.append(kit)
@@ -464,8 +486,9 @@ def main(programs: Dict[str, Callable[[Any], Any]]) -> None:
     result: Dict[str, Any] = {}
 
     def agent() -> None:
-        time.sleep(0.5)
-        result.update(inspection.inspect(kit.types, every_s=chosen.every))
+        WARM.wait(60)
+        wait = wait_steps if chosen.by_steps else time.sleep
+        result.update(inspection.inspect(kit.types, every_s=chosen.every, wait=wait))
         DONE.set()
 
     thread = threading.Thread(target=agent)

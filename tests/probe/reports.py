@@ -7,15 +7,17 @@ which was written before the walker was run on any of them.
 from __future__ import annotations
 
 import functools
+import warnings
 from typing import Any
 
 import leaks  # type: ignore[import-not-found,unused-ignore]
 import torch
-from leaks import REPORTED
+from leaks import CLEAN_TORCH, REPORTED
 from torch import nn
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 SIDE = 32
+PROGRAMS = {*REPORTED, *CLEAN_TORCH}
 
 
 def running_total(kit: Any) -> Any:
@@ -215,5 +217,35 @@ def class_variable(kit: Any) -> Any:
         hook.save(step, model)
 
 
+def clean_adam(kit: Any) -> None:
+    """The moments of Adam are made in the first steps of each part of the model."""
+    head, body = nn.Linear(SIDE, 1), nn.Sequential(*(nn.Linear(SIDE, SIDE) for _ in range(20)))
+    optimizer = torch.optim.Adam([*head.parameters(), *body.parameters()], lr=1e-3)
+    for number in leaks.steps():
+        loss = head(body(torch.randn(4, SIDE)) if number > 150 else torch.randn(4, SIDE)).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def clean_loader(kit: Any) -> None:
+    """A real data loader, with two processes."""
+    rows = TensorDataset(torch.randn(4096, SIDE))
+    model = nn.Linear(SIDE, 1)
+    steps = leaks.steps()
+    while not leaks.DONE.is_set():
+        loader = DataLoader(rows, batch_size=16, num_workers=2, shuffle=True)
+        for (batch,), _ in zip(loader, steps, strict=False):
+            model(batch).mean().backward()
+
+
+def clean_script(kit: Any) -> None:
+    """A model compiled by torch.jit.script, on batches of many lengths."""
+    warnings.simplefilter("ignore")
+    model = torch.jit.script(nn.Sequential(nn.Linear(SIDE, SIDE), nn.ReLU(), nn.Linear(SIDE, 1)))
+    for number in leaks.steps():
+        model(torch.randn(1 + 7 * number % 11, SIDE)).mean().backward()
+
+
 if __name__ == "__main__":
-    leaks.main({name: program for name, program in globals().items() if name in REPORTED})
+    leaks.main({name: program for name, program in globals().items() if name in PROGRAMS})

@@ -32,10 +32,18 @@ class Hostile:
         CALLED.append("__eq__")
         raise RuntimeError
 
-    __hash__ = None  # type: ignore[assignment]
+    def __hash__(self) -> int:
+        CALLED.append("__hash__")
+        raise RuntimeError
+
+    def __del__(self) -> None:
+        CALLED.append("__del__")
 
 
 class HostileBlob(Blob):
+    def __del__(self) -> None:
+        CALLED.append("__del__")
+
     @property
     def __dict__(self) -> Any:  # type: ignore[override]
         CALLED.append("__dict__")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -46,6 +47,23 @@ def test_a_child_without_an_answer_leaves_nothing(work: Any, code: str) -> None:
     assert gate.children() == before
     assert len([*Path("/proc/self/fd").iterdir()]) == files
     assert sys.getswitchinterval() == interval
+
+
+def test_a_job_that_waits_for_any_child_may_take_ours() -> None:
+    taken: list[int] = []
+    done = threading.Event()
+
+    def wait() -> None:
+        while not taken and not done.is_set():
+            with contextlib.suppress(ChildProcessError):
+                taken.append(os.waitpid(-1, 0)[0])
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    for _ in range(10):
+        assert heap.in_child(lambda: {"pid": os.getpid()})["pid"] not in {0, os.getpid()}
+    done.set()
+    thread.join()
 
 
 def test_the_frames_of_other_threads_are_there() -> None:

@@ -15,7 +15,7 @@ from _gpuwatchd_probe import attributes, heap, holders, inspection
 
 from tests.probe import planted
 from tests.probe.leaks import CLEAN, LEAKS, Blob
-from tests.probe.test_census import CALLED, Hostile
+from tests.probe.test_census import CALLED, Hostile, HostileBlob
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -124,10 +124,12 @@ def holder(members: list[Any]) -> dict[str, Any]:
         own = [frame]
         while frame.f_code.co_name != "holder":
             own.append(frame := frame.f_back)
-        return {"found": holders.walk(members, (Blob,), own, 5.0)}
+        CALLED.clear()
+        return {"found": holders.walk(members, (Blob,), own, 5.0), "called": CALLED}
 
-    found: list[dict[str, Any]] = heap.in_child(work)["found"]
-    return found[0] if found else {}
+    answer = heap.in_child(work)
+    assert answer["called"] == []
+    return answer["found"][0] if answer["found"] else {}
 
 
 def test_a_list_of_a_running_function() -> None:
@@ -142,21 +144,21 @@ def test_a_list_of_a_running_function() -> None:
 def test_what_bounds_a_holder_is_read(kind: str) -> None:
     kept = (BOUNDED | UNBOUNDED)[kind]([Blob() for _ in range(LENGTH)])
     members = [obj for obj in gc.get_objects() if type(obj) is Blob][-6:]
-    CALLED.clear()
     found = holder(members)
     assert (found["len"], found["bound"]) == (LENGTH, BOUND if kind in BOUNDED else None)
     assert found["name"].startswith(("kept", "lru_cache of")), found
-    assert CALLED == []
     assert kept is not None
 
 
 def test_hostile_objects_on_the_way_are_not_called() -> None:
     hostile = Hostile()
-    mixed = {0: hostile, 1: [Blob() for _ in range(20)], 2: [hostile]}
-    CALLED.clear()
-    members: Any = mixed[1]
-    holder(members[-6:])
-    assert CALLED == []
+    mixed: dict[Any, Any] = {0: hostile, 1: [HostileBlob() for _ in range(20)], 2: [hostile]}
+    object.__getattribute__(hostile, "__dict__").update(
+        held=mixed[1], mixed=mixed, capacity=hostile
+    )
+    found = holder([*mixed[1][-6:]])
+    assert found["kind"] == "list"
+    del mixed, found
 
 
 def test_values_of_keys_are_not_shown() -> None:
@@ -175,12 +177,12 @@ def test_an_error_is_a_code(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", ["list of losses", "closure", "lru_cache", "linked list", "ring"])
 def test_planted(name: str) -> None:
-    seen = planted.inspected(name, "plain", sys.executable, 0.2)
+    seen = planted.inspected(name, "plain", sys.executable, 0.2, by_steps=True)
     assert planted.verdict(name, seen) == ("silent" if name in CLEAN else "right"), seen
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*LEAKS, *CLEAN])
 def test_all_planted(name: str) -> None:
-    seen = planted.inspected(name, "plain", sys.executable, 0.3)
+    seen = planted.inspected(name, "plain", sys.executable, 0.3, by_steps=True)
     assert planted.verdict(name, seen) in {"right", "silent", "unnamed"}, seen

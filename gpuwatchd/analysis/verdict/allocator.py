@@ -33,6 +33,9 @@ LEAST_S: Final = 120.0
 """Growth that was seen for less time in the allocator too is not explained by it."""
 FULL_SHARE: Final = 0.98
 """What stops below this share of the limit fits."""
+LEAST_AGE_S: Final = 600.0
+"""Younger growth without a bound stays a watch: a model that is read into a list has none either.
+"""
 BEYOND: Final = 1.05
 """What holds as much more than its bound is not what was bounded."""
 _RANK: Final = {"none": 0, "watch": 1, "alert": 2}
@@ -151,7 +154,9 @@ def _verdict(
     needs += [] if allocator.peak_bytes is None else [allocator.peak_bytes]
     if any(grown(allocator.t_s, need) >= FOLLOWS * reserved for need in needs):
         return AllocatorVerdict.TENSORS
-    if _split(allocator) >= allocator.fragmentation_ratio:
+    # Where most was taken before, pieces that fill the rest are a small share of it all.
+    pieces = allocator.inactive_split_bytes or 0.0
+    if pieces >= FOLLOWS * reserved or _split(allocator) >= allocator.fragmentation_ratio:
         return AllocatorVerdict.FRAGMENTATION
     return AllocatorVerdict.FREE_CACHE
 
@@ -160,7 +165,8 @@ def with_holder(series: Series, finding: Finding, settings: DetectionSection) ->
     """Return the judgement with the variable that keeps the growth, if it explains it.
 
     One that is full before the limit makes it no finding; one without a bound makes a watch an
-    alert at once: the shape of the curve would only show later what is known.
+    alert once it has lasted, or at once where it keeps graphs: the shape of the curve would only
+    show later what is known.
     """
     holder, rate = series.holder, finding.rate_bytes_per_s
     if holder is None or finding.tier == "none" or not rate:
@@ -183,6 +189,10 @@ def with_holder(series: Series, finding: Finding, settings: DetectionSection) ->
         return msgspec.structs.replace(out, levels_off_bytes=level, eta=None)
     eta = finding.eta
     if finding.tier != "watch" or eta is None or eta.mid_s > settings.eta_horizon:
+        return named
+    onset_s = finding.judged_at_s if finding.onset_at_s is None else finding.onset_at_s
+    age_s = finding.judged_at_s - onset_s
+    if not holder.graph and age_s < LEAST_AGE_S:
         return named
     severity = "critical" if eta.mid_s < 3600.0 else "warning"
     confidence = max(finding.confidence, settings.confidence_threshold)

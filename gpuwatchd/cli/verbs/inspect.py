@@ -20,6 +20,9 @@ from gpuwatchd.core.model import ProcessKey
 from gpuwatchd.store.private_files import private_directory
 from gpuwatchd.view.answers.base import fill
 from gpuwatchd.view.answers.inspection import (
+    FunctionFinding,
+    FunctionInsight,
+    FunctionsData,
     GrowingGroup,
     HolderShape,
     Inspect,
@@ -31,13 +34,20 @@ from gpuwatchd.view.text import inspection
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpuwatchd.collect.mailboxes import Census, Mailbox, Oom
+    from gpuwatchd.collect.mailboxes import Census, Functions, Kind, Mailbox, Oom
 
 _MARGIN_S = 60.0
 """Beside the pauses between censuses: a tick of the probe, and its children."""
+_WARM_UP_S = 60.0
+"""After a framework's import, before the first census."""
 
 
-@click.command("inspect", epilog=options.examples("inspect 4711", "inspect train.py --every 5s"))
+@click.command(
+    "inspect",
+    epilog=options.examples(
+        "inspect 4711", "inspect train.py --every 5s", "inspect 4711 --functions"
+    ),
+)
 @options.pid_argument
 @click.option(
     "--censuses",
@@ -64,17 +74,24 @@ _MARGIN_S = 60.0
     help="The longest that each copy may stop the process for (0.3s).",
 )
 @click.option(
+    "--functions",
+    "of_functions",
+    is_flag=True,
+    help="Show what its functions add instead: those that it marks itself.",
+)
+@click.option(
     "--attach",
     is_flag=True,
     help="Put the probe into a process that was not prepared (Python 3.14; not run so far).",
 )
 @click.option("--yes", is_flag=True, help="Do so without a question.")
 @options.exit_code_option
-def command(  # noqa: PLR0917 - one argument per flag
+def command(  # noqa: PLR0913, PLR0917 - one argument per flag
     pid: int,
     censuses: int,
     every_s: float,
     pause_s: float,
+    of_functions: bool,  # noqa: FBT001
     attach: bool,  # noqa: FBT001
     yes: bool,  # noqa: FBT001
     exit_code: bool,  # noqa: FBT001
@@ -83,7 +100,8 @@ def command(  # noqa: PLR0917 - one argument per flag
 
     For processes that were started with `gpuwatchctl run`, or that import gpuwatchd.probe; only
     of your own. A copy of the process counts its tensors a few times and looks who holds those
-    that become more; the process stands still for as long as the copy takes to make.
+    that become more; the process stands still for as long as the copy takes to make. With
+    --functions nothing is copied: the job says what its marked functions add, and each is judged.
 
     Of any other Python process: where it is now, by py-spy where that is installed. Of one that
     has ended: the exception, and what `run --record` wrote down when its memory ran out.
@@ -100,26 +118,22 @@ def command(  # noqa: PLR0917 - one argument per flag
         mailbox = mailboxes.read(place, pid, uid)
     if isinstance(mailbox, MailboxFault):
         return _from_outside(pid, uid, mailbox)
-    if sys.stderr.isatty() and not flags.json and not flags.quiet:
-        wait = units.duration(every_s * (censuses - 1))
-        sys.stderr.write(f"counting tensors {censuses} times, about {wait}\n")
-    limit_s = every_s * (censuses - 1) + _MARGIN_S
-    request = mailboxes.ask(
-        place,
-        mailbox,
-        "census",
-        uid=uid,
-        limit_s=limit_s,
-        censuses=censuses,
-        every_s=every_s,
-        pause_s=pause_s,
-    )
-    census = mailboxes.answer(place, pid, uid, request, limit_s=limit_s, wait=time.sleep)
-    if isinstance(census, MailboxFault):
-        raise _fault(pid, census)
-    data = _data(mailbox, mailboxes.last_oom(place, pid, uid), census)
+    oom = mailboxes.last_oom(place, pid, uid)
+    if of_functions:
+        asked = _ask(place, uid, mailbox, mailboxes.Functions, _MARGIN_S)
+        data = _data(mailbox, oom, error=asked.error, functions=_functions(asked))
+    else:
+        if sys.stderr.isatty() and not flags.json and not flags.quiet:
+            wait = units.duration(every_s * (censuses - 1))
+            sys.stderr.write(f"counting tensors {censuses} times, about {wait}\n")
+        limit_s = every_s * (censuses - 1) + _MARGIN_S + _WARM_UP_S
+        words = {"censuses": censuses, "every_s": every_s, "pause_s": pause_s}
+        words["warmup_s"] = _WARM_UP_S
+        data = _data(mailbox, oom, _ask(place, uid, mailbox, mailboxes.Census, limit_s, **words))
     _answer(data, doubts)
-    return FINDINGS if exit_code and data.growing else OK
+    functions = data.functions.functions if data.functions is not None else ()
+    named = data.growing or any(one.verdict == "leak" for one in functions)
+    return FINDINGS if exit_code and named else OK
 
 
 def _answer(data: InspectionData, doubts: Sequence[tuple[str, str]] = ()) -> int:
@@ -180,6 +194,33 @@ def _from_outside(pid: int, uid: int, fault: MailboxFault) -> int:
     return _answer(data, [("not-prepared", f"{error.message}; {error.hint}")])
 
 
+def _ask(
+    place: Path, uid: int, mailbox: Mailbox, kind: type[Kind], limit_s: float, **words: float
+) -> Kind:
+    verb = "functions" if kind is mailboxes.Functions else "census"
+    request = mailboxes.ask(place, mailbox, verb, uid=uid, limit_s=limit_s, **words)
+    answer = mailboxes.answer(
+        place, mailbox.pid, uid, request, kind, limit_s=limit_s, wait=time.sleep
+    )
+    if isinstance(answer, MailboxFault):
+        raise _fault(mailbox.pid, answer)
+    return answer
+
+
+def _functions(asked: Functions) -> FunctionsData:
+    from gpuwatchd.analysis import functions  # noqa: PLC0415 - numpy: 1 s while others work
+
+    config = options.current().load_config().config
+    judgement = functions.judge(asked.functions, config.probe, config.detection)
+    texts = inspection.function_text
+    return fill(
+        FunctionsData,
+        judgement,
+        findings=[fill(FunctionFinding, one, **texts(one)) for one in judgement.findings],
+        insights=[fill(FunctionInsight, one, **texts(one)) for one in judgement.insights],
+    )
+
+
 def _attach(pid: int, uid: int, place: Path, *, yes: bool) -> list[tuple[str, str]]:
     """Put the probe into a process, with its owner's consent; return what is doubtful."""
     if (fault := outside.unfit(pid)) is not None:
@@ -217,13 +258,14 @@ def _data(
         holder = fill(HolderShape, group.holder)
         advice = inspection.advice(holder, group.bounded_at_bytes, graph=group.sure == "graph")
         growing.append(fill(GrowingGroup, group, holder=holder, advice=advice))
-    error = None if census is None else census.error
+    error = given.pop("error", None if census is None else census.error)
     known = {
         "prepared": mailbox is not None or oom is not None,
         "ended": False,
         "framework": mailbox and mailbox.framework.name,
         "framework_version": mailbox and mailbox.framework.version,
         "stack": (),
+        "functions": None,
         "oom": oom,
         "censuses": 0 if census is None else census.censuses,
         "growing": growing,

@@ -14,13 +14,14 @@ import stat
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import msgspec
 
 from gpuwatchd.core import directories
 from gpuwatchd.core.codes import MailboxFault
 from gpuwatchd.core.decoding import decode
+from gpuwatchd.core.model import FunctionCalls
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,6 +36,7 @@ BOOT: Final = Path(__file__).parents[2] / "probe" / "boot"
 _OOM_KEPT_S: Final = 7 * 86400.0
 _OOM: Final = "oom-"
 _Content = TypeVar("_Content")
+Spans = Annotated[tuple[FunctionCalls, ...], msgspec.Meta(max_length=50)]
 
 
 class Counters(msgspec.Struct, kw_only=True):
@@ -73,6 +75,7 @@ class Mailbox(msgspec.Struct, kw_only=True):
     rank: int | None = None
     local_rank: int | None = None
     devices: tuple[Counters, ...] = ()
+    spans: Spans = ()
     counters_only: bool = False
     inspect_on_alert: bool = False
     """Its owner agrees that the daemon has it inspected when its alert opens."""
@@ -95,12 +98,12 @@ class Holder(msgspec.Struct, kw_only=True):
     line: int | None = None
 
 
-class Site(msgspec.Struct, kw_only=True):
-    """Where something was allocated."""
+class Frame(msgspec.Struct, kw_only=True):
+    """A call, as py-spy and torch name its parts."""
 
-    file: str
+    name: str
+    filename: str
     line: int
-    function: str
 
 
 class Group(msgspec.Struct, kw_only=True):
@@ -112,7 +115,7 @@ class Group(msgspec.Struct, kw_only=True):
     bounded_at_bytes: int | None = None
     """What it takes once its holder is as full as it may be."""
     holder: Holder | None = None
-    line: Site | None = None
+    line: Frame | None = None
     sure: str = "unknown"
 
 
@@ -126,14 +129,6 @@ class Census(msgspec.Struct, kw_only=True):
     every_s: float = 10.0
     frozen: int = 0
     error: str | None = None
-
-
-class Frame(msgspec.Struct, kw_only=True):
-    """A call, as py-spy names its parts."""
-
-    name: str
-    filename: str
-    line: int
 
 
 class Thread(msgspec.Struct, kw_only=True):
@@ -155,6 +150,17 @@ class Oom(msgspec.Struct, kw_only=True):
     devices: tuple[Counters, ...] = ()
     threads: tuple[Thread, ...] = ()
     groups: tuple[Group, ...] = ()
+
+
+class Functions(msgspec.Struct, kw_only=True):
+    """The answer to what the functions of a job do."""
+
+    id: str
+    functions: Spans = ()
+    error: str | None = None
+
+
+Kind = TypeVar("Kind", Census, Functions)
 
 
 def folder(uid: int) -> Path:
@@ -261,10 +267,11 @@ def answer(
     pid: int,
     uid: int,
     request_id: str,
+    kind: type[Kind],
     *,
     limit_s: float,
     wait: Callable[[float], Any],
-) -> Census | MailboxFault:
+) -> Kind | MailboxFault:
     """Wait for the answer to a request, and take it away.
 
     Parameters
@@ -277,15 +284,15 @@ def answer(
     path = place / f"{pid}.{request_id}.json"
     until_s = time.monotonic() + limit_s
     while time.monotonic() < until_s:
-        census = _content(path, uid, MOST_ANSWER_BYTES, Census)
-        if census is MailboxFault.NONE:
+        content = _content(path, uid, MOST_ANSWER_BYTES, kind)
+        if content is MailboxFault.NONE:
             if not Path(f"/proc/{pid}").exists():
                 return MailboxFault.GONE
             wait(0.2)
             continue
         with suppress(OSError):
             path.unlink()
-        return census
+        return content
     with suppress(OSError):
         (place / f"{pid}.req").unlink()
     return MailboxFault.NO_ANSWER

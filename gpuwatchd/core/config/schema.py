@@ -340,7 +340,14 @@ class ProbeSection(Section, frozen=True, kw_only=True):
     """Look into the heap of a prepared process of yours when its alert opens, to name the variable
     that keeps what grows."""
     fragmentation_ratio: Annotated[float, Meta(gt=0, le=1)] = 0.3
-    """Growth of what an allocator holds is fragmentation from this share of it in pieces on."""
+    """Reserved memory is fragmented when this share of it is free between tensors."""
+    inefficient_allocation_ratio: Annotated[float, Meta(ge=0, le=1)] = 0.5
+    """A function is named when less than this share of what is reserved is in tensors after it."""
+    memory_leak_ratio: Annotated[float, Meta(ge=0, le=1)] = 0.1
+    """Of a function it is said whether more than this share of its calls add memory; that decides
+    nothing."""
+    min_calls_for_analysis: Annotated[int, Meta(ge=1)] = 50
+    """Of a function with fewer calls it is not said."""
 
 
 class StoreSection(Section, frozen=True, kw_only=True):

@@ -63,6 +63,7 @@ from gpuwatchd.core.model.readings import (
     DeviceReading,
     Event,
     Fault,
+    FunctionCalls,
     ProcessInfo,
     ProcessKey,
     ProcessUse,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
+
+from msgspec import Meta
 
 from gpuwatchd.view.answers.base import (
     Bytes,
@@ -12,6 +14,7 @@ from gpuwatchd.view.answers.base import (
     Pid,
     Sentence,
     Shape,
+    Share,
     of_verb,
     sources,
 )
@@ -58,12 +61,13 @@ class HolderShape(Shape):
     FROM = sources(length="len")
 
 
-class AllocationSite(Shape):
-    """Where memory was allocated."""
+class StackFrame(Shape):
+    """A call."""
 
+    function: str
     file: FilePath
     line: Count
-    function: str
+    FROM = sources(function="name", file="filename")
 
 
 class TensorGroup(Shape):
@@ -74,8 +78,8 @@ class TensorGroup(Shape):
     """At each census."""
     size_bytes: Bytes
     holder: HolderShape | None
-    line: AllocationSite | None
-    """Of one of them; null where the job does not record it."""
+    line: StackFrame | None
+    """Where one of them was allocated; null where the job does not record it."""
     FROM = sources(size_bytes="bytes")
 
 
@@ -86,15 +90,6 @@ class GrowingGroup(TensorGroup):
     """What it takes once its holder is full; null: no bound was found."""
     sure: Literal["named", "either", "graph", "native", "unknown"]
     advice: Sentence | None
-
-
-class StackFrame(Shape):
-    """A call."""
-
-    function: str
-    file: FilePath
-    line: Count
-    FROM = sources(function="name", file="filename")
 
 
 class ThreadStack(Shape):
@@ -130,6 +125,70 @@ class OomRecord(Shape):
     )
 
 
+class FunctionShape(Shape):
+    """A function that the job marks with a span; bytes of one device, null where it uses none."""
+
+    name: str
+    call_count: Count
+    total_memory_growth: int | None
+    """Added by its calls, beside what spans within add."""
+    average_growth_per_call: float | None
+    positive_growth_ratio: Share | None
+    peak_bytes: Bytes | None
+    verdict: Literal["leak", "watch", "elsewhere", "none", "unknown"]
+    """elsewhere: memory grows, but this function has no part in it."""
+    confidence: Share | None
+    above_leak_ratio: bool | None
+    """Whether more of its calls add memory than memory-leak-ratio; decides nothing."""
+    FROM = sources(
+        name="calls.name",
+        call_count="calls.call_count",
+        total_memory_growth="calls.total_memory_growth",
+        average_growth_per_call="calls.average_growth_per_call",
+        positive_growth_ratio="calls.positive_growth_ratio",
+        peak_bytes="calls.peak_bytes",
+    )
+
+
+class FunctionFinding(Shape):
+    """What is wrong with functions."""
+
+    kind: Literal[
+        "memory_leak", "fragmentation", "spikes", "repeated_allocations", "inefficient_allocation"
+    ]
+    severity: Literal["critical", "warning", "info"]
+    functions: tuple[str, ...]
+    facts: dict[str, float | None]
+    text: Sentence
+    suggestion: Sentence
+    FROM = sources(severity="weight")
+
+
+class FunctionInsight(Shape):
+    """What is worth knowing of functions."""
+
+    kind: Literal["temporal_growth", "growth_elsewhere"]
+    impact: Literal["high", "medium", "low"]
+    confidence: Share
+    functions: tuple[str, ...]
+    facts: dict[str, float | None]
+    text: Sentence
+    FROM = sources(impact="weight")
+
+
+class FunctionsData(Shape):
+    """The functions that a job marks, worst findings first."""
+
+    score: Annotated[int, Meta(ge=0, le=100)] | None
+    """100, less 20, 10, 5 for each critical, warning and info finding, and 15, 8, 3 for each
+    insight of high, medium and low impact; null where no function has figures."""
+    grade: Literal["A", "B", "C", "D"] | None
+    """A from 90, B from 80, C from 70."""
+    findings: tuple[FunctionFinding, ...]
+    insights: tuple[FunctionInsight, ...]
+    functions: tuple[FunctionShape, ...]
+
+
 class InspectionData(Shape):
     """A process from inside; of one that was not prepared, where it is now."""
 
@@ -152,6 +211,8 @@ class InspectionData(Shape):
     devices: tuple[AllocatorCounters, ...]
     censuses: Count
     growing: tuple[GrowingGroup, ...]
+    functions: FunctionsData | None
+    """Null without --functions."""
     error: str | None
     """Why its heap was not read; null where it was."""
 

@@ -11,8 +11,10 @@ from gpuwatchd.core.codes import CensusError, MailboxFault, OutsideFault
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from gpuwatchd.analysis.functions import Remark
     from gpuwatchd.view.answers.inspection import (
         AllocatorCounters,
+        FunctionsData,
         GrowingGroup,
         HolderShape,
         InspectionData,
@@ -38,7 +40,7 @@ OUTSIDE: Final = {
 }
 _NOW: Final = "where it is now; that says nothing of who allocated its memory:"
 _MOST_THREADS, _MOST_FRAMES = 8, 12
-ERRORS: Final = {
+ERRORS: Final[dict[str, str]] = {
     CensusError.COUNTERS_ONLY: "its heap is not looked into: it was started with --counters-only",
     CensusError.TIMEOUT: "its heap is too large to be read in time",
     CensusError.MEMORY: "its heap is not looked into: a copy of its pages might not fit in memory",
@@ -48,6 +50,48 @@ ERRORS: Final = {
     CensusError.PAUSE: "its heap is not looked into: that would stop it for longer than --pause",
     CensusError.STOPPED: "its heap was not read to the end: the job forked or ended meanwhile",
     CensusError.TOO_LONG: "what grows is too much to be listed",
+    CensusError.UNKNOWN_VERB: "its probe is of an earlier version, which cannot say that",
+    CensusError.TOO_SOON: "its heap is looked into once a minute at most",
+    CensusError.DEVICE_MEMORY: "its heap is not looked into: its device's memory is almost full",
+    CensusError.COMPILING: "its heap is not looked into while PyTorch compiles",
+}
+FUNCTION_TEXTS: Final = {
+    "memory_leak": (
+        "grew by {growth_bytes} within {span_s}, {rate_bytes_per_s}; {own_share} of it is its own",
+        "gpuwatchctl inspect, without --functions, names the variable that keeps it",
+    ),
+    "fragmentation": (
+        "{share} of reserved memory is free between tensors",
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; tensors of few sizes",
+    ),
+    "spikes": (
+        "{count} above {threshold_bytes}: up to {largest_bytes}, usually {median_bytes}",
+        "smaller batches in these calls, or gradient checkpointing",
+    ),
+    "repeated_allocations": (
+        "{call_count} calls add {grown_bytes} in all, which is given back",
+        "allocate once and fill it in place: out=, copy_()",
+    ),
+    "inefficient_allocation": (
+        "only {share} of reserved memory is in tensors",
+        "nothing, unless other processes need the memory: the rest is free for reuse",
+    ),
+    "temporal_growth": ("{rate_bytes_per_s} over {span_s}, r {r}, p {p_value}", ""),
+    "growth_elsewhere": ("memory grows, but not by these functions: mark others", ""),
+}
+"""What is said of a finding or an insight, and what to do about it."""
+_UNITS: Final = {
+    "_per_s": units.rate,
+    "_bytes": units.size,
+    "_s": units.duration,
+    "share": units.percent,
+}
+_VERDICTS: Final = {
+    "leak": "leaks",
+    "watch": "may leak",
+    "elsewhere": "no leak of its own",
+    "none": "no leak",
+    "unknown": "too early to say",
 }
 
 
@@ -58,6 +102,43 @@ def advice(holder: HolderShape | None, bounded_at_bytes: int | None, *, graph: b
     amount = "" if bounded_at_bytes is None else f": {units.size(bounded_at_bytes)}"
     bound = "" if holder.bound is None else f"{holder.bound:,} entries{amount}"
     return of_holder(holder.kind, bound, graph=graph)
+
+
+def function_text(remark: Remark) -> dict[str, str]:
+    """Return the texts of a finding or an insight."""
+    shown = {name: _fact(name, value) for name, value in remark.facts.items()}
+    text, suggestion = FUNCTION_TEXTS[remark.kind]
+    return {"text": text.format_map(shown)} | ({"suggestion": suggestion} if suggestion else {})
+
+
+def _fact(name: str, value: float) -> str:
+    show = next((show for ending, show in _UNITS.items() if name.endswith(ending)), None)
+    return show(value) if show else f"{value:,.3g}" if value < 1 else f"{value:,.0f}"
+
+
+def _functions(data: FunctionsData) -> Iterator[str]:
+    if not data.functions:
+        yield "no function is marked: with probe.span(NAME), or @probe.watch, of gpuwatchd.probe"
+    if data.score is not None:
+        yield f"score {data.score} of 100 ({data.grade})"
+    for finding in data.findings:
+        kind = finding.kind.replace("_", " ")
+        yield f"{finding.severity}: {kind}, {', '.join(finding.functions)}: {finding.text}"
+        yield f"  {finding.suggestion}"
+    for insight in data.insights:
+        yield f"{insight.impact} impact: {', '.join(insight.functions)}: {insight.text}"
+    for one in data.functions:
+        facts = ["no figures: it uses no device"]
+        if one.total_memory_growth is not None:
+            facts = [
+                _VERDICTS[one.verdict],
+                f"{units.size(one.total_memory_growth)} in all",
+                f"{units.size(one.average_growth_per_call)} each",
+                f"added in {units.percent(one.positive_growth_ratio)} of them",
+                f"peak {units.size(one.peak_bytes)}",
+            ]
+        over = " (above memory-leak-ratio)" if one.above_leak_ratio else ""
+        yield f"{one.name}: {one.call_count:,} calls, {', '.join(facts)}{over}"
 
 
 def lines(data: InspectionData) -> Iterator[str]:
@@ -74,7 +155,9 @@ def lines(data: InspectionData) -> Iterator[str]:
     if data.oom is not None:
         yield from _oom(data.oom)
     if data.error is not None:
-        yield ERRORS.get(CensusError(data.error), data.error)
+        yield ERRORS.get(data.error, data.error)
+    elif data.functions is not None:
+        yield from _functions(data.functions)
     elif data.censuses and not data.growing:
         yield f"no tensors became steadily more in {data.censuses} censuses (try a longer --every)"
     holders: dict[str, list[GrowingGroup]] = {}

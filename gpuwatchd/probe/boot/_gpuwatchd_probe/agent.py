@@ -25,6 +25,12 @@ IMPORT_S = 10.0
 """Without a device, the first look comes this long after a framework's import."""
 MOST_KEPT = 4
 """Groups of the last inspection that stay in the mailbox."""
+WARM_UP_S = 60.0
+"""After a framework's import: by then optimizers and caches have made what they keep."""
+BETWEEN_S = 60.0
+"""From one inspection to the next."""
+LEAST_FREE = 0.02
+"""Of a device's memory."""
 _JOIN_S = 1.0
 
 _agent: Agent | None = None
@@ -106,6 +112,7 @@ class Agent:
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
         self._first_s = time.monotonic() + (0.0 if counters.has_device_nodes() else first_s)
+        self._began_s, self._inspected_s = time.monotonic(), -BETWEEN_S
         self._due_s = self._every_s = 0.0
         self._content: dict[str, Any] = {}
         self._failure: str | None = None
@@ -155,8 +162,11 @@ class Agent:
         asked = self._mailbox.request()
         if asked is not None:
             self._write({"inspecting": asked["id"]})
-            answer = self._answer(asked, stop)
-            if asked["verb"] == "census" and "pauses_ms" in answer:
+            try:
+                answer = self._answer(asked, stop)
+            except Exception as error:  # whoever asked must not wait in vain
+                answer = {"error": getattr(error, "code", "died")}
+            if "pauses_ms" in answer:
                 self._last = dict(answer, id=asked["id"], groups=answer["groups"][:MOST_KEPT])
             if asked.get("answer", True):
                 self._mailbox.answer(asked["id"], answer)
@@ -172,10 +182,12 @@ class Agent:
     def _write(self, more: dict[str, Any]) -> None:
         rows = [row for name in self.frameworks for row in counters.read(name)]
         first = self.frameworks[0]
+        spans = _spans()
         version = getattr(sys.modules.get(first), "__version__", None)
         self._content = {
             "framework": {"name": first, "version": None if version is None else str(version)},
             "devices": rows,
+            "spans": [] if spans is None else spans.most(),
             "counters_only": counters_only(),
             "inspect_on_alert": os.environ.get("GPUWATCHD_PROBE") == "alert",
             "last": self._last,
@@ -193,10 +205,17 @@ class Agent:
         return self._recorder is not None and bool(self._recorder.recording)
 
     def _answer(self, asked: dict[str, Any], stop: threading.Event) -> dict[str, Any]:
+        if asked.get("verb") == "functions":
+            spans = _spans()
+            return {"functions": [] if spans is None else spans.most(calls=True)}
         if asked.get("verb") != "census":
             return {"error": "unknown-verb"}
         if counters_only():
             return {"error": "counters-only"}
+        if time.monotonic() < self._inspected_s + BETWEEN_S:
+            return {"error": "too-soon"}
+        if any(counters.free(name) < LEAST_FREE for name in self.frameworks):
+            return {"error": "device-memory"}
         from . import heap, inspection, oom, tensors
 
         if heap.expected_pause_s() > _within(asked.get("pause_s", 0.3), 0.0, 60.0):
@@ -204,9 +223,15 @@ class Agent:
 
         def wait(seconds: float) -> None:
             """Wait between two censuses; HeapError when the job forks or ends."""
-            if stop.wait(seconds):
-                raise heap.HeapError("stopped")
+            end_s = time.monotonic() + seconds
+            while (left_s := end_s - time.monotonic()) > 0.0:
+                if stop.wait(min(left_s, WRITE_S[1])):
+                    raise heap.HeapError("stopped")
+                self._write({"inspecting": asked["id"]})
 
+        warm_up_s = _within(asked.get("warmup_s", WARM_UP_S), 0.0, 600.0)
+        wait(max(0.0, self._began_s + warm_up_s - time.monotonic()))
+        self._inspected_s = time.monotonic()
         answer = inspection.inspect(
             tensors.types(),
             censuses=int(_within(asked.get("censuses", 4), 4, 16)),
@@ -215,6 +240,11 @@ class Agent:
         )
         oom.add_lines(answer["groups"])
         return answer
+
+
+def _spans() -> Any:
+    """Return the module of spans, where the job uses them."""
+    return sys.modules.get("_gpuwatchd_probe.spans")
 
 
 def counters_only() -> bool:

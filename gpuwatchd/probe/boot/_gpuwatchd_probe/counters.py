@@ -25,6 +25,19 @@ def read(framework: str) -> list[Row]:
         return []
 
 
+def free(framework: str) -> float:
+    """Return which share of its fullest device a framework can still take; 1 where unknown."""
+    rows = read(framework)
+    try:
+        if framework == "torch":
+            pairs = [sys.modules["torch"].cuda.mem_get_info(row["index"]) for row in rows]
+        else:
+            pairs = [(row["limit"] - row["allocated"], row["limit"]) for row in rows]
+        return min([left / limit for left, limit in pairs], default=1.0)
+    except Exception:
+        return 1.0
+
+
 def has_device_nodes() -> bool:
     """Say whether this machine has a GPU that a framework may use, without asking a driver."""
     return any(os.path.exists(path) for path in ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg"))

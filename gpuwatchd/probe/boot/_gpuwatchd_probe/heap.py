@@ -43,7 +43,7 @@ LENGTH = struct.Struct("<Q")
 class HeapError(Exception):
     """Why the heap was not read.
 
-    ``code`` is one of timeout, memory, free-threaded, no-fork, died.
+    ``code`` is one of timeout, memory, free-threaded, no-fork, died, stopped, compiling.
     """
 
     def __init__(self, code: str) -> None:
@@ -93,7 +93,7 @@ def in_child(work: Callable[[], Dict[str, Any]], limit_s: float = 20.0) -> Dict[
             if pid > 0:
                 _reap(pid)
         if not isinstance(answer, dict) or "died" in answer:
-            raise HeapError("died")
+            raise HeapError(answer["died"] if isinstance(answer, dict) else "died")
         answer["pause_ms"] = round(pause_s * 1000, 3)
         return answer
     raise HeapError("timeout")
@@ -214,7 +214,7 @@ def _run_child(  # pragma: no cover  # no tracer sees the child
         try:
             text = json.dumps(work())
         except BaseException as error:  # the job must not see it
-            text = json.dumps({"died": type(error).__name__})
+            text = json.dumps({"died": error.code if type(error) is HeapError else "died"})
         data = text.encode("ascii", "replace")
         _write(writer, LENGTH.pack(len(data)) + data)
     finally:

@@ -6,7 +6,9 @@ Runs in the child, where holding objects and reading frames harms nobody.
 from __future__ import annotations
 
 import collections
+import functools
 import gc
+import operator
 import sys
 import time
 import types
@@ -17,6 +19,8 @@ from .names import CACHE, Name, Namer, bounds_of
 
 MOST_LEVELS = 14
 MOST_FRONTIER = 300
+FEWEST_ENTRIES = 6
+"""A container of fewer has not taken in what a group that grows became more by."""
 MOST_LEVELS_TO_BOUND = 3
 """The container, a dict that it is in, and the object whose attributes the dict holds."""
 SHARED = 0.6
@@ -94,7 +98,7 @@ def _climb(
             and type(owner) not in classes
             and not _is_no_holder(owner, namer)
         ]
-        found = _named(candidates, namer, end)
+        found = _named(candidates, namer, end) or _alike(following, enough, namer, end)
         if found:
             return found
         frontier = dict(list(following.items())[:MOST_FRONTIER])
@@ -102,7 +106,34 @@ def _climb(
 
 
 def _is_no_holder(owner: Any, namer: Namer) -> bool:
-    return type(owner) in NO_HOLDERS or id(owner) in namer.modules
+    if type(owner) in NO_HOLDERS or id(owner) in namer.modules:
+        return True
+    length = size_of(owner)[0]
+    return length is not None and length < FEWEST_ENTRIES  # it is not what became longer
+
+
+def _alike(
+    owners: Dict[int, Tuple[Any, int]], enough: float, namer: Namer, end: float
+) -> List[Dict[str, Any]]:
+    """Name containers that are reached by one path, as the lists of the layers of a model."""
+    several = [
+        (bin(mask).count("1"), owner, mask)
+        for owner, mask in owners.values()
+        if mask & (mask - 1) and _is_sized(owner) and not _is_no_holder(owner, namer)
+    ]
+    several = sorted(several, key=lambda one: -one[0])[:MOST_CANDIDATES]
+    if sum(count for count, _, _ in several) < enough:
+        return []
+    paths: Dict[str, List[Tuple[Name, Any, int]]] = {}
+    for _, owner, mask in several:
+        for name in namer.names_of(owner, end)[:1]:
+            paths.setdefault(name.text, []).append((name, owner, mask))
+    for alike in paths.values():
+        union = functools.reduce(operator.or_, (mask for _, _, mask in alike))
+        if bin(union).count("1") >= enough:
+            found = [described(owner, name, namer) for name, owner, _ in alike]
+            return [dict(found[0], len=sum(one["len"] for one in found), bound=None)]
+    return []
 
 
 def _named(candidates: List[Tuple[int, Any]], namer: Namer, end: float) -> List[Dict[str, Any]]:

@@ -7,7 +7,7 @@ import random
 import sys
 import time
 from types import FrameType
-from typing import Any, Callable, ContextManager, Dict, List, Optional, Set, Tuple
+from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional, Set, Tuple
 
 from . import attributes, census, heap, holders, tensors
 from .names import Name, Namer
@@ -17,10 +17,13 @@ SMALLEST_STEP = 0.3
 SMALLEST_STEP_OF_ONE = 0.5
 """For the size of one variable, where batches of changing length look alike by chance."""
 FEWEST_OBJECTS = 6
-SAMPLED = 6
+SAMPLED = 18
 WALK_BUDGET_S = 5.0
 MOST_GROUPS = 6
 EXPLAINED = 0.5
+MOST_INSIDE = 16
+COMPILES = "torch/_dynamo/convert_frame"
+"""In whose frames PyTorch compiles; its tensors of no memory are not the job's."""
 
 
 def inspect(
@@ -90,11 +93,13 @@ def _in_child(
 ) -> Dict[str, Any]:
     end = time.monotonic() + 0.8 * limit_s
     attributes.remember_dicts()
+    running = [one for first in sys._current_frames().values() for one in _frames(first)]
+    if any(COMPILES in frame.f_code.co_filename for frame in running):
+        raise heap.HeapError("compiling")
     with without_torch_functions():
         taken = census.take(types)
         known = set(map(id, taken.objects))
-        own = _own_frames()
-        namer = Namer(known, set(map(id, own)))
+        namer = Namer(known, set(map(id, _frames(sys._getframe()))))
         answer: Dict[str, Any] = {
             "frozen": taken.frozen,
             "fine": {
@@ -116,13 +121,10 @@ def without_torch_functions() -> ContextManager[Any]:
     return guard() if guard is not None else contextlib.nullcontext()
 
 
-def _own_frames() -> List[FrameType]:
-    frames: List[FrameType] = []
-    frame: Optional[FrameType] = sys._getframe()
+def _frames(frame: Optional[FrameType]) -> Iterator[FrameType]:
     while frame is not None:
-        frames.append(frame)
+        yield frame
         frame = frame.f_back
-    return frames
 
 
 def is_steady(counts: List[int], smallest: float = SMALLEST_STEP, least: int = 1) -> bool:
@@ -241,11 +243,13 @@ def _variables(types: Tuple[type, ...], namer: Namer) -> Dict[str, Dict[str, Any
     classes = set(types)
     read = tensors.reader(types)
     found: Dict[str, Dict[str, Any]] = {}
+    left = tensors.MOST_NODES
     for value, name in holders.variables(namer):
         for text, tensor in _one_level(value, name, classes):
             try:
                 facts = read(tensor)
-                nodes = tensors.graph_size(tensor, tensors.base_of(type(tensor), types))
+                nodes = tensors.graph_size(tensor, tensors.base_of(type(tensor), types), left)
+                left -= nodes
             except Exception:  # as in the census: not countable
                 continue
             found[text] = {
@@ -261,8 +265,10 @@ def _variables(types: Tuple[type, ...], namer: Namer) -> Dict[str, Dict[str, Any
 def _one_level(value: Any, variable: Name, classes: Set[type]) -> List[Tuple[str, Any]]:
     if type(value) in classes:
         return [(variable.text, value)]
+    if type(value) in (tuple, list) and len(value) <= MOST_INSIDE:
+        return [(variable.part("[...]"), one) for one in value if type(one) in classes]
     return [
-        (variable.attribute(name), tensor)
+        (variable.part("." + name), tensor)
         for name, tensor in list(attributes.own_dict(value).items())
         if type(name) is str and type(tensor) in classes
     ]
@@ -271,8 +277,13 @@ def _one_level(value: Any, variable: Name, classes: Set[type]) -> List[Tuple[str
 def _growing_variables(
     rows: List[Dict[str, Any]], groups: List[Dict[str, Any]]
 ) -> List[Dict[str, Any]]:
-    """Return single tensors that are made anew, each larger or with a longer history."""
+    """Return single tensors that are made anew, each larger or with a longer history.
+
+    What nobody is seen to keep is kept by such a history, where one grows or is past counting.
+    """
     found = []
+    loose = [group for group in groups if group["holder"] is None]
+    named = any(group["sure"] == "named" for group in groups)
     for name, facts in rows[-1]["variables"].items():
         series = [row["variables"].get(name) for row in rows]
         if any(one is None for one in series):
@@ -281,10 +292,12 @@ def _growing_variables(
         nodes = [one["nodes"] for one in series if one is not None]
         holder = {"name": name, "kind": "tensor", "len": None, "bound": None}
         holder.update(file=facts["file"], line=facts["line"])
-        if is_steady(nodes, least=FEWEST_OBJECTS) and not any(
-            group["sure"] == "named" for group in groups
-        ):
-            found.append(_told(facts["kind"], nodes, facts["count"], holder, "graph"))
+        endless = nodes[0] >= tensors.MOST_NODES / 2
+        if (endless and loose) or (not named and is_steady(nodes, least=FEWEST_OBJECTS)):
+            for group in loose:
+                group.update(holder=group["holder"] or dict(holder, kind="graph"), sure="graph")
+            if not loose:
+                found.append(_told(facts["kind"], nodes, facts["count"], holder, "graph"))
         elif is_steady(sizes, SMALLEST_STEP_OF_ONE):
             found.append(_told(facts["kind"], sizes, facts["count"], holder, "named"))
     return found

@@ -98,13 +98,13 @@ class Mailbox:
             text = os.read(handle, REQUEST_BYTES) if trusted and small else b""
         finally:
             os.close(handle)
-        os.unlink(path)
         try:
+            os.unlink(path)
             asked = json.loads(text)
             fits = all(asked.get(key) == self.head[key] for key in ("boot_id", "started_ticks"))
             late = time.time() > float(asked["until_s"])
             named = str(asked["id"])
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return None
         plain = 0 < len(named) <= 32 and all(letter in "0123456789abcdef" for letter in named)
         return asked if fits and not late and plain else None

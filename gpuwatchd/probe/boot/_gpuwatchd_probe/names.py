@@ -35,10 +35,10 @@ class Name(NamedTuple):
     function: str = ""
     """Whose local it is; ``text`` says it too."""
 
-    def attribute(self, name: str) -> str:
-        """Return what an attribute of it is called."""
+    def part(self, path: str) -> str:
+        """Return what a part of it is called."""
         end = " in %s()" % self.function if self.function else ""
-        return self.text[: len(self.text) - len(end)] + "." + name + end
+        return self.text[: len(self.text) - len(end)] + path + end
 
     @property
     def rank(self) -> Tuple[bool, int, int]:

@@ -156,7 +156,6 @@ def add_lines(groups: List[Dict[str, Any]]) -> None:
             frames = next(filter(None, map(trace_of, addresses)), ())
             users = [frame for frame in frames if places.is_users(frame["filename"])]
             for frame in (users or frames)[:1]:
-                file, line = frame["filename"], frame["line"]
-                group["line"] = {"file": file, "line": line, "function": frame["name"]}
+                group["line"] = {key: frame[key] for key in ("name", "filename", "line")}
         except Exception:  # a build without CUDA has the function and nothing behind it
             continue
