@@ -282,7 +282,7 @@ def test_what_keeps_the_memory_is_shown_wherever_its_verdict_is(ctl: Ctl) -> Non
         for line in wording.inside(inside).values():
             assert line in whole, verb
     assert ctl.data("status --gpu 1")[0]["verdict"]["holder"] is None
-    assert _gpuwatchctl(data) == ["history", "inspect", "feedback"]
+    assert _gpuwatchctl(data) == ["history", "analyze", "inspect", "feedback"]
 
 
 @pytest.mark.parametrize(
@@ -308,9 +308,5 @@ def test_how_to_learn_which_variable_it_is_comes_last(
 
 
 def _gpuwatchctl(data: Any) -> list[str]:
-    commands = [(step["command"] or "").split() for step in data["next_steps"]]
-    return [
-        words[1]
-        for words in commands
-        if words[:1] == ["gpuwatchctl"] and words[1] not in {"status", "analyze"}
-    ]
+    commands = [step["command"] or "" for step in data["next_steps"]]
+    return [line.split()[1] for line in commands if line.startswith("gpuwatchctl ")]

@@ -194,7 +194,7 @@ def _content(**changes: Any) -> bytes:
         (b"\xff{", 0o600, MailboxFault.NO_MAILBOX),
         (b"", 0o600, MailboxFault.NO_MAILBOX),
     ],
-    ids=range(8),
+    ids=range(11),
 )
 def test_a_mailbox_is_believed_only_of_its_own_process(
     content: bytes, mode: int, fault: MailboxFault | None, tmp_path: Path
@@ -256,7 +256,7 @@ def test_what_the_agent_refuses(
     free: float, asked: dict[str, Any], error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(counters, "free", lambda _: free)
-    probe = agent.Agent(str(tmp_path))
+    probe = agent.Agent(str(tmp_path), 0.0)
     probe.frameworks.append("cupy")
     words = {"verb": "census", "every_s": 0.1, "warmup_s": 0.0, **asked}
     if error == "too-soon":
@@ -265,7 +265,7 @@ def test_what_the_agent_refuses(
 
 
 def test_the_warm_up_is_waited_for(tmp_path: Path) -> None:
-    probe = agent.Agent(str(tmp_path))
+    probe = agent.Agent(str(tmp_path), 0.0)
     stop = threading.Event()
     stop.set()  # what waits ends at once
     assert probe._answer({"verb": "census"}, stop) == {"error": "stopped"}

@@ -102,8 +102,13 @@ def test_a_bound_that_does_not_hold_silences_nothing(holder: Holder) -> None:
 
 @pytest.mark.parametrize(
     ("fields", "bound"),
-    [({}, ""), ({"graph": True}, ""), ({"bounded_at_bytes": 8 * GIB}, "8.0 GiB")],
-    ids=["list", "graph", "bounded"],
+    [
+        ({}, ""),
+        ({"graph": True}, ""),
+        ({"bounded_at_bytes": 8 * GIB}, "8.0 GiB"),
+        ({"bounded_at_bytes": 60 * GIB}, ""),
+    ],
+    ids=["list", "graph", "bounded", "beyond"],
 )
 def test_what_to_change_comes_first(fields: dict[str, Any], bound: str) -> None:
     found = _judge(_series(4e9 + GROWS), _holder(**fields))

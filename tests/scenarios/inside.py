@@ -12,8 +12,9 @@ are left out. What is assumed, and not measured:
   only. The mailbox is read at the pace of the samples, every 5 s at most.
 * **Walk**: asked for when a watch or an alert opens, answered 40 s later, once for each opening. In
   18 % of the items it names nothing. What is kept is what the world never falls below again.
-* **Informed** walk: names what grew in the last half hour, its rate to 20 %; where harmless growth
-  ends it knows the final level to 5 %, be that written down in the program or not.
+* **Informed** walk: names what grew in the last half hour, its mean rate to 20 % (too low where a
+  leak accelerates); where harmless growth ends it knows the final level to 5 %, be that written
+  down in the program or not.
 * **Literal** walk: names only what grew in each of three intervals of 10 s, none less than 0.3 of
   the largest (as :mod:`_gpuwatchd_probe.inspection` does), knows a bound only where the program has
   one written (``maxlen``, ``maxsize``), and calls a plain dict or list that will end unbounded.
@@ -165,11 +166,13 @@ class Beside:
         whole = self.allocator
         if whole is None:
             return series
-        if alert is not None and alert.state in {"watch", "firing"}:
-            began = min(alert.watch_at_s or math.inf, alert.firing_at_s or math.inf)
-            if alert.opened_at_s != self._opened_s:
-                self._opened_s = alert.opened_at_s
-                self.asked.append(began)
+        if (
+            alert is not None
+            and alert.state in {"watch", "firing"}
+            and alert.opened_at_s != self._opened_s
+        ):
+            self._opened_s = alert.opened_at_s
+            self.asked.append(min(alert.watch_at_s or math.inf, alert.firing_at_s or math.inf))
         low, high = np.searchsorted(whole.t_s, (float(series.t_s[0]), np.nextafter(now, np.inf)))
         cut = slice(int(low), max(int(high), int(low)))
         reserved = whole.reserved_bytes[cut]
@@ -191,12 +194,7 @@ class Beside:
 def probed(corpus: str, family: str, seed: int) -> Probed | None:
     """Return the process of an item that is judged; None where no process leaks.
 
-    Parameters
-    ----------
-    corpus
-        "blind", or another word for the laboratory.
-    family
-        A family, and its cause after a colon where that is another one than usual.
+    ``family`` has its cause after a colon where that is another one than usual.
     """
     name, _, cause = family.partition(":")
     cause = cause or CAUSES.get(name, "nothing named")

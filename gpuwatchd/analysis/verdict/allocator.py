@@ -174,8 +174,7 @@ def with_holder(series: Series, finding: Finding, settings: DetectionSection) ->
     explains = holder.rate_bytes_per_s >= FOLLOWS * rate
     if not (explains or holder.graph):
         return finding
-    bound = "" if holder.bounded_at_bytes is None else units.size(holder.bounded_at_bytes)
-    cure = advice.of_holder(holder.kind, bound, graph=holder.graph)
+    cure = advice.of_holder(holder.kind, graph=holder.graph)
     lines = tuple(filter(None, (cure, *finding.advice)))[: advice.MOST]
     named = with_reason(finding, f"{holder.place} keeps it")
     named = msgspec.structs.replace(named, holder=holder, advice=lines)
@@ -183,9 +182,12 @@ def with_holder(series: Series, finding: Finding, settings: DetectionSection) ->
         level = _level_when_full(series, holder)
         if level is None or (finding.limit_bytes and level > FULL_SHARE * finding.limit_bytes):
             return named
+        # Only a bound that holds is told as advice: beyond the limit, or passed, it helps nobody.
+        bound = units.size(holder.bounded_at_bytes)
+        calm = advice.of_holder(holder.kind, bound, graph=holder.graph)
         why = f"{holder.place} fills up to {bound}, then stops"
         out = dismissed_finding(finding, why, Reason.BOUNDED)
-        out = msgspec.structs.replace(out, holder=holder, advice=lines[:1])
+        out = msgspec.structs.replace(out, holder=holder, advice=(calm,) if calm else ())
         return msgspec.structs.replace(out, levels_off_bytes=level, eta=None)
     eta = finding.eta
     if finding.tier != "watch" or eta is None or eta.mid_s > settings.eta_horizon:
