@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     )
 
 FAULTS: Final = {
-    MailboxFault.NONE: "was not prepared for it, or uses no framework yet",
+    MailboxFault.NONE: "was not prepared for it, or uses no framework yet, or for less than 10 s",
     MailboxFault.NOT_TRUSTED: "has a mailbox that is not its user's alone: it is not read",
     MailboxFault.NO_MAILBOX: "has a file in place of its mailbox that no probe has written",
     MailboxFault.OTHER_PROCESS: "has only the mailbox of an earlier process with this number",
@@ -159,7 +159,7 @@ def lines(data: InspectionData) -> Iterator[str]:
     elif data.functions is not None:
         yield from _functions(data.functions)
     elif data.censuses and not data.growing:
-        yield f"no tensors became more in {data.censuses} censuses"
+        yield f"no tensors became steadily more in {data.censuses} censuses (try a longer --every)"
     holders: dict[str, list[GrowingGroup]] = {}
     for group in data.growing:
         holders.setdefault("" if group.holder is None else _place(group.holder), []).append(group)
