@@ -28,12 +28,22 @@ COMPILES = "torch/_dynamo/convert_frame"
 
 def inspect(
     types: Tuple[type, ...],
-    censuses: int = 4,
     every_s: float = 10.0,
     wait: Callable[[float], Any] = time.sleep,
-    limit_s: float = 20.0,
+    **more: Any,
 ) -> Dict[str, Any]:
-    """Find the groups of tensors that grow steadily and what holds them.
+    """Take all steps of an inspection and return its result."""
+    result: Dict[str, Any] = {}
+    for number, result in enumerate(steps(types, **more)):  # noqa: B007  # the last is returned
+        if number:
+            wait(every_s)
+    return result
+
+
+def steps(
+    types: Tuple[type, ...], censuses: int = 4, limit_s: float = 20.0
+) -> Iterator[Dict[str, Any]]:
+    """Find the groups of tensors that grow steadily and what holds them, a census at each step.
 
     Parameters
     ----------
@@ -41,50 +51,38 @@ def inspect(
         The tensor classes.
     censuses
         How many; at least 4, for with fewer a clean program looks like a leak.
-    every_s
-        Seconds between two of them.
-    wait
-        Waits so many seconds.
     limit_s
         When a child is killed.
 
-    Returns
-    -------
+    Yields
+    ------
     dict
-        groups, pauses_ms, censuses, frozen and error (a code, or None). Never raises.
+        Before each census the one result that they fill: groups, pauses_ms, censuses, frozen and
+        error (a code, or None). Raises nothing.
     """
-    result: Dict[str, Any] = {
-        "groups": [],
-        "pauses_ms": [],
-        "censuses": 0,
-        "frozen": 0,
-        "error": None,
-    }
+    result: Dict[str, Any] = {"groups": [], "pauses_ms": [], "censuses": 0, "frozen": 0}
+    result["error"] = None
     earlier: List[Dict[str, Any]] = []
     count = max(4, censuses)
-    try:
-        for number in range(count):
-            if number:
-                wait(every_s)
-            last = number == count - 1
+    for number in range(count):
+        yield result
 
-            def work(last: bool = last) -> Dict[str, Any]:  # noqa: FBT001  # bound here
-                return _in_child(types, earlier, limit_s, last=last)
+        def work(last: bool = number == count - 1) -> Dict[str, Any]:  # noqa: FBT001  # bound here
+            return _in_child(types, earlier, limit_s, last=last)
 
+        try:
             answer = heap.in_child(work, limit_s)
-            result["pauses_ms"].append(answer.pop("pause_ms"))
-            result["frozen"] = max(result["frozen"], answer["frozen"])
-            result["censuses"] = number + 1
-            result["groups"] = answer.pop("groups", [])
-            earlier.append(answer)
-            if len(earlier) > 2:  # ids serve to tell what is new: of the first and the last
-                for group in earlier[-2]["fine"].values():
-                    group["ids"] = []
-    except heap.HeapError as error:
-        result["error"] = error.code
-    except Exception:  # nothing may reach the job
-        result["error"] = "died"
-    return result
+        except Exception as error:  # nothing may reach the job
+            result["error"] = error.code if isinstance(error, heap.HeapError) else "died"
+            return
+        result["pauses_ms"].append(answer.pop("pause_ms"))
+        result["frozen"] = max(result["frozen"], answer["frozen"])
+        result["censuses"] = number + 1
+        result["groups"] = answer.pop("groups", [])
+        earlier.append(answer)
+        if len(earlier) > 2:  # ids serve to tell what is new: of the first and the last
+            for group in earlier[-2]["fine"].values():
+                group["ids"] = []
 
 
 def _in_child(
