@@ -171,7 +171,7 @@ def test_an_error_is_a_code(monkeypatch: pytest.MonkeyPatch) -> None:
         raise heap.HeapError("memory")
 
     monkeypatch.setattr(heap, "in_child", refuse)
-    seen = inspection.inspect((Blob,), wait=lambda _: None)
+    seen = inspection.inspect((Blob,), 0.0, wait=lambda _: None)
     assert (seen["error"], seen["groups"]) == ("memory", [])
 
 
