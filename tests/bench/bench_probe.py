@@ -56,7 +56,7 @@ def bare():
     return 1000 * took
 def census():
     begun = time.perf_counter()
-    answer = heap.in_child(lambda: inspection._in_child((Tensor,), [], 20.0, last=False))
+    answer = heap.in_child(lambda: inspection._in_child((Tensor,), [], 60.0, last=False), 60.0)
     return answer["pause_ms"], 1000 * (time.perf_counter() - begun)
 def collect():
     begun = time.perf_counter()
@@ -92,7 +92,16 @@ def started(python: str, runs: int, boot: Path | None) -> list[float]:
 def environ(boot: Path | None) -> dict[str, str]:
     """Return the environment that `run` would make; after `execvp` nothing else of it is left."""
     more = {"PYTHONPATH": str(boot), "GPUWATCHD_PROBE": "1"} if boot else {}
+    more |= {"GPUWATCHD_PROBE_DIR": tempfile.gettempdir() + "/bench-probe"} if boot else {}
     return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | more
+
+
+def output(command: list[str], env: dict[str, str]) -> str:
+    """Return what a command prints; what it says of a failure ends this one."""
+    answer = subprocess.run(command, check=False, capture_output=True, text=True, env=env)
+    if answer.returncode:
+        raise SystemExit(answer.stderr)
+    return answer.stdout
 
 
 def start_ratio(python: str, runs: int) -> float:
@@ -115,14 +124,7 @@ def steps(python: str, pairs: int, wait_s: float) -> dict[str, float]:
         took = {}
         for probe in (number % 2 == 0, number % 2 == 1):
             command = [python, "-c", STEP, str(wait_s)]
-            answer = subprocess.run(
-                command,
-                check=True,
-                capture_output=True,
-                text=True,
-                env=environ(BOOT if probe else None),
-            )
-            took[probe] = float(answer.stdout)
+            took[probe] = float(output(command, environ(BOOT if probe else None)))
         changes.append(100 * (took[True] / took[False] - 1))
     low, middle, high = statistics.quantiles(changes)
     return {"lower_pct": low, "median_pct": middle, "upper_pct": high}
@@ -131,9 +133,7 @@ def steps(python: str, pairs: int, wait_s: float) -> dict[str, float]:
 def paused(python: str, objects: int, resident: int, rounds: int) -> Any:
     """Return the middle figures of a heap of so many objects and bytes, in milliseconds."""
     command = [python, "-c", PAUSE, str(objects), str(resident), str(rounds)]
-    whole = environ(BOOT)
-    answer = subprocess.run(command, check=True, capture_output=True, text=True, env=whole)
-    return json.loads(answer.stdout)
+    return json.loads(output(command, environ(BOOT)))
 
 
 def main() -> int:
@@ -147,7 +147,10 @@ def main() -> int:
     parser.add_argument("--gib", type=float, nargs="*", default=[2.0], help="resident memory")
     parser.add_argument("--objects", type=float, nargs="*", default=[2e5, 2e6])
     asked = parser.parse_args()
-    print(f"start: {start_ratio(asked.python, asked.runs):.2f} x a bare interpreter", flush=True)
+    if asked.runs:
+        print(
+            f"start: {start_ratio(asked.python, asked.runs):.2f} x a bare interpreter", flush=True
+        )
     if asked.torch:
         print("step:", steps(asked.torch, asked.pairs, 11.0), flush=True)
     for gib in asked.gib:

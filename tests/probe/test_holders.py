@@ -125,9 +125,9 @@ def holder(members: list[Any]) -> dict[str, Any]:
         while frame.f_code.co_name != "holder":
             own.append(frame := frame.f_back)
         CALLED.clear()
-        return {"found": holders.walk(members, (Blob,), own, 5.0), "called": CALLED}
+        return {"found": holders.walk(members, (Blob,), own, 60.0), "called": CALLED}
 
-    answer = heap.in_child(work)
+    answer = heap.in_child(work, 100.0)
     assert answer["called"] == []
     return answer["found"][0] if answer["found"] else {}
 
@@ -159,6 +159,16 @@ def test_hostile_objects_on_the_way_are_not_called() -> None:
     found = holder([*mixed[1][-6:]])
     assert found["kind"] == "list"
     del mixed, found
+
+
+def test_containers_that_are_reached_alike_are_named_together() -> None:
+    layers = {number: Beside([Blob() for _ in range(20)]) for number in range(3)}
+    members = [layer.held[-place] for place in (1, 2, 3) for layer in layers.values()]
+    del layers[0]
+    layers[0] = Beside(members[::3] + [Blob() for _ in range(9)])
+    found = holder(members)
+    assert found["name"].startswith("layers[...].held in "), found
+    assert (found["kind"], found["len"]) == ("list", 52)
 
 
 def test_values_of_keys_are_not_shown() -> None:
