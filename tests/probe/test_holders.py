@@ -7,6 +7,7 @@ import functools
 import gc
 import queue
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -183,6 +184,18 @@ def test_an_error_is_a_code(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heap, "in_child", refuse)
     seen = inspection.inspect((Blob,), 0.0, wait=lambda _: None)
     assert (seen["error"], seen["groups"]) == ("memory", [])
+
+
+def test_not_while_pytorch_compiles() -> None:
+    space: dict[str, Any] = {}
+    exec(compile("def run(end): end.wait()", "/x/torch/_dynamo/convert_frame.py", "exec"), space)
+    end = threading.Event()
+    thread = threading.Thread(target=space["run"], args=(end,))
+    thread.start()
+    seen = inspection.inspect((Blob,), 0.0)
+    end.set()
+    thread.join()
+    assert (seen["error"], seen["censuses"]) == ("compiling", 0)
 
 
 @pytest.mark.parametrize("name", ["list of losses", "closure", "lru_cache", "linked list", "ring"])
