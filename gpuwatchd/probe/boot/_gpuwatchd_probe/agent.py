@@ -108,7 +108,6 @@ class Agent:
         self._mailbox = mailbox.Mailbox(folder)
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
-        self._first_s = time.monotonic() + (0.0 if counters.has_device_nodes() else IMPORT_S)
         self._began_s, self._inspected_s = time.monotonic(), -BETWEEN_S
         self._steps: Iterator[dict[str, Any]] | None = None
         self._result: dict[str, Any] = {}
@@ -150,7 +149,8 @@ class Agent:
             pass
 
     def _run(self, stop: threading.Event) -> None:
-        wait_s = max(TICK_S / 100, self._first_s - time.monotonic())
+        first_s = self._began_s + (0.0 if counters.has_device_nodes() else IMPORT_S)
+        wait_s = max(TICK_S / 100, first_s - time.monotonic())
         while not stop.wait(wait_s):
             try:
                 self._tick()
