@@ -10,9 +10,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -54,7 +56,7 @@ def bare():
     return 1000 * took
 def census():
     begun = time.perf_counter()
-    answer = heap.in_child(lambda: inspection._in_child((Tensor,), [], 20.0, last=False))
+    answer = heap.in_child(lambda: inspection._in_child((Tensor,), [], 60.0, last=False), 60.0)
     return answer["pause_ms"], 1000 * (time.perf_counter() - begun)
 def collect():
     begun = time.perf_counter()
@@ -70,30 +72,48 @@ print(json.dumps({name: round(statistics.median(row), 2) for name, row in middle
 """
 
 
-def started(python: str, runs: int, *, probe: bool) -> list[float]:
+def compiled(python: str, folder: str) -> Path:
+    """Return a copy of what `run` puts in front, compiled as pip does it."""
+    boot = Path(shutil.copytree(BOOT, Path(folder) / "boot"))
+    subprocess.run([python, "-m", "compileall", "-q", str(boot)], check=True)
+    return boot
+
+
+def started(python: str, runs: int, boot: Path | None) -> list[float]:
     """Return the seconds that a bare interpreter takes, of each run."""
     took = []
     for _ in range(runs):
         begun_s = time.perf_counter()
-        subprocess.run([python, "-c", "pass"], check=True, env=environ(probe=probe))
+        subprocess.run([python, "-c", "pass"], check=True, env=environ(boot))
         took.append(time.perf_counter() - begun_s)
     return took
 
 
-def environ(*, probe: bool) -> dict[str, str]:
+def environ(boot: Path | None) -> dict[str, str]:
     """Return the environment that `run` would make; after `execvp` nothing else of it is left."""
-    more = {"PYTHONPATH": str(BOOT), "GPUWATCHD_PROBE": "1"} if probe else {}
+    more = {"PYTHONPATH": str(boot), "GPUWATCHD_PROBE": "1"} if boot else {}
+    more |= {"GPUWATCHD_PROBE_DIR": tempfile.gettempdir() + "/bench-probe"} if boot else {}
     return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | more
+
+
+def output(command: list[str], env: dict[str, str]) -> str:
+    """Return what a command prints; what it says of a failure ends this one."""
+    answer = subprocess.run(command, check=False, capture_output=True, text=True, env=env)
+    if answer.returncode:
+        raise SystemExit(answer.stderr)
+    return answer.stdout
 
 
 def start_ratio(python: str, runs: int) -> float:
     """Return the best of three ratios of first quartiles."""
     ratios = []
-    for _ in range(3):
-        plain, with_probe = (
-            statistics.quantiles(started(python, runs, probe=probe))[0] for probe in (False, True)
-        )
-        ratios.append(with_probe / plain)
+    with tempfile.TemporaryDirectory() as folder:
+        boot = compiled(python, folder)
+        for _ in range(3):
+            plain, with_probe = (
+                statistics.quantiles(started(python, runs, place))[0] for place in (None, boot)
+            )
+            ratios.append(with_probe / plain)
     return min(ratios)
 
 
@@ -104,10 +124,7 @@ def steps(python: str, pairs: int, wait_s: float) -> dict[str, float]:
         took = {}
         for probe in (number % 2 == 0, number % 2 == 1):
             command = [python, "-c", STEP, str(wait_s)]
-            answer = subprocess.run(
-                command, check=True, capture_output=True, text=True, env=environ(probe=probe)
-            )
-            took[probe] = float(answer.stdout)
+            took[probe] = float(output(command, environ(BOOT if probe else None)))
         changes.append(100 * (took[True] / took[False] - 1))
     low, middle, high = statistics.quantiles(changes)
     return {"lower_pct": low, "median_pct": middle, "upper_pct": high}
@@ -116,9 +133,7 @@ def steps(python: str, pairs: int, wait_s: float) -> dict[str, float]:
 def paused(python: str, objects: int, resident: int, rounds: int) -> Any:
     """Return the middle figures of a heap of so many objects and bytes, in milliseconds."""
     command = [python, "-c", PAUSE, str(objects), str(resident), str(rounds)]
-    whole = environ(probe=False) | {"PYTHONPATH": str(BOOT)}
-    answer = subprocess.run(command, check=True, capture_output=True, text=True, env=whole)
-    return json.loads(answer.stdout)
+    return json.loads(output(command, environ(BOOT)))
 
 
 def main() -> int:
@@ -132,7 +147,10 @@ def main() -> int:
     parser.add_argument("--gib", type=float, nargs="*", default=[2.0], help="resident memory")
     parser.add_argument("--objects", type=float, nargs="*", default=[2e5, 2e6])
     asked = parser.parse_args()
-    print(f"start: {start_ratio(asked.python, asked.runs):.2f} x a bare interpreter", flush=True)
+    if asked.runs:
+        print(
+            f"start: {start_ratio(asked.python, asked.runs):.2f} x a bare interpreter", flush=True
+        )
     if asked.torch:
         print("step:", steps(asked.torch, asked.pairs, 11.0), flush=True)
     for gib in asked.gib:

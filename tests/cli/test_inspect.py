@@ -6,14 +6,12 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 from _gpuwatchd_probe import agent, counters, mailbox
-from _gpuwatchd_probe.heap import HeapError
 
 from gpuwatchd.cli.verbs import inspect
 from gpuwatchd.collect import mailboxes
@@ -32,10 +30,12 @@ if TYPE_CHECKING:
 
 RUN = (str(world.PROGRAM), "run")
 JOB = """
-import sys, time, cupy
+import os, sys, time, cupy
 def train():
     kept = []
     while True:
+        if len(kept) % 30 == 0:  # as a loader does: the inspection goes on in another thread
+            os.waitpid(os.fork() or os._exit(0), 0)
         kept.append(cupy.ndarray(8))
         time.sleep(0.01)
 print("ready", flush=True)
@@ -259,19 +259,21 @@ def test_what_the_agent_refuses(
     monkeypatch.setattr(counters, "free", lambda _: free)
     probe = agent.Agent(str(tmp_path), 0.0)
     probe.frameworks.append("cupy")
-    words = {"id": "ab", "verb": "census", "every_s": 0.1, "warmup_s": 0.0, **asked}
+    words = {"id": "ab", "verb": "census", "warmup_s": 0.0, **asked}
     if error == "too-soon":
-        assert probe._answer(words, threading.Event())["error"] is None
-    assert probe._answer(words, threading.Event())["error"] == error
+        assert probe._begin(words) is None
+    assert probe._begin(words) == {"error": error}
 
 
 def test_the_warm_up_is_waited_for(tmp_path: Path) -> None:
     probe = agent.Agent(str(tmp_path), 0.0)
-    stop = threading.Event()
-    stop.set()  # what waits ends at once
-    with pytest.raises(HeapError) as raised:
-        probe._answer({"verb": "census"}, stop)
-    assert raised.value.code == "stopped"
+    assert probe._begin({"id": "1", "verb": "census"}) is None
+    assert probe._census_s == probe._began_s + agent.WARM_UP_S
+    probe._step()
+    assert probe._result["censuses"] == 0
+    probe._census_s = 0.0
+    probe._step()
+    assert probe._result["pauses_ms"] or probe._result["error"]
 
 
 def test_free_device_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -491,7 +491,7 @@ def main(programs: Dict[str, Callable[[Any], Any]]) -> None:
         result.update(inspection.inspect(kit.types, every_s=chosen.every, wait=wait))
         DONE.set()
 
-    thread = threading.Thread(target=agent)
+    thread = threading.Thread(target=agent, daemon=True)
     thread.start()
     programs[chosen.name](kit)
     thread.join()

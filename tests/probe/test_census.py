@@ -92,6 +92,19 @@ def test_what_is_steady(counts: list[int], steady: bool) -> None:
     assert inspection.is_steady(counts, least=inspection.FEWEST_OBJECTS) is steady
 
 
+def test_of_several_growing_graphs_the_first_variable_is_meant() -> None:
+    def row(nodes: int) -> dict[str, Any]:
+        facts = {"count": 4, "nodes": nodes, "kind": "float32", "file": "train.py"}
+        return {"variables": {"loss": {**facts, "line": 9}, "hidden": {**facts, "line": 3}}}
+
+    rows = [row(nodes) for nodes in (100, 200, 300, 400)]
+    (found,) = inspection._growing_variables(rows, [])
+    assert (found["holder"]["name"], found["sure"]) == ("hidden", "graph")
+    loose = [inspection._told("[4]", [1, 2, 3, 4], 9, None, "native")]
+    assert inspection._growing_variables([row(tensors.MOST_NODES)] * 4, loose) == []
+    assert (loose[0]["holder"]["name"], loose[0]["sure"]) == ("hidden", "graph")
+
+
 def test_a_graph_is_as_large_as_its_nodes() -> None:
     from tests.probe.leaks import Plain
 

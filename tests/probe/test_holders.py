@@ -7,6 +7,7 @@ import functools
 import gc
 import queue
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -125,9 +126,9 @@ def holder(members: list[Any]) -> dict[str, Any]:
         while frame.f_code.co_name != "holder":
             own.append(frame := frame.f_back)
         CALLED.clear()
-        return {"found": holders.walk(members, (Blob,), own, 5.0), "called": CALLED}
+        return {"found": holders.walk(members, (Blob,), own, 60.0), "called": CALLED}
 
-    answer = heap.in_child(work)
+    answer = heap.in_child(work, 100.0)
     assert answer["called"] == []
     return answer["found"][0] if answer["found"] else {}
 
@@ -161,6 +162,16 @@ def test_hostile_objects_on_the_way_are_not_called() -> None:
     del mixed, found
 
 
+def test_containers_that_are_reached_alike_are_named_together() -> None:
+    layers = {number: Beside([Blob() for _ in range(20)]) for number in range(3)}
+    members = [layer.held[-place] for place in (1, 2, 3) for layer in layers.values()]
+    del layers[0]
+    layers[0] = Beside(members[::3] + [Blob() for _ in range(9)])
+    found = holder(members)
+    assert found["name"].startswith("layers[...].held in "), found
+    assert (found["kind"], found["len"]) == ("list", 52)
+
+
 def test_values_of_keys_are_not_shown() -> None:
     secrets = {"password": [Blob() for _ in range(20)]}
     assert holder(secrets["password"][-6:])["name"].startswith("secrets[...]")
@@ -171,8 +182,20 @@ def test_an_error_is_a_code(monkeypatch: pytest.MonkeyPatch) -> None:
         raise heap.HeapError("memory")
 
     monkeypatch.setattr(heap, "in_child", refuse)
-    seen = inspection.inspect((Blob,), wait=lambda _: None)
+    seen = inspection.inspect((Blob,), 0.0, wait=lambda _: None)
     assert (seen["error"], seen["groups"]) == ("memory", [])
+
+
+def test_not_while_pytorch_compiles() -> None:
+    space: dict[str, Any] = {}
+    exec(compile("def run(end): end.wait()", "/x/torch/_dynamo/convert_frame.py", "exec"), space)
+    end = threading.Event()
+    thread = threading.Thread(target=space["run"], args=(end,))
+    thread.start()
+    seen = inspection.inspect((Blob,), 0.0)
+    end.set()
+    thread.join()
+    assert (seen["error"], seen["censuses"]) == ("compiling", 0)
 
 
 @pytest.mark.parametrize("name", ["list of losses", "closure", "lru_cache", "linked list", "ring"])

@@ -13,7 +13,7 @@ import os
 import sys
 import threading
 import time
-from typing import Any
+from typing import Any, Iterator
 
 from . import counters, mailbox
 
@@ -65,7 +65,7 @@ def start(framework: str, first_s: float = IMPORT_S) -> None:
                 _chain_excepthook()
         if framework not in _agent.frameworks:
             _agent.frameworks.append(framework)
-        _agent.begin()
+        _agent.start()
     except Exception:
         pass
 
@@ -77,7 +77,7 @@ def _before_fork() -> None:
 
 def _after_fork() -> None:
     if _agent is not None:
-        _agent.begin()
+        _agent.start()
 
 
 def _in_child() -> None:
@@ -111,15 +111,19 @@ class Agent:
         self._mailbox = mailbox.Mailbox(folder)
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
-        self._first_s = time.monotonic() + (0.0 if counters.has_device_nodes() else first_s)
+        self._first_s = 0.0 if counters.has_device_nodes() else first_s
         self._began_s, self._inspected_s = time.monotonic(), -BETWEEN_S
+        self._steps: Iterator[dict[str, Any]] | None = None
+        self._result: dict[str, Any] = {}
+        self._answers = True
+        self._census_s = self._every_census_s = 0.0
         self._due_s = self._every_s = 0.0
         self._content: dict[str, Any] = {}
         self._failure: str | None = None
         self._recorder: Any = None
         self._last: dict[str, Any] | None = None
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Start the thread, where none runs that is not about to end."""
         if self._thread is None:
             self._stop = threading.Event()
@@ -138,6 +142,8 @@ class Agent:
     def close(self) -> None:
         """Take the mailbox away, but leave what says why the job failed."""
         self.end()
+        if self._steps is not None:
+            self._mailbox.answer(self._result["id"], {"error": "stopped"})
         if self._failure is None:
             self._mailbox.remove()
 
@@ -145,41 +151,40 @@ class Agent:
         """Write down which exception ends the job."""
         try:
             self._failure = "%s.%s" % (type.__getattribute__(kind, "__module__"), kind.__name__)
-            self._write({})
+            self._write()
         except Exception:
             pass
 
     def _run(self, stop: threading.Event) -> None:
-        wait_s = max(TICK_S / 100, self._first_s - time.monotonic())
+        wait_s = max(TICK_S / 100, self._began_s + self._first_s - time.monotonic())
         while not stop.wait(wait_s):
-            wait_s = TICK_S
             try:
-                self._tick(stop)
+                self._tick()
             except Exception:
-                continue
+                pass
+            due_s = TICK_S if self._steps is None else self._census_s - time.monotonic()
+            wait_s = min(TICK_S, max(TICK_S / 100, due_s))
 
-    def _tick(self, stop: threading.Event) -> None:
+    def _tick(self) -> None:
         asked = self._mailbox.request()
         if asked is not None:
-            self._write({"inspecting": asked["id"]})
             try:
-                answer = self._answer(asked, stop)
-            except Exception as error:  # whoever asked must not wait in vain
-                answer = {"error": getattr(error, "code", "died")}
-            if "pauses_ms" in answer:
-                self._last = dict(answer, id=asked["id"], groups=answer["groups"][:MOST_KEPT])
-            if asked.get("answer", True):
-                self._mailbox.answer(asked["id"], answer)
+                refused = self._begin(asked)
+            except Exception:  # whoever asked must not wait in vain
+                refused = {"error": "died"}
+            if refused is not None:
+                self._mailbox.answer(asked["id"], refused)
             self._due_s = 0.0
+        self._step()
         if time.monotonic() >= self._due_s:
             before = self._content
-            self._write({})
+            self._write()
             least_s, most_s = WRITE_S
             moved = before.get("devices") != self._content["devices"]
             self._every_s = least_s if moved else min(most_s, max(least_s, self._every_s * 1.5))
             self._due_s = time.monotonic() + self._every_s
 
-    def _write(self, more: dict[str, Any]) -> None:
+    def _write(self) -> None:
         rows = [row for name in self.frameworks for row in counters.read(name)]
         first = self.frameworks[0]
         spans = _spans()
@@ -194,8 +199,9 @@ class Agent:
             "frozen": gc.get_freeze_count(),
             "recording": self._record(),
             "failure": self._failure,
+            "inspecting": None if self._steps is None else self._result["id"],
         }
-        self._mailbox.write(**self._content, **more)
+        self._mailbox.write(**self._content)
 
     def _record(self) -> bool:
         if self._recorder is None and os.environ.get("GPUWATCHD_PROBE_RECORD"):
@@ -204,7 +210,8 @@ class Agent:
             self._recorder = oom.begin(self._mailbox)
         return self._recorder is not None and bool(self._recorder.recording)
 
-    def _answer(self, asked: dict[str, Any], stop: threading.Event) -> dict[str, Any]:
+    def _begin(self, asked: dict[str, Any]) -> dict[str, Any] | None:
+        """Begin an inspection; or return the answer, the code of why not among them."""
         if asked.get("verb") == "functions":
             spans = _spans()
             return {"functions": [] if spans is None else spans.most(calls=True)}
@@ -212,34 +219,40 @@ class Agent:
             return {"error": "unknown-verb"}
         if counters_only():
             return {"error": "counters-only"}
-        if time.monotonic() < self._inspected_s + BETWEEN_S:
+        now_s = time.monotonic()
+        if now_s < self._inspected_s + BETWEEN_S or self._steps is not None:
             return {"error": "too-soon"}
         if any(counters.free(name) < LEAST_FREE for name in self.frameworks):
             return {"error": "device-memory"}
-        from . import heap, inspection, oom, tensors
+        from . import heap, inspection, tensors
 
         if heap.expected_pause_s() > _within(asked.get("pause_s", 0.3), 0.0, 60.0):
             return {"error": "pause"}
+        warm_s = self._began_s + _within(asked.get("warmup_s", WARM_UP_S), 0.0, 600.0)
+        self._every_census_s = _within(asked.get("every_s", 10.0), 0.1, 600.0)
+        count = int(_within(asked.get("censuses", 4), 4, 16))
+        self._steps = inspection.steps(tensors.types(), count)
+        self._result = next(self._steps)
+        self._result.update(id=asked["id"], every_s=self._every_census_s)
+        self._answers = bool(asked.get("answer", True))
+        self._inspected_s = self._census_s = max(now_s, warm_s)
+        return None
 
-        def wait(seconds: float) -> None:
-            """Wait between two censuses; HeapError when the job forks or ends."""
-            end_s = time.monotonic() + seconds
-            while (left_s := end_s - time.monotonic()) > 0.0:
-                if stop.wait(min(left_s, WRITE_S[1])):
-                    raise heap.HeapError("stopped")
-                self._write({"inspecting": asked["id"]})
+    def _step(self) -> None:
+        """Take the next census when it is due: this thread may be another, after a fork."""
+        if self._steps is None or time.monotonic() < self._census_s:
+            return
+        seen = next(self._steps, None)
+        self._census_s = time.monotonic() + self._every_census_s
+        if seen is not None:
+            return
+        self._steps, self._due_s = None, 0.0
+        from . import oom
 
-        warm_up_s = _within(asked.get("warmup_s", WARM_UP_S), 0.0, 600.0)
-        wait(max(0.0, self._began_s + warm_up_s - time.monotonic()))
-        self._inspected_s = time.monotonic()
-        answer = inspection.inspect(
-            tensors.types(),
-            censuses=int(_within(asked.get("censuses", 4), 4, 16)),
-            every_s=_within(asked.get("every_s", 10.0), 0.1, 600.0),
-            wait=wait,
-        )
-        oom.add_lines(answer["groups"])
-        return answer
+        oom.add_lines(self._result["groups"])
+        self._last = dict(self._result, groups=self._result["groups"][:MOST_KEPT])
+        if self._answers:
+            self._mailbox.answer(self._result["id"], self._result)
 
 
 def _spans() -> Any:

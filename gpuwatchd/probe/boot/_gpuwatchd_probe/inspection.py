@@ -12,6 +12,8 @@ from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional
 from . import attributes, census, heap, holders, tensors
 from .names import Name, Namer
 
+Row = Dict[str, Any]
+Classes = Tuple[type, ...]
 SMALLEST_STEP = 0.3
 """Of the largest one: below it, growth comes in bursts and is not steady."""
 SMALLEST_STEP_OF_ONE = 0.5
@@ -27,13 +29,18 @@ COMPILES = "torch/_dynamo/convert_frame"
 
 
 def inspect(
-    types: Tuple[type, ...],
-    censuses: int = 4,
-    every_s: float = 10.0,
-    wait: Callable[[float], Any] = time.sleep,
-    limit_s: float = 20.0,
-) -> Dict[str, Any]:
-    """Find the groups of tensors that grow steadily and what holds them.
+    types: Classes, every_s: float, wait: Callable[[float], Any] = time.sleep, **more: Any
+) -> Row:
+    """Take all steps of an inspection and return its result."""
+    result: Row = {}
+    for number, result in enumerate(steps(types, **more)):  # noqa: B007  # the last is returned
+        if number:
+            wait(every_s)
+    return result
+
+
+def steps(types: Classes, censuses: int = 4, limit_s: float = 20.0) -> Iterator[Row]:
+    """Find the groups of tensors that grow steadily and what holds them, a census at each step.
 
     Parameters
     ----------
@@ -41,56 +48,40 @@ def inspect(
         The tensor classes.
     censuses
         How many; at least 4, for with fewer a clean program looks like a leak.
-    every_s
-        Seconds between two of them.
-    wait
-        Waits so many seconds.
     limit_s
         When a child is killed.
 
-    Returns
-    -------
+    Yields
+    ------
     dict
-        groups, pauses_ms, censuses, frozen and error (a code, or None). Never raises.
+        Before each census the one result that they fill: groups, pauses_ms, censuses, frozen and
+        error (a code, or None). Raises nothing.
     """
-    result: Dict[str, Any] = {
-        "groups": [],
-        "pauses_ms": [],
-        "censuses": 0,
-        "every_s": every_s,
-        "frozen": 0,
-        "error": None,
-    }
-    earlier: List[Dict[str, Any]] = []
+    result: Row = {"groups": [], "pauses_ms": [], "censuses": 0, "frozen": 0, "error": None}
+    earlier: List[Row] = []
     count = max(4, censuses)
-    try:
-        for number in range(count):
-            if number:
-                wait(every_s)
-            last = number == count - 1
+    for number in range(count):
+        yield result
 
-            def work(last: bool = last) -> Dict[str, Any]:  # noqa: FBT001  # bound here
-                return _in_child(types, earlier, limit_s, last=last)
+        def work(last: bool = number == count - 1) -> Row:  # noqa: FBT001  # bound here
+            return _in_child(types, earlier, limit_s, last=last)
 
+        try:
             answer = heap.in_child(work, limit_s)
-            result["pauses_ms"].append(answer.pop("pause_ms"))
-            result["frozen"] = max(result["frozen"], answer["frozen"])
-            result["censuses"] = number + 1
-            result["groups"] = answer.pop("groups", [])
-            earlier.append(answer)
-            if len(earlier) > 2:  # ids serve to tell what is new: of the first and the last
-                for group in earlier[-2]["fine"].values():
-                    group["ids"] = []
-    except heap.HeapError as error:
-        result["error"] = error.code
-    except Exception:  # nothing may reach the job
-        result["error"] = "died"
-    return result
+        except Exception as error:  # nothing may reach the job
+            result["error"] = error.code if isinstance(error, heap.HeapError) else "died"
+            return
+        result["pauses_ms"].append(answer.pop("pause_ms"))
+        result["frozen"] = max(result["frozen"], answer["frozen"])
+        result["censuses"] = number + 1
+        result["groups"] = answer.pop("groups", [])
+        earlier.append(answer)
+        if len(earlier) > 2:  # ids serve to tell what is new: of the first and the last
+            for group in earlier[-2]["fine"].values():
+                group["ids"] = []
 
 
-def _in_child(
-    types: Tuple[type, ...], earlier: List[Dict[str, Any]], limit_s: float, *, last: bool
-) -> Dict[str, Any]:
+def _in_child(types: Classes, earlier: List[Row], limit_s: float, *, last: bool) -> Row:
     end = time.monotonic() + 0.8 * limit_s
     attributes.remember_dicts()
     running = [one for first in sys._current_frames().values() for one in _frames(first)]
@@ -100,7 +91,7 @@ def _in_child(
         taken = census.take(types)
         known = set(map(id, taken.objects))
         namer = Namer(known, set(map(id, _frames(sys._getframe()))))
-        answer: Dict[str, Any] = {
+        answer: Row = {
             "frozen": taken.frozen,
             "fine": {
                 key: {"count": g.total, "size": g.size, "ids": g.ids, "coarse": g.coarse}
@@ -135,7 +126,7 @@ def is_steady(counts: List[int], smallest: float = SMALLEST_STEP, least: int = 1
     return min(steps) >= smallest * max(steps) and sum(steps) >= least
 
 
-def _steady(rows: List[Dict[str, Any]], kind: str) -> Dict[str, List[int]]:
+def _steady(rows: List[Row], kind: str) -> Dict[str, List[int]]:
     found = {}
     for key in rows[-1][kind]:
         counts = [row[kind].get(key, {"count": 0})["count"] for row in rows]
@@ -145,12 +136,8 @@ def _steady(rows: List[Dict[str, Any]], kind: str) -> Dict[str, List[int]]:
 
 
 def _groups(
-    types: Tuple[type, ...],
-    rows: List[Dict[str, Any]],
-    taken: census.Census,
-    namer: Namer,
-    end: float,
-) -> List[Dict[str, Any]]:
+    types: Classes, rows: List[Row], taken: census.Census, namer: Namer, end: float
+) -> List[Row]:
     fine, coarse = _steady(rows, "fine"), _steady(rows, "coarse")
     explained: Dict[str, int] = {}
     for key, counts in fine.items():
@@ -168,7 +155,7 @@ def _groups(
         held = taken.coarse[key] if key in coarse and key not in fine else taken.fine[key]
         budget = min(WALK_BUDGET_S, end - time.monotonic())
         members = _members(held.ids, rows, taken)
-        walked: List[Dict[str, Any]] = []
+        walked: List[Row] = []
         if budget > 0 and members:
             walked = holders.walk(members, types, (), budget, namer)
         holder = dict(walked[0]) if walked else None
@@ -181,14 +168,16 @@ def _groups(
         groups[-1]["addresses"] = tensors.addresses(members)
     _explain_by_graph(groups)
     for group in groups:
-        group["bounded_at_bytes"] = _when_full(group["bytes"], group["holder"])
+        holder = group["holder"]
+        if holder and holder["bound"] and holder["len"]:
+            group["bounded_at_bytes"] = int(group["bytes"] * holder["bound"] / holder["len"])
     return groups + _growing_variables(rows, groups)
 
 
-def _members(ids: List[int], rows: List[Dict[str, Any]], taken: census.Census) -> List[Any]:
+def _members(ids: List[int], rows: List[Row], taken: census.Census) -> List[Any]:
     """Return some objects that are new since the first census and outlived the last interval."""
 
-    def ids_of(row: Dict[str, Any]) -> Set[int]:
+    def ids_of(row: Row) -> Set[int]:
         return {one for group in row["fine"].values() for one in group["ids"]}
 
     first, before = ids_of(rows[0]), ids_of(rows[-2])
@@ -200,20 +189,12 @@ def _members(ids: List[int], rows: List[Dict[str, Any]], taken: census.Census) -
     return [obj for obj in taken.found if id(obj) in sampled]
 
 
-def _told(
-    key: str, counts: List[int], size: int, holder: Optional[Dict[str, Any]], sure: str
-) -> Dict[str, Any]:
-    return {
-        "group": key,
-        "counts": counts,
-        "bytes": size,
-        "holder": holder,
-        "line": None,
-        "sure": sure,
-    }
+def _told(key: str, counts: List[int], size: int, holder: Optional[Row], sure: str) -> Row:
+    told = {"group": key, "counts": counts, "bytes": size, "holder": holder, "sure": sure}
+    return dict(told, line=None, bounded_at_bytes=None)
 
 
-def _explain_by_graph(groups: List[Dict[str, Any]]) -> None:
+def _explain_by_graph(groups: List[Row]) -> None:
     """Call a group without a holder that grows like a named one what the graph of that saved."""
     for group in groups:
         if group["holder"] is not None:
@@ -225,24 +206,17 @@ def _explain_by_graph(groups: List[Dict[str, Any]]) -> None:
                 break
 
 
-def _when_full(size: int, holder: Optional[Dict[str, Any]]) -> Optional[int]:
-    """Return how much memory a group takes once its holder has as many entries as it may."""
-    if holder is None or not holder["bound"] or not holder["len"]:
-        return None
-    return int(size * holder["bound"] / holder["len"])
-
-
 def _same_pace(one: List[int], other: List[int]) -> bool:
     first, second = one[-1] - one[0], other[-1] - other[0]
     times = max(1, round(first / second))
     return abs(first - times * second) <= max(times, 0.05 * first)
 
 
-def _variables(types: Tuple[type, ...], namer: Namer) -> Dict[str, Dict[str, Any]]:
+def _variables(types: Classes, namer: Namer) -> Dict[str, Row]:
     """Return the size, and the size of the graph, of each tensor that a variable names."""
     classes = set(types)
     read = tensors.reader(types)
-    found: Dict[str, Dict[str, Any]] = {}
+    found: Dict[str, Row] = {}
     left = tensors.MOST_NODES
     for value, name in holders.variables(namer):
         for text, tensor in _one_level(value, name, classes):
@@ -252,13 +226,8 @@ def _variables(types: Tuple[type, ...], namer: Namer) -> Dict[str, Dict[str, Any
                 left -= nodes
             except Exception:  # as in the census: not countable
                 continue
-            found[text] = {
-                "count": facts.size,
-                "nodes": nodes,
-                "kind": facts.kind,
-                "file": name.file,
-                "line": name.line,
-            }
+            found[text] = {"count": facts.size, "nodes": nodes, "kind": facts.kind}
+            found[text].update(file=name.file, line=name.line)
     return found
 
 
@@ -274,17 +243,16 @@ def _one_level(value: Any, variable: Name, classes: Set[type]) -> List[Tuple[str
     ]
 
 
-def _growing_variables(
-    rows: List[Dict[str, Any]], groups: List[Dict[str, Any]]
-) -> List[Dict[str, Any]]:
+def _growing_variables(rows: List[Row], groups: List[Row]) -> List[Row]:
     """Return single tensors that are made anew, each larger or with a longer history.
 
-    What nobody is seen to keep is kept by such a history, where one grows or is past counting.
+    What nobody is seen to keep is kept by such a history, where one grows or is past counting. Of
+    several the variable that is set first is meant: what is kept comes from before the loop.
     """
     found = []
     loose = [group for group in groups if group["holder"] is None]
     named = any(group["sure"] == "named" for group in groups)
-    for name, facts in rows[-1]["variables"].items():
+    for name, facts in sorted(rows[-1]["variables"].items(), key=lambda one: one[1]["line"] or 0):
         series = [row["variables"].get(name) for row in rows]
         if any(one is None for one in series):
             continue
@@ -295,9 +263,10 @@ def _growing_variables(
         endless = nodes[0] >= tensors.MOST_NODES / 2
         if (endless and loose) or (not named and is_steady(nodes, least=FEWEST_OBJECTS)):
             for group in loose:
-                group.update(holder=group["holder"] or dict(holder, kind="graph"), sure="graph")
+                group.update(holder=dict(holder, kind="graph"), sure="graph")
             if not loose:
                 found.append(_told(facts["kind"], nodes, facts["count"], holder, "graph"))
+            named, loose = True, []
         elif is_steady(sizes, SMALLEST_STEP_OF_ONE):
             found.append(_told(facts["kind"], sizes, facts["count"], holder, "named"))
     return found
