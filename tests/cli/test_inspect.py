@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from _gpuwatchd_probe import agent, counters, mailbox
+from _gpuwatchd_probe import counters, mailbox, requests
 
 from gpuwatchd.cli.verbs import inspect
 from gpuwatchd.collect import mailboxes
@@ -254,26 +254,25 @@ def test_a_request_that_is_none_is_passed_over(kind: str, tmp_path: Path) -> Non
     [(0.01, {}, "device-memory"), (1.0, {"verb": "exec"}, "unknown-verb"), (1.0, {}, "too-soon")],
 )
 def test_what_the_agent_refuses(
-    free: float, asked: dict[str, Any], error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    free: float, asked: dict[str, Any], error: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(counters, "free", lambda _: free)
-    probe = agent.Agent(str(tmp_path), 0.0)
-    probe.frameworks.append("cupy")
+    probe = requests.Inspections(0.0)
     words = {"id": "ab", "verb": "census", "warmup_s": 0.0, **asked}
     if error == "too-soon":
-        assert probe._begin(words) is None
-    assert probe._begin(words) == {"error": error}
+        assert probe.answer(words, ["cupy"]) is None
+    assert probe.answer(words, ["cupy"]) == {"error": error}
 
 
-def test_the_warm_up_is_waited_for(tmp_path: Path) -> None:
-    probe = agent.Agent(str(tmp_path), 0.0)
-    assert probe._begin({"id": "1", "verb": "census"}) is None
-    assert probe._census_s == probe._began_s + agent.WARM_UP_S
-    probe._step()
-    assert probe._result["censuses"] == 0
-    probe._census_s = 0.0
-    probe._step()
-    assert probe._result["pauses_ms"] or probe._result["error"]
+def test_the_warm_up_is_waited_for() -> None:
+    probe = requests.Inspections(time.monotonic())
+    assert probe.answer({"id": "1", "verb": "census"}, []) is None
+    assert probe.due_s == probe.began_s + requests.WARM_UP_S
+    probe.step()
+    assert probe.result["censuses"] == 0
+    probe.due_s = 0.0
+    probe.step()
+    assert probe.result["pauses_ms"] or probe.result["error"]
 
 
 def test_free_device_memory(monkeypatch: pytest.MonkeyPatch) -> None:

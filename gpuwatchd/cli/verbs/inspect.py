@@ -126,9 +126,10 @@ def command(  # noqa: PLR0913, PLR0917 - one argument per flag
         if sys.stderr.isatty() and not flags.json and not flags.quiet:
             wait = units.duration(every_s * (censuses - 1))
             sys.stderr.write(f"counting tensors {censuses} times, about {wait}\n")
-        limit_s = every_s * (censuses - 1) + _MARGIN_S + _WARM_UP_S
+        warmup_s = 0.0 if attach else _WARM_UP_S  # of an attached process nobody knows its age
+        limit_s = every_s * (censuses - 1) + _MARGIN_S + warmup_s
         words = {"censuses": censuses, "every_s": every_s, "pause_s": pause_s}
-        words["warmup_s"] = _WARM_UP_S
+        words["warmup_s"] = warmup_s
         data = _data(mailbox, oom, _ask(place, uid, mailbox, mailboxes.Census, limit_s, **words))
     _answer(data, doubts)
     functions = data.functions.functions if data.functions is not None else ()

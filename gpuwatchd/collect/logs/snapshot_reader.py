@@ -17,6 +17,7 @@ import gc
 import os
 import pickle
 import re
+import resource
 import sys
 from collections import defaultdict
 from contextlib import suppress
@@ -338,8 +339,6 @@ def _rank(file: str) -> int | None:
 
 def _bound(read_bytes: int, limit_s: int) -> None:
     """Bound this process, also where nobody waits for it any more."""
-    import resource  # noqa: PLC0415 - of the child alone
-
     limits = [(resource.RLIMIT_CORE, 0), (resource.RLIMIT_CPU, limit_s)]
     with suppress(OSError):  # there is none on macOS, which bounds no address space either
         now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()

@@ -58,7 +58,7 @@ ERRORS: Final[dict[str, str]] = {
 FUNCTION_TEXTS: Final = {
     "memory_leak": (
         "grew by {growth_bytes} within {span_s}, {rate_bytes_per_s}; {own_share} of it is its own",
-        "gpuwatchctl inspect, without --functions, names the variable that keeps it",
+        "without --functions, inspect names the variable that keeps it",
     ),
     "fragmentation": (
         "{share} of reserved memory is free between tensors",

@@ -11,12 +11,12 @@ import sys
 from contextlib import suppress
 from typing import IO, TYPE_CHECKING, Final
 
-import msgspec
 import numpy as np
 
 from gpuwatchd.collect.logs.collector import Place
 from gpuwatchd.collect.logs.snapshot_reader import Answer, SnapshotError
 from gpuwatchd.core import run_program, text
+from gpuwatchd.core.decoding import decode
 from gpuwatchd.core.units import size as in_units
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def _asked(data: bytes) -> Answer:
         how = f"signal {-found.code}" if found.code < 0 else f"exit {found.code}"
         why = text.clean(b"".join(found.said.splitlines()[-1:]), limit=120) or how
         raise SnapshotError(f"the process that read this pickle has ended early: {why}")
-    return msgspec.json.decode(found.out, type=Answer)
+    return decode(found.out, Answer)
 
 
 def _device(sink: Collector, memory: DeviceMemory, *, timed: bool) -> None:

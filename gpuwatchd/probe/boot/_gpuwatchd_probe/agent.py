@@ -13,9 +13,9 @@ import os
 import sys
 import threading
 import time
-from typing import Any, Iterator
+from typing import Any
 
-from . import counters, mailbox
+from . import counters, mailbox, requests
 
 TICK_S = 1.0
 """How often a request is looked for: one open of a file that is not there."""
@@ -23,14 +23,6 @@ WRITE_S = (2.0, 10.0)
 """A mailbox is written this often while its figures move, and while they do not."""
 IMPORT_S = 10.0
 """Without a device, the first look comes this long after a framework's import."""
-MOST_KEPT = 4
-"""Groups of the last inspection that stay in the mailbox."""
-WARM_UP_S = 60.0
-"""After a framework's import: by then optimizers and caches have made what they keep."""
-BETWEEN_S = 60.0
-"""From one inspection to the next."""
-LEAST_FREE = 0.02
-"""Of a device's memory."""
 _JOIN_S = 1.0
 
 _agent: Agent | None = None
@@ -112,16 +104,11 @@ class Agent:
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
         self._first_s = 0.0 if counters.has_device_nodes() else first_s
-        self._began_s, self._inspected_s = time.monotonic(), -BETWEEN_S
-        self._steps: Iterator[dict[str, Any]] | None = None
-        self._result: dict[str, Any] = {}
-        self._answers = True
-        self._census_s = self._every_census_s = 0.0
+        self._inspections = requests.Inspections(time.monotonic())
         self._due_s = self._every_s = 0.0
         self._content: dict[str, Any] = {}
         self._failure: str | None = None
         self._recorder: Any = None
-        self._last: dict[str, Any] | None = None
 
     def start(self) -> None:
         """Start the thread, where none runs that is not about to end."""
@@ -142,8 +129,9 @@ class Agent:
     def close(self) -> None:
         """Take the mailbox away, but leave what says why the job failed."""
         self.end()
-        if self._steps is not None:
-            self._mailbox.answer(self._result["id"], {"error": "stopped"})
+        running = self._inspections.running
+        if running is not None:
+            self._mailbox.answer(running, {"error": "stopped"})
         if self._failure is None:
             self._mailbox.remove()
 
@@ -156,26 +144,33 @@ class Agent:
             pass
 
     def _run(self, stop: threading.Event) -> None:
-        wait_s = max(TICK_S / 100, self._began_s + self._first_s - time.monotonic())
+        wait_s = max(TICK_S / 100, self._inspections.began_s + self._first_s - time.monotonic())
         while not stop.wait(wait_s):
             try:
                 self._tick()
             except Exception:
                 pass
-            due_s = TICK_S if self._steps is None else self._census_s - time.monotonic()
-            wait_s = min(TICK_S, max(TICK_S / 100, due_s))
+            wait_s = TICK_S
+            if self._inspections.running is not None:
+                left_s = self._inspections.due_s - time.monotonic()
+                wait_s = min(TICK_S, max(TICK_S / 100, left_s))
 
     def _tick(self) -> None:
         asked = self._mailbox.request()
         if asked is not None:
             try:
-                refused = self._begin(asked)
+                answer = self._inspections.answer(asked, self.frameworks)
             except Exception:  # whoever asked must not wait in vain
-                refused = {"error": "died"}
-            if refused is not None:
-                self._mailbox.answer(asked["id"], refused)
+                answer = {"error": "died"}
+            if answer is not None:
+                self._mailbox.answer(asked["id"], answer)
             self._due_s = 0.0
-        self._step()
+        last = self._inspections.last
+        answer = self._inspections.step()
+        if answer is not None:
+            self._mailbox.answer(answer["id"], answer)
+        if last is not self._inspections.last:
+            self._due_s = 0.0
         if time.monotonic() >= self._due_s:
             before = self._content
             self._write()
@@ -187,19 +182,19 @@ class Agent:
     def _write(self) -> None:
         rows = [row for name in self.frameworks for row in counters.read(name)]
         first = self.frameworks[0]
-        spans = _spans()
+        spans = requests.spans()
         version = getattr(sys.modules.get(first), "__version__", None)
         self._content = {
             "framework": {"name": first, "version": None if version is None else str(version)},
             "devices": rows,
             "spans": [] if spans is None else spans.most(),
-            "counters_only": counters_only(),
+            "counters_only": requests.counters_only(),
             "inspect_on_alert": os.environ.get("GPUWATCHD_PROBE") == "alert",
-            "last": self._last,
+            "last": self._inspections.last,
             "frozen": gc.get_freeze_count(),
             "recording": self._record(),
             "failure": self._failure,
-            "inspecting": None if self._steps is None else self._result["id"],
+            "inspecting": self._inspections.running,
         }
         self._mailbox.write(**self._content)
 
@@ -209,61 +204,3 @@ class Agent:
 
             self._recorder = oom.begin(self._mailbox)
         return self._recorder is not None and bool(self._recorder.recording)
-
-    def _begin(self, asked: dict[str, Any]) -> dict[str, Any] | None:
-        """Begin an inspection; or return the answer, the code of why not among them."""
-        if asked.get("verb") == "functions":
-            spans = _spans()
-            return {"functions": [] if spans is None else spans.most(calls=True)}
-        if asked.get("verb") != "census":
-            return {"error": "unknown-verb"}
-        if counters_only():
-            return {"error": "counters-only"}
-        now_s = time.monotonic()
-        if now_s < self._inspected_s + BETWEEN_S or self._steps is not None:
-            return {"error": "too-soon"}
-        if any(counters.free(name) < LEAST_FREE for name in self.frameworks):
-            return {"error": "device-memory"}
-        from . import heap, inspection, tensors
-
-        if heap.expected_pause_s() > _within(asked.get("pause_s", 0.3), 0.0, 60.0):
-            return {"error": "pause"}
-        warm_s = self._began_s + _within(asked.get("warmup_s", WARM_UP_S), 0.0, 600.0)
-        self._every_census_s = _within(asked.get("every_s", 10.0), 0.1, 600.0)
-        count = int(_within(asked.get("censuses", 4), 4, 16))
-        self._steps = inspection.steps(tensors.types(), count)
-        self._result = next(self._steps)
-        self._result.update(id=asked["id"], every_s=self._every_census_s)
-        self._answers = bool(asked.get("answer", True))
-        self._inspected_s = self._census_s = max(now_s, warm_s)
-        return None
-
-    def _step(self) -> None:
-        """Take the next census when it is due: this thread may be another, after a fork."""
-        if self._steps is None or time.monotonic() < self._census_s:
-            return
-        seen = next(self._steps, None)
-        self._census_s = time.monotonic() + self._every_census_s
-        if seen is not None:
-            return
-        self._steps, self._due_s = None, 0.0
-        from . import oom
-
-        oom.add_lines(self._result["groups"])
-        self._last = dict(self._result, groups=self._result["groups"][:MOST_KEPT])
-        if self._answers:
-            self._mailbox.answer(self._result["id"], self._result)
-
-
-def _spans() -> Any:
-    """Return the module of spans, where the job uses them."""
-    return sys.modules.get("_gpuwatchd_probe.spans")
-
-
-def counters_only() -> bool:
-    """Say whether the job was started so that nobody looks into its heap."""
-    return os.environ.get("GPUWATCHD_PROBE") == "counters"
-
-
-def _within(value: Any, least: float, most: float) -> float:
-    return min(most, max(least, float(value)))

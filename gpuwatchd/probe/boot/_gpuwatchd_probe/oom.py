@@ -14,7 +14,18 @@ import time
 from types import FrameType
 from typing import Any, Dict, List, Optional, Tuple
 
-from . import agent, attributes, census, counters, heap, holders, inspection, mailbox, names, places
+from . import (
+    attributes,
+    census,
+    counters,
+    heap,
+    holders,
+    inspection,
+    mailbox,
+    names,
+    places,
+    requests,
+)
 from . import tensors as tensor_facts
 
 RECORD = {
@@ -89,7 +100,7 @@ class Recorder:
         record["threads"] = stacks()
         self._write(record)
         left_s = LIMIT_S - (time.monotonic() - began_s)
-        if agent.counters_only() or heap.expected_pause_s() > min(left_s, LONGEST_PAUSE_S):
+        if requests.counters_only() or heap.expected_pause_s() > min(left_s, LONGEST_PAUSE_S):
             return
         types = tensor_facts.types()
         record.update(heap.in_child(lambda: _census(types, time.monotonic() + left_s / 2), left_s))
