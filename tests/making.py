@@ -6,13 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gpuwatchd.core.codes import AllocatorVerdict
 from gpuwatchd.core.model import (
     Alert,
+    AllocatorState,
     Delivery,
     Device,
     DeviceReading,
     EtaRange,
     Finding,
+    Holder,
     Message,
     ProcessInfo,
     ProcessKey,
@@ -37,6 +40,13 @@ CARD = Device(
     uid="GPU-1", vendor="nvidia", index=0, name="NVIDIA A100", memory_total_bytes=80 * GIB
 )
 KEY = ProcessKey(pid=4711, started_at_s=1_000.0)
+HOLDER = Holder(
+    name="losses in train()", kind="list", at_s=9_990.0, length=426, file="train.py", line=22,
+    held_bytes=3.0 * GIB, rate_bytes_per_s=206_667.0,
+)  # fmt: skip
+ALLOCATOR = AllocatorState(
+    verdict=AllocatorVerdict.TENSORS, allocated_bytes=3.1 * GIB, reserved_bytes=3.6 * GIB
+)
 LEAKER = ProcessInfo(key=KEY, name="python", user="alice", argv=("python", "train.py"))
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gpuwatchd.core import units
-from gpuwatchd.core.codes import Ending, Hold
+from gpuwatchd.core.codes import AllocatorVerdict, Ending, Hold
 
 if TYPE_CHECKING:
     from gpuwatchd.core.codes import Facts
+    from gpuwatchd.core.model import Finding
 
 _ENDINGS: dict[Ending, str] = {
     Ending.PROCESS_ENDED: "its process ended",
@@ -47,6 +48,28 @@ _HOLDS: dict[Hold, str] = {
     Hold.PART_OF_JOB: "sent as one message: {job}",
     Hold.REOPENED: "it fired again before this was sent",
 }
+
+_ALLOCATOR: dict[AllocatorVerdict, str] = {
+    AllocatorVerdict.NONE: "",
+    AllocatorVerdict.FLAT: ", and do not grow",
+    AllocatorVerdict.TENSORS: ", and grow",
+    AllocatorVerdict.FRAGMENTATION: ", and do not grow: {split} is free in pieces",
+    AllocatorVerdict.OUTSIDE: ", and do not grow: what grows is outside",
+    AllocatorVerdict.FREE_CACHE: ", and do not grow: free cache does",
+}
+
+
+def inside(finding: Finding) -> dict[str, str]:
+    """Return what was learned inside the process: label and text; nothing that is unknown."""
+    lines = {}
+    if holder := finding.holder:
+        length = "" if holder.length is None else f" of {holder.length:,}"
+        lines["Kept by"] = f"{holder.place}: {holder.kind}{length}"
+    if state := finding.allocator:
+        held, reserved = units.size(state.allocated_bytes), units.size(state.reserved_bytes)
+        grows = _ALLOCATOR[state.verdict].format(split=units.size(state.inactive_split_bytes))
+        lines["Allocator"] = f"tensors hold {held} of {reserved} reserved{grows}"
+    return lines
 
 
 def ending(code: Ending, /, **facts: float | str) -> dict[str, Any]:

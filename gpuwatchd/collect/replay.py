@@ -25,6 +25,7 @@ from gpuwatchd.collect.logs.fields import Clock
 from gpuwatchd.collect.logs.formats import FORMATS, torch_snapshot
 from gpuwatchd.collect.logs.log_types import LogFile, LogOptions, LogSeries
 from gpuwatchd.collect.logs.series_builder import GAP_INTERVALS, finish, median_interval_s
+from gpuwatchd.collect.logs.snapshot_reader import SnapshotError
 from gpuwatchd.collect.logs.tables import NAME_COLUMNS
 from gpuwatchd.collect.logs.terminal import ESCAPE, Screen
 from gpuwatchd.core import registry, text
@@ -353,12 +354,12 @@ def read_log(path: str | Path, options: LogOptions = LogOptions()) -> LogFile:  
             if refused is not None:
                 log.error, log.hint = refused
             elif torch_snapshot.is_pickle(head):
-                torch_snapshot.read(raw, sink)
                 log.format = torch_snapshot.NAME
+                log.snapshot = torch_snapshot.read(raw, sink)
                 finish(sink, log)
             else:
                 _read(Stream(raw), sink, log, options)
-    except torch_snapshot.SnapshotError as error:
+    except SnapshotError as error:
         log.error, log.hint = str(error), error.hint
     except IsADirectoryError:
         log.error = "this is a directory"

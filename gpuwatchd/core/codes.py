@@ -130,6 +130,26 @@ class Reason(_Code):
     """It stands for several ranks of a job, which leak together."""
     PAGES_KEPT = "pages-kept"
     """Of a device as a whole: the kernel keeps pages of processes that have ended."""
+    BOUNDED = "bounded"
+    """What keeps the memory has a bound that is reached before the limit."""
+    FREE_CACHE = "free-cache"
+    """Only what the allocator of the framework holds ready grows."""
+
+
+class AllocatorVerdict(_Code):
+    """What the allocator of a framework says of the growth of its process."""
+
+    NONE = ""
+    """Too little has been seen of it."""
+    FLAT = "flat"
+    """Nothing grows."""
+    TENSORS = "tensors"
+    FRAGMENTATION = "fragmentation"
+    """What it holds grows, tensors do not, and its free memory lies in pieces."""
+    OUTSIDE = "outside"
+    """The process grows, what the allocator holds does not."""
+    FREE_CACHE = "free-cache"
+    """What it holds ready grows, tensors do not; it gives that back when memory is short."""
 
 
 class NameKind(_Code):
@@ -173,3 +193,75 @@ class TypedFact(_Code):
 
     SILENCE = "Silence"
     IF_NORMAL = "If normal"
+    INSPECT = "Inspect"
+
+
+class MailboxFault(_Code):
+    """Why nothing is known from inside a process."""
+
+    NONE = "none"
+    """It was not prepared, or uses no framework yet."""
+    NOT_TRUSTED = "not-trusted"
+    """A link, another user's, open to others, or too large."""
+    NO_MAILBOX = "no-mailbox"
+    """Not what a probe writes."""
+    OTHER_PROCESS = "other-process"
+    """Of an earlier process with this pid, or of another boot."""
+    GONE = "gone"
+    """The process has ended meanwhile."""
+    NO_ANSWER = "no-answer"
+
+
+class OutsideFault(_Code):
+    """Why a process that was not prepared is not seen, or the probe was not put into it."""
+
+    NO_TOOL = "no-tool"
+    """No py-spy, and its Python cannot do it itself."""
+    TIMEOUT = "timeout"
+    REFUSED = "refused"
+    """Only root may, on this system."""
+    FAILED = "failed"
+    OLD_PYTHON = "old-python"
+    """Before 3.14, or no Python."""
+    ELSEWHERE = "elsewhere"
+    """Its file system, a container's, has no gpuwatchd."""
+
+
+class SiteKind(_Code):
+    """What a place is that live memory was allocated at."""
+
+    LINE = "line"
+    """Of the user's own code."""
+    LIBRARY = "library"
+    """No frame of the user's is on the stack."""
+    BACKWARD = "backward"
+    """No frame of Python at all: a thread of the framework, as in a backward pass."""
+    BEFORE_RECORDING = "before-recording"
+    """No event is known: allocated before the recording, or before what it still holds."""
+    NO_STACK = "no-stack"
+    """Stacks were not recorded."""
+
+
+class CensusError(_Code):
+    """Why a process that was asked has not looked into its heap."""
+
+    COUNTERS_ONLY = "counters-only"
+    """It was started with --counters-only."""
+    TIMEOUT = "timeout"
+    MEMORY = "memory"
+    """A copy of its pages might not fit."""
+    FREE_THREADED = "free-threaded"
+    NO_FORK = "no-fork"
+    DIED = "died"
+    PAUSE = "pause"
+    """Copying it would stop it for longer than was allowed."""
+    STOPPED = "stopped"
+    """It ended or forked meanwhile."""
+    UNKNOWN_VERB = "unknown-verb"
+    """Its probe is older than what was asked."""
+    TOO_LONG = "too-long"
+    TOO_SOON = "too-soon"
+    """After the last time."""
+    DEVICE_MEMORY = "device-memory"
+    """Almost none of it is free."""
+    COMPILING = "compiling"

@@ -14,9 +14,9 @@ from gpuwatchd.pipeline.condition_alerts import KINDS
 from gpuwatchd.store.profiles import IdleLevel
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from gpuwatchd.core.model import Alert, Device, Sample
+    from gpuwatchd.core.model import Alert, AllocatorReading, Device, ProcessKey, Sample
     from gpuwatchd.pipeline.alert_notifier import AlertNotifier
     from gpuwatchd.pipeline.condition_alerts import ConditionAlerts
     from gpuwatchd.pipeline.outbox import Outbox
@@ -131,8 +131,24 @@ class HistoryLink:
         alert_notifier.deaths.note(self._history.over_since(now_s - SAID_FOR_S))
         post.resume(now_s)
 
-    def record(self, sample: Sample, devices: tuple[Device, ...], step_s: float | None) -> None:
-        """Keep one sample, as far as it is understood, and what was learned from it."""
+    def allocators(
+        self, now_s: float, last: Last | None
+    ) -> Iterator[tuple[tuple[str, ProcessKey], list[AllocatorReading]]]:
+        """Yield what allocators said lately, by device and process."""
+        step_s = 0.0 if last is None else last.stepped_s
+        yield from self._history.recent_allocators(now_s - self._intake.span_s, stepped_s=step_s)
+
+    def record(
+        self,
+        sample: Sample,
+        devices: tuple[Device, ...],
+        step_s: float | None,
+        inside: Sequence[AllocatorReading] = (),
+    ) -> None:
+        """Keep one sample, as far as it is understood, and what was learned from it.
+
+        ``inside``: what is new of the allocators of its processes.
+        """
         if step_s is not None:
             self._history.segment("clock-step", wall_step_s=step_s)
         intake = self._intake
@@ -155,6 +171,8 @@ class HistoryLink:
                     unattributed[device.uid] = rest
         resolved = msgspec.structs.replace(sample, readings=tuple(readings))
         self._history.record(resolved, devices, intake.infos, unattributed)
+        if inside:
+            self._history.record_allocator(inside)
         while intake.learned:
             uid, baseline = intake.learned.popitem()
             if baseline.least_bytes is not None:

@@ -29,6 +29,7 @@ from gpuwatchd.pipeline.history_exchange import HistoryLink, Last
 from gpuwatchd.pipeline.idle_memory import IdleMemory
 from gpuwatchd.pipeline.live_state import LiveDevices
 from gpuwatchd.pipeline.outbox import Dispatcher, Outbox
+from gpuwatchd.pipeline.prepared_processes import PreparedProcesses
 from gpuwatchd.pipeline.restored_state import EARLIER
 from gpuwatchd.pipeline.run_baselines import RunBaselines
 from gpuwatchd.pipeline.source_workers import SourceWorker, labelled
@@ -154,6 +155,7 @@ class Pipeline:
         self.config = config
         self.watcher = Watcher(config)
         self.intake = SampleIntake(self.watcher, host)
+        self.prepared = PreparedProcesses(self.intake)
         self._guard = Guard(mono)
         self._device_log = DeviceLog(mono)
         self._keeping = None if history is None else HistoryLink(history, self.intake)
@@ -228,6 +230,7 @@ class Pipeline:
         if self._keeping is not None:
             keeping, now_s = self._keeping, self._wall()
             last = Last.of(before, self._boot_id(), now_s, now_s - self._mono())
+            self._guard("mailboxes", lambda: self.prepared.resume(keeping.allocators(now_s, last)))
             self._guard(
                 "history",
                 lambda: keeping.resume(self.post, self.alarms, self.alert_notifier, now_s, last),
@@ -329,6 +332,7 @@ class Pipeline:
         ended = self._guard(
             f"{label} intake", lambda: self.intake.take(label, sample, devices, now_s)
         )
+        inside = self._guard("mailboxes", lambda: self.prepared.feed(label, now_s, self._wall()))
         self._guard("device log", lambda: self._device_log.update(label, self.intake.devices))
         named = partial(
             event_log.with_process_names, sample, self.intake.devices, self.intake.infos
@@ -336,7 +340,7 @@ class Pipeline:
         self._guard("events", lambda: self.happenings.take(named()))
         if self._keeping is not None:
             keeping = self._keeping
-            self._guard("history", lambda: keeping.record(sample, devices, step_s))
+            self._guard("history", lambda: keeping.record(sample, devices, step_s, inside or ()))
         return now_s, ended or []
 
     def _judge(self, label: str, now_s: float) -> list[Alert]:

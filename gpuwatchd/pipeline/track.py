@@ -23,6 +23,7 @@ from gpuwatchd.core.model import (
 )
 from gpuwatchd.core.model.alerts import Title, TitlePart
 from gpuwatchd.core.model.findings import Clause, dismissed_finding, reason_fields
+from gpuwatchd.pipeline.allocator import Allocator
 from gpuwatchd.pipeline.clock import moved_alert, moved_finding
 from gpuwatchd.store.live import KnownRuns
 
@@ -248,13 +249,15 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
     pause_s: float = 0.0
     calm_looks: int = 0
     moves: int = -1
-    """The window's count of moves at the last judgement."""
+    """How often its figures had changed at the last judgement."""
     program: str | None = None
     """Key of the program, where it has one."""
     history: tuple[Profile, ...] = ()
     """Earlier runs of it, siblings, yesterday."""
     hush: Suppression | None = None
     memo: TrackBaseline = msgspec.field(default_factory=TrackBaseline)
+    allocator: Allocator | None = None
+    """What its framework says, where the process is prepared."""
 
     changes: ClassVar[int] = 0
     """How often what is shown of any track has changed: as long as it has not, nobody looks."""
@@ -289,7 +292,19 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
             history=self.history,
             age_s=None if begun_s is None or not values.size else max(0.0, t_s[-1] - begun_s),
             alerted=None if self.alert is None else self.alert.finding,
+            allocator=None if self.allocator is None else self.allocator.series(),
+            holder=None if self.allocator is None else self.allocator.holder,
         )
+
+    def prepared(self, span_s: float) -> Allocator:
+        """Return what is remembered of the allocator of its process, from now on."""
+        if self.allocator is None:
+            self.allocator = Allocator.begun(span_s, self.alert)
+        return self.allocator
+
+    def hurry(self, now_s: float) -> None:
+        """Have it judged at the next look."""
+        self.due_s = now_s
 
     @property
     def named(self) -> Title:
@@ -306,6 +321,8 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
         """Move what is remembered in time: the wall clock was stepped. Not the window."""
         self.due_s += by_s
         self.judged_s += by_s
+        if self.allocator is not None:
+            self.allocator.move(by_s)
         if self.finding is not None:
             self.finding = moved_finding(self.finding, by_s)
         if self.alert is not None:

@@ -345,6 +345,10 @@ def _unless_it_draws(finding: Finding) -> Finding:
     return msgspec.structs.replace(finding, tier="watch", severity=severity)
 
 
+def _moves(track: Track) -> int:
+    return track.window.moves + (0 if track.allocator is None else track.allocator.moves)
+
+
 class Watcher:
     """Judges tracks when they are due and keeps their alerts."""
 
@@ -399,7 +403,7 @@ class Watcher:
             finding is not None
             and finding.pattern == "stable"
             and track.alert is None
-            and track.moves == track.window.moves
+            and track.moves == _moves(track)
         )
 
     def _judge_batch(self, chosen: list[Track], now_s: float) -> list[Alert]:
@@ -411,7 +415,7 @@ class Watcher:
                 track.due_s = now_s + alerts.SLOW_S
                 continue
             track.peak = float(series.used_bytes.max())
-            track.moves = track.window.moves
+            track.moves = _moves(track)
             level = float(series.used_bytes[-1])
             finding = judged
             if track.subject.unattributed:
@@ -452,7 +456,7 @@ class Watcher:
         settings = self.config.detection
         return [
             flat_finding(series, pattern)
-            if pattern is not None
+            if pattern is not None and series.allocator is None
             else _unless_it_draws(verdict.judge(series, settings))
             for series, pattern in zip(batch, screen.first_look(batch, settings), strict=True)
         ]

@@ -156,7 +156,8 @@ class SampleIntake:
         self.learned: dict[str, attribution.Baseline] = {}
         """Those that have changed since they were last written."""
         self._begun_s: float | None = None
-        self._span_s = watcher.config.detection.analysis_window_hours * 3600.0
+        self.span_s = watcher.config.detection.analysis_window_hours * 3600.0
+        """For how long points are kept."""
 
     def adopt(self, alert: Alert) -> None:
         """Remember an open alert of an earlier run, for the track that will appear."""
@@ -164,7 +165,7 @@ class SampleIntake:
 
     def look_back(self, span_s: float) -> None:
         """Keep points for so long from now on; what was dropped before does not come back."""
-        self._span_s = span_s
+        self.span_s = span_s
         for track in self.watcher.tracks.values():
             _ring(track).span_s = span_s
 
@@ -348,7 +349,7 @@ class SampleIntake:
         track = Track(
             subject=subject,
             device=device.device,
-            window=Ring(self._span_s) if ring is None else ring,
+            window=Ring(self.span_s) if ring is None else ring,
             room=device.room if room is None else room,
             title=title,
         )

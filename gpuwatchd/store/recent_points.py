@@ -6,7 +6,8 @@ from bisect import bisect_left, bisect_right
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from gpuwatchd.core.model import ProcessKey, Subject
+from gpuwatchd.core.model import AllocatorReading, ProcessKey, Subject
+from gpuwatchd.store import records
 
 if TYPE_CHECKING:
     import sqlite3
@@ -14,6 +15,21 @@ if TYPE_CHECKING:
 
 Points = list[tuple[float, int]]
 _MINUTE_MS = 60_000
+_OF_PROCESS = """(SELECT p.pid, p.started_at_s, p.boot_id, g.uuid AS gpu_uuid, {}
+  FROM {} c JOIN gpu g ON g.id = c.gpu JOIN process p ON p.id = c.process)"""
+_LAST_OF_MINUTE = """process, ts_s * 1000 AS ts_ms, allocated_last_bytes AS allocated_bytes,
+  reserved_last_bytes AS reserved_bytes, inactive_split_last_bytes AS inactive_split_bytes,
+  NULL AS peak_bytes"""
+_ALLOCATORS, _ALLOCATOR_MINUTES = (
+    records.Table(
+        name,
+        AllocatorReading,
+        rows=_OF_PROCESS.format(columns, name),
+        order="process, ts_ms",
+        limit_bytes=None,
+    )
+    for name, columns in (("process_counters", "c.*"), ("process_counters_1m", _LAST_OF_MINUTE))
+)
 
 
 def series(
@@ -44,6 +60,38 @@ def series(
             yield Subject(device_uid=uid, unattributed=True), points
         ticks = [row[0] for row in rows]
         yield from _process_series(connection, boot_id, (card, uid), span, ticks)
+
+
+def allocators(
+    connection: sqlite3.Connection, *, boot_id: str, since_s: float, now_s: float
+) -> Iterator[tuple[tuple[str, ProcessKey], list[AllocatorReading]]]:
+    """Yield ((device_uid, process), readings) of the same time, one device in memory at a time."""
+    begun_ms = _begun_ms(connection, boot_id)
+    if begun_ms is None:
+        return
+    span = (max(begun_ms / 1000, since_s), now_s)
+    for (uid,) in connection.execute("SELECT uuid FROM gpu ORDER BY id").fetchall():
+        found = of_allocators(connection, uid, *span, boot_id=boot_id)
+        yield from (((uid, key), readings) for key, readings in found.items())
+
+
+def of_allocators(
+    connection: sqlite3.Connection,
+    uid: str,
+    since_s: float,
+    until_s: float,
+    *,
+    minutes: bool = False,
+    boot_id: str | None = None,
+) -> dict[ProcessKey, list[AllocatorReading]]:
+    """Return what the allocator of each process on a device said, oldest first (of one boot)."""
+    table = _ALLOCATOR_MINUTES if minutes else _ALLOCATORS
+    where = "gpu_uuid = ? AND ts_ms >= ? AND ts_ms < ? AND boot_id = ifnull(?, boot_id)"
+    values = (uid, records.to_ms(since_s), records.to_ms(until_s), boot_id)
+    found: dict[ProcessKey, list[AllocatorReading]] = {}
+    for reading in table.load(connection, where, values):
+        found.setdefault(reading.key, []).append(reading)
+    return found
 
 
 def _begun_ms(connection: sqlite3.Connection, boot_id: str) -> int | None:

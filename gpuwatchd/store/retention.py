@@ -32,6 +32,10 @@ _HIGH_SHARE = 0.90
 _LOW_SHARE = 0.85
 _VACUUM_PAGES = 256
 _PROCESSES_PER_CALL = 500
+_LARGE_TABLES = (
+    *("process_counters", "process_raw", "gpu_raw"),
+    *("process_counters_1m", "process_1m", "gpu_1m", "process_1h"),
+)
 
 _ROLL_DEVICES = """
 INSERT OR REPLACE INTO gpu_1m(gpu, ts_s, n, used_min_bytes, used_mean_bytes, used_max_bytes,
@@ -59,6 +63,17 @@ FROM (SELECT process, gpu, ts_ms, used_bytes,
           ORDER BY host_bytes IS NULL, ts_ms DESC) AS last_host_bytes
       FROM process_raw WHERE ts_ms >= ? AND ts_ms < ?)
 GROUP BY process, gpu, ts_ms / 60000
+"""
+_ROLL_COUNTERS = """
+INSERT OR REPLACE INTO process_counters_1m(process, gpu, ts_s, allocated_last_bytes,
+  allocated_max_bytes, reserved_last_bytes, inactive_split_last_bytes)
+SELECT process, gpu, ts_ms / 60000 * 60, allocated_bytes, highest_bytes, reserved_bytes,
+  inactive_split_bytes
+FROM (SELECT *, max(allocated_bytes) OVER minute AS highest_bytes,
+        max(ts_ms) OVER minute AS last_ms
+      FROM process_counters WHERE ts_ms >= ? AND ts_ms < ?
+      WINDOW minute AS (PARTITION BY process, gpu, ts_ms / 60000))
+WHERE ts_ms = last_ms
 """
 _ROLL_HOURS = """
 INSERT OR REPLACE INTO gpu_1h(gpu, ts_s, n, used_min_bytes, used_mean_bytes, used_max_bytes,
@@ -189,6 +204,7 @@ class Retention:
         for table, keep_s in (
             ("gpu_raw", self._settings.raw),
             ("process_raw", self._settings.process_raw),
+            ("process_counters", self._settings.process_raw),
         ):
             # Whole minutes: a roll-up that is made again finds all of its rows or none. And
             # nothing goes before it is rolled up.
@@ -217,10 +233,11 @@ class Retention:
             "SELECT id FROM process WHERE first_ts_ms < ? ORDER BY first_ts_ms LIMIT ?",
             (before_s * 1000, _PROCESSES_PER_CALL),
         ).fetchall()
-        connection.executemany(
-            "DELETE FROM process_1m WHERE process = ? AND gpu = ? AND ts_s < ?",
-            [(process, card, before_s) for (process,) in old for card in cards],
-        )
+        for table in ("process_1m", "process_counters_1m"):
+            connection.executemany(
+                f"DELETE FROM {table} WHERE process = ? AND gpu = ? AND ts_s < ?",  # noqa: S608
+                [(process, card, before_s) for (process,) in old for card in cards],
+            )
 
     def _squeeze(self, connection: sqlite3.Connection) -> None:
         """Near the size bound, drop the oldest raw rows, then minutes; never an alert."""
@@ -230,7 +247,7 @@ class Retention:
         begun_s = self._monotonic()
         while self._monotonic() - begun_s < _BUDGET_S:
             gone = 0
-            for table in ("process_raw", "gpu_raw", "process_1m", "gpu_1m", "process_1h"):
+            for table in _LARGE_TABLES:
                 if not gone:
                     gone = _transaction(connection, partial(_delete_oldest, connection, table))
             if not gone or _used_pages(connection) < _LOW_SHARE * most:
@@ -259,6 +276,7 @@ def _roll_minutes(connection: sqlite3.Connection, open_s: float) -> int:
     start_ms, end_ms = start_s * 1000, end_s * 1000
     connection.execute(_ROLL_DEVICES, (start_ms, end_ms, start_ms))
     connection.execute(_ROLL_PROCESSES, (start_ms, end_ms))
+    connection.execute(_ROLL_COUNTERS, (start_ms, end_ms))
     tables.save_meta(connection, "gpu_1m.until", end_s)
     minutes: int = (end_s - start_s) // MINUTE_S
     return minutes
@@ -316,7 +334,8 @@ def _delete_oldest(
 
     Up to ``before``, in the table's own unit; without it they go whatever their age.
     """
-    column, step = ("ts_ms", _STEP_MS) if table.endswith("_raw") else ("ts_s", DAY_S)
+    by_ms = table.endswith(("_raw", "_counters"))
+    column, step = ("ts_ms", _STEP_MS) if by_ms else ("ts_s", DAY_S)
     of_card, values = ("", ()) if card is None else (" AND gpu = ?", (card,))
     (oldest,) = connection.execute(
         f"SELECT min({column}) FROM {table}{of_card.replace('AND', 'WHERE')}",  # noqa: S608

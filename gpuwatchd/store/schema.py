@@ -167,7 +167,21 @@ ALTER TABLE delivery ADD COLUMN facts TEXT;
 ALTER TABLE action ADD COLUMN code TEXT
 """
 
-STEPS: tuple[str, ...] = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4, _VERSION_5, _VERSION_6)
+# What the allocators of prepared processes say, beside what the driver says of the same processes.
+_VERSION_7 = """
+CREATE TABLE process_counters(ts_ms INTEGER NOT NULL, process INTEGER NOT NULL,
+  gpu INTEGER NOT NULL, allocated_bytes INTEGER NOT NULL, reserved_bytes INTEGER NOT NULL,
+  inactive_split_bytes INTEGER, peak_bytes INTEGER, PRIMARY KEY(ts_ms, process, gpu))
+  STRICT, WITHOUT ROWID;
+CREATE TABLE process_counters_1m(process INTEGER NOT NULL, gpu INTEGER NOT NULL,
+  ts_s INTEGER NOT NULL, allocated_last_bytes INTEGER NOT NULL,
+  allocated_max_bytes INTEGER NOT NULL, reserved_last_bytes INTEGER NOT NULL,
+  inactive_split_last_bytes INTEGER, PRIMARY KEY(process, gpu, ts_s)) STRICT, WITHOUT ROWID
+"""
+
+STEPS: tuple[str, ...] = (
+    *(_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4, _VERSION_5, _VERSION_6, _VERSION_7),
+)
 """Statements, separated by semicolons, of each version."""
 VERSION = len(STEPS)
 

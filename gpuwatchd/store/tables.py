@@ -313,7 +313,7 @@ class Action(Value, frozen=True, kw_only=True):
 
     at_s: float
     verb: str
-    """Name of the action: checkpoint."""
+    """Name of the action: checkpoint, attach."""
     process: ProcessKey | None
     phase: Phase
     dry_run: bool = False
@@ -369,10 +369,13 @@ def load_actions(
 
 ASK: Final = "ask-to-save"
 SAVED: Final = "saved"
-_KINDS: Final[dict[Phase, str]] = {
-    "asked": ASK,
-    "done": "asked-to-save",
-    "refused": "not-asked-to-save",
+_KINDS: Final = {
+    ("checkpoint", "asked"): ASK,
+    ("checkpoint", "done"): "asked-to-save",
+    ("checkpoint", "refused"): "not-asked-to-save",
+    ("attach", "asked"): "attaching",
+    ("attach", "done"): "attached",
+    ("attach", "refused"): "not-attached",
 }
 
 # One look at each device: of one that runs for a month every minute has a row.
@@ -389,7 +392,7 @@ class ActionEvent(Value, frozen=True, kw_only=True):
 
     at_s: float
     kind: str
-    """ask-to-save, asked-to-save, not-asked-to-save or saved."""
+    """ask-to-save, asked-to-save, not-asked-to-save, saved; attaching, attached, not-attached."""
     process: ProcessKey | None
     name: str = ""
     """Of the process, where it was seen."""
@@ -412,9 +415,10 @@ def load_action_events(connection: sqlite3.Connection, since_s: float) -> list[A
         )
 
     events = [
-        event(action.at_s, _KINDS[action.phase], action.process, action.who, action.result)
+        event(action.at_s, kind, action.process, action.who, action.result)
         for action in load_actions(connection, "ts_ms >= ? AND NOT dry_run", since)
-        if action.phase in _KINDS  # damage may make anything of a word
+        # damage may make anything of a word
+        if (kind := _KINDS.get((action.verb, action.phase))) is not None
         and not action.saved  # which the checkpoint itself says
     ]
     events += [

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.core.model import (
         Alert,
+        AllocatorReading,
         Decision,
         Delivery,
         DeviceReading,
@@ -190,6 +191,12 @@ class _Track:
     row: int | None = None
     """Where it is in the file, once ``saved`` has been written there."""
     saved: ProcessInfo | None = None
+    allocator: tuple[int | None, ...] = ()
+
+    def is_new(self, allocator: tuple[int | None, ...]) -> bool:
+        """Say whether a minute and the figures of its allocator in it differ from the last ones."""
+        before, self.allocator = self.allocator, allocator
+        return before != allocator
 
 
 @dataclass(slots=True, eq=False)
@@ -216,7 +223,7 @@ class _Card:
 _DeviceRow = tuple[
     int, _Card, int | None, int | None, int | None, int | None, int | None, int | None, int | None
 ]
-_ProcessRow = tuple[int, _Track, _Card, int | None, int | None, int | None]
+_ProcessRow = tuple[int, _Track, _Card, *tuple[int | None, ...]]
 
 
 def _whole(value: float | None, factor: int = 1) -> int | None:
@@ -233,6 +240,7 @@ class SampleBuffer:
         self._cards: dict[str, _Card] = {}
         self._device_rows: deque[_DeviceRow] = deque(maxlen=DEVICE_ROWS)
         self._process_rows: deque[_ProcessRow] = deque(maxlen=PROCESS_ROWS)
+        self._allocator_rows: deque[_ProcessRow] = deque(maxlen=PROCESS_ROWS)
         self._file: sqlite3.Connection | None = None
         self._saved: list[tuple[_Track, int, ProcessInfo | None]] = []
         """Who is in the file, and where, once the transaction is committed."""
@@ -240,13 +248,14 @@ class SampleBuffer:
         """Rows that fell out of the buffer unwritten."""
 
     def __len__(self) -> int:
-        return len(self._device_rows) + len(self._process_rows)
+        return len(self._device_rows) + len(self._process_rows) + len(self._allocator_rows)
 
     @property
     def oldest_ms(self) -> int | None:
         """The earliest instant that waits, or None."""
         # After the clock was set back the first row is not the earliest.
-        return min((row[0] for row in self._device_rows), default=None)
+        rows = (self._device_rows, self._allocator_rows)
+        return min((row[0] for each in rows for row in each), default=None)
 
     def note(
         self,
@@ -324,6 +333,23 @@ class SampleBuffer:
             row = (ts_ms, track, card, _whole(used), _whole(use.sm_pct), _whole(host))
             self._process_rows.append(row)
 
+    def note_allocator(self, reading: AllocatorReading) -> None:
+        """Take in what the allocator of a process says that is on a device of the last sample.
+
+        It has the clock of its process: what is more than a minute from that sample is left out.
+        """
+        card, ts_ms = self._cards.get(reading.device_uid), _whole(reading.at_s, 1000)
+        track = None if card is None else card.tracks.get(reading.key)
+        if card is None or track is None or ts_ms is None:
+            return
+        figures = tuple(getattr(reading, name) for name in _FIGURES)
+        near = abs(card.last_ms - ts_ms) <= _MINUTE_MS
+        if not near or not track.is_new((ts_ms // _MINUTE_MS, *figures)):
+            return
+        if len(self._allocator_rows) == PROCESS_ROWS:
+            self.lost += 1
+        self._allocator_rows.append((ts_ms, track, card, *figures))
+
     def _save_processes(self, connection: sqlite3.Connection, tracks: dict[_Track, int]) -> None:
         """Write who the processes are, and put their rows into ``tracks``.
 
@@ -346,23 +372,28 @@ class SampleBuffer:
         Nothing is forgotten: call :meth:`written` after the commit.
         """
         cards = dict.fromkeys((row[1] for row in self._device_rows), 0)
-        cards.update(dict.fromkeys((row[2] for row in self._process_rows), 0))
+        of_processes = [*self._process_rows, *self._allocator_rows]
+        cards.update(dict.fromkeys((row[2] for row in of_processes), 0))
         for card in cards:
             pair = (card.first_ms, card.last_ms)
             cards[card] = records.save_device(connection, card.device, pair)
         # Everybody who is there, so that the last sight of an unchanged process is known too.
         tracks = {track: 0 for card in cards for track in card.tracks.values()}
-        tracks.update(dict.fromkeys((row[1] for row in self._process_rows), 0))
+        tracks.update(dict.fromkeys((row[1] for row in of_processes), 0))
         if connection is not self._file:
             self._file = connection
             for track in tracks:
                 track.row = None
         self._save_processes(connection, tracks)
         devices = [(row[0], cards[row[1]], *row[2:]) for row in self._device_rows]
-        uses = [(row[0], tracks[row[1]], cards[row[2]], *row[3:]) for row in self._process_rows]
-        return records.insert_rows(connection, _INSERT_DEVICE, devices) + records.insert_rows(
-            connection, _INSERT_PROCESS, uses
-        )
+        refused = records.insert_rows(connection, _INSERT_DEVICE, devices)
+        for statement, rows in (
+            (_INSERT_PROCESS, self._process_rows),
+            (_INSERT_ALLOCATOR, self._allocator_rows),
+        ):
+            values = [(row[0], tracks[row[1]], cards[row[2]], *row[3:]) for row in rows]
+            refused += records.insert_rows(connection, statement, values)
+        return refused
 
     def written(self) -> None:
         """Forget what was written."""
@@ -384,6 +415,7 @@ class SampleBuffer:
         """Forget what waits."""
         self._device_rows.clear()
         self._process_rows.clear()
+        self._allocator_rows.clear()
 
     def save_subject(
         self, connection: sqlite3.Connection, device_uid: str, key: ProcessKey | None
@@ -418,4 +450,9 @@ _INSERT_DEVICE = (
 _INSERT_PROCESS = (
     "INSERT OR REPLACE INTO process_raw(ts_ms, process, gpu, used_bytes, sm_percent, host_bytes)"
     " VALUES(?,?,?,?,?,?)"
+)
+_FIGURES = ("allocated_bytes", "reserved_bytes", "inactive_split_bytes", "peak_bytes")
+_INSERT_ALLOCATOR = (
+    f"INSERT OR REPLACE INTO process_counters(ts_ms, process, gpu, {', '.join(_FIGURES)})"
+    " VALUES(?,?,?,?,?,?,?)"
 )

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from gpuwatchd.core.config import StoreSection
     from gpuwatchd.core.model import (
         Alert,
+        AllocatorReading,
         Decision,
         Delivery,
         Device,
@@ -163,6 +164,12 @@ class History:
         self._intake.note(sample, devices, processes, unattributed)
         if self._intake.lost:
             self._health.lost(self._intake.lost)
+
+    def record_allocator(self, readings: Sequence[AllocatorReading]) -> None:
+        """Take in what allocators say of processes, after the sample of the tick. Never raises."""
+        self._own()
+        for reading in () if self._mode == "newer" else readings:
+            self._intake.note_allocator(reading)
 
     def _begin(self, sample: Sample) -> None:
         """Note where the samples of a source begin; a simulated one has a boot of its own."""
@@ -308,17 +315,30 @@ class History:
         One series at a time is in memory. Ends early where the file cannot be read on. Times are
         moved by ``stepped_s``: by so much the clock was set since the rows were written.
         """
+        for subject, points in self._recent(recent_points.series, since_s - stepped_s, stepped_s):
+            if stepped_s:
+                points = [(t_s + stepped_s, held) for t_s, held in points]  # noqa: PLW2901
+            yield subject, points
+
+    def recent_allocators(
+        self, since_s: float, *, stepped_s: float = 0.0
+    ) -> Iterator[tuple[tuple[str, ProcessKey], list[AllocatorReading]]]:
+        """Yield ((device_uid, process), readings), as :meth:`recent_series` does.
+
+        A reading that did not change is there once a minute.
+        """
+        for owner, own in self._recent(recent_points.allocators, since_s - stepped_s, stepped_s):
+            yield owner, [msgspec.structs.replace(it, at_s=it.at_s + stepped_s) for it in own]
+
+    def _recent(
+        self, load: Callable[..., Iterator[_T]], since_s: float, stepped_s: float
+    ) -> Iterator[_T]:
         self._own()
         if self._connection is None or self._mode == "newer":
             return
-        span = {"since_s": since_s - stepped_s, "now_s": self._clock() - stepped_s}
+        now_s = self._clock() - stepped_s
         try:
-            for subject, points in recent_points.series(
-                self._connection, boot_id=self._boot_id, **span
-            ):
-                if stepped_s:
-                    points = [(t_s + stepped_s, held) for t_s, held in points]  # noqa: PLW2901
-                yield subject, points
+            yield from load(self._connection, boot_id=self._boot_id, since_s=since_s, now_s=now_s)
         except schema.SUSPECT as error:
             self._health.failed(error)
 

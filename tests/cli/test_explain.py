@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
+from gpuwatchd.alerts import wording
 from gpuwatchd.cli.global_flags import Globals
 from gpuwatchd.collect.host.procfs import Headroom
 from gpuwatchd.core.codes import Ending
@@ -193,7 +194,7 @@ def test_a_past_alert_is_explained_as_it_was(ctl: Ctl) -> None:
     # What was foreseen has come, and nobody holds the memory any more.
     assert "When it is full" not in [part["title"] for part in data["sections"] if part["lines"]]
     commands = [step["command"] for step in data["next_steps"] if step["command"]]
-    assert [command.split()[:2] for command in commands] == [["gpuwatchctl", "history"]]
+    assert [command.split()[1] for command in commands] == ["history", "run"]
 
 
 def test_where_the_notices_went_is_told(ctl: Ctl) -> None:
@@ -253,3 +254,59 @@ def test_the_history_tells_what_broke(kind: str, said: str, word: str, ctl: Ctl)
     assert found["word"] == word
     assert (said in found["sentence"]) is (word != "unreadable")
     assert "clean" not in explained(ctl, "4711")
+
+
+def test_what_keeps_the_memory_is_shown_wherever_its_verdict_is(ctl: Ctl) -> None:
+    inside = world.leak(holder=making.HOLDER, allocator=making.ALLOCATOR)
+    first, second = world.state().devices
+    live = world.process(finding=inside)
+    first = msgspec.structs.replace(first, finding=inside, processes=(live,))
+    alert = world.firing(finding=inside)
+    world.write(devices=(first, second), alerts=(alert,))
+    world.remember(alert)
+    data = ctl.data("explain 4711")
+    for verdict in (
+        data["verdict"],
+        ctl.data("status")[0]["processes"][0]["verdict"],
+        ctl.data("alerts")[0]["verdict"],
+        ctl.data("report")["findings"][0]["alert"]["verdict"],
+    ):
+        held = verdict["holder"]
+        assert (held["name"], held["line"], held["length"]) == ("losses in train()", 22, 426)
+        assert (held["bounded_at_bytes"], held["held_bytes"]) == (None, 3 * GIB)
+        assert verdict["allocator"]["verdict"] == "tensors"
+        assert verdict["allocator"]["reserved_bytes"] == round(3.6 * GIB)
+    assert ctl.data("report")["summary"]["by_allocator"] == {"tensors": 1}
+    for verb in ("explain --all", "predict", f"alerts show {alert.code}", "report"):
+        whole = " ".join(ctl(verb, code=None).split())
+        for line in wording.inside(inside).values():
+            assert line in whole, verb
+    assert ctl.data("status --gpu 1")[0]["verdict"]["holder"] is None
+    assert _gpuwatchctl(data) == ["history", "analyze", "inspect", "feedback"]
+
+
+@pytest.mark.parametrize(
+    ("name", "framework", "host", "last"),
+    [
+        ("python", None, False, "run"), ("train", "PyTorch", False, "run"),
+        ("python", None, True, "feedback"), ("ollama", "Ollama", False, "feedback"),
+    ],
+)  # fmt: skip
+def test_how_to_learn_which_variable_it_is_comes_last(
+    name: str, framework: str | None, host: bool, last: str, ctl: Ctl
+) -> None:
+    subject = Subject(device_uid="GPU-1", process=making.KEY, host=host)
+    found = world.leak(subject=subject)
+    live = world.process(finding=None if host else found)
+    info = msgspec.structs.replace(live.info, name=name, framework=framework)
+    live = msgspec.structs.replace(live, info=info, host_finding=found if host else None)
+    first = world.state().devices[0]
+    alert = world.firing(key=f"leak:{subject.id}", subject=subject, finding=found)
+    device = msgspec.structs.replace(first, finding=None, processes=(live,))
+    world.write(devices=(device,), alerts=(alert,))
+    assert _gpuwatchctl(ctl.data("explain", alert.code))[-1] == last
+
+
+def _gpuwatchctl(data: Any) -> list[str]:
+    commands = [step["command"] or "" for step in data["next_steps"]]
+    return [line.split()[1] for line in commands if line.startswith("gpuwatchctl ")]

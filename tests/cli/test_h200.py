@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import lzma
+import pickle
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -48,9 +49,37 @@ def test_used_is_what_nvidia_smi_says() -> None:
     assert np.median(np.abs(apart)) < 300  # not read at the same moment
 
 
-def test_the_snapshot_names_the_line(tmp_path: Path, ctl: Ctl) -> None:
-    file = tmp_path / "leak.pickle"
-    file.write_bytes(lzma.decompress((DATA / "leak_gradual.pickle.xz").read_bytes()))
-    (log,) = ctl.data("analyze", str(file))
+def test_the_snapshots_name_the_line(tmp_path: Path, ctl: Ctl) -> None:
+    whole = lzma.decompress((DATA / "leak_gradual.pickle.xz").read_bytes())
+    (file := tmp_path / "leak.pickle").write_bytes(whole)
+    (earlier := tmp_path / "earlier.pickle").write_bytes(_earlier(whole, event_count=2000))
+    answer = ctl.json("analyze", str(file), str(earlier))
+    log = answer["data"][0]
     assert [s["verdict"]["pattern"] for s in log["subjects"]] == ["gradual"] * 2
-    assert any("_gpu.py:126 hold" in note for note in log["warnings"])
+    (site,) = log["snapshot"]["sites"]
+    assert (site["file"], site["line"], site["function"]) == (
+        "contrib/leakers/_gpu.py",
+        126,
+        "hold",
+    )
+    assert (site["kind"], site["block_count"]) == ("line", 2955)
+    change = answer["change"]
+    assert (change["before"], change["same_process"]) == (str(earlier), True)
+    (site,) = change["sites"]
+    assert site["change_bytes"] == 2 * MIB * site["change_blocks"] > 1000 * MIB
+
+
+def _earlier(whole: bytes, *, event_count: int) -> bytes:
+    """Return the snapshot as it would have been after so many of its events."""
+    data = pickle.loads(whole)
+    events = data["device_traces"][0][:event_count]
+    known = {(event["action"], event["addr"]) for event in events}
+    data["device_traces"] = [events]
+    data["segments"] = [
+        each for each in data["segments"] if ("segment_alloc", each["address"]) in known
+    ]
+    for segment in data["segments"]:
+        for block in segment["blocks"]:
+            if ("alloc", block["address"]) not in known:
+                block["state"] = "inactive"
+    return pickle.dumps(data)

@@ -16,7 +16,7 @@ import pytest
 
 from gpuwatchd.alerts import wording
 from gpuwatchd.cli import main
-from gpuwatchd.core import config
+from gpuwatchd.core import config, units
 from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import DeviceReading, ProcessInfo, ProcessKey, ProcessUse, Subject
 from gpuwatchd.store import tables
@@ -181,6 +181,28 @@ def test_history_of_a_process_defuses_formulas(ctl: Ctl) -> None:
     assert {row["pid"] for row in rows} == {"4711"}
     assert {row["name"] for row in rows} == {"'=python"}
     assert "=python[4711] of alice" in ctl("history --since 1h --pid 4711")
+
+
+def test_what_its_allocator_says_stands_beside_what_a_process_holds(ctl: Ctl) -> None:
+    _record()
+    begin_s = time.time() - 1800.0
+    with closing(sqlite3.connect(config.state_dir() / "history.db")) as it:
+        ((row, card),) = it.execute(
+            "SELECT DISTINCT r.process, r.gpu FROM process_raw r JOIN process p ON p.id = r.process"
+            " WHERE pid = 4711"
+        )
+        values = [(round((begin_s + i) * 1000), row, card, 7 * MIB, 9 * MIB) for i in (0, 60)]
+        it.executemany("INSERT INTO process_counters VALUES(?,?,?,?,?,NULL,NULL)", values)
+        it.commit()
+    (item,) = ctl.data("history --since 1h --pid 4711")
+    known = [each for each in item["rows"] if each["allocated_bytes"] is not None]
+    assert 60 / STEP_S <= len(known) <= 1 + 135 / STEP_S < len(item["rows"])
+    assert {each["reserved_bytes"] for each in known} == {9 * MIB}
+    page = ctl("history --since 1h --pid 4711")
+    assert units.size(9 * MIB) in page
+    assert "allocated" not in ctl("history --since 1h --pid 99")
+    (item,) = ctl.data("history --since 1h --pid 4711 --bucket 10m")
+    assert {each["allocated_bytes"] for each in item["rows"]} == {None, 7 * MIB}
 
 
 def test_a_death_stands_at_the_last_row_of_its_process(ctl: Ctl) -> None:

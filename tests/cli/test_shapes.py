@@ -17,7 +17,7 @@ from gpuwatchd.cli.verbs import service
 from gpuwatchd.core.model import Event, Message, ServiceState, Subject
 from gpuwatchd.notify.channels import command as hook
 from gpuwatchd.store.live import LiveDevice
-from gpuwatchd.view.answers import alerts, base, current, explanation, history, report
+from gpuwatchd.view.answers import alerts, base, current, explanation, history, inspection, report
 from gpuwatchd.view.answers import program as own
 from gpuwatchd.view.answers import schema as by_verb
 from gpuwatchd.view.answers.schema import schema
@@ -107,6 +107,7 @@ ELSEWHERE = {
     own.DemoBegins,
     own.DemoGoesOn,
     own.DemoEnds,
+    inspection.Inspect,
     by_verb.CommandInput,
     by_verb.AskInput,
 }
@@ -249,8 +250,8 @@ def test_a_schema_is_one(name: str) -> None:
     assert main(["schema", name]) == 0
 
 
-SCREENS = {"top"}
-"""What is looked at, and refuses `--json` with the name of the verb that has it."""
+SCREENS = {"top", "run"}
+"""What is looked at, and refuses `--json` with the name of the verb that has it; and `run`."""
 
 
 def test_every_verb_has_a_schema() -> None:

@@ -35,6 +35,8 @@ def test_every_optional_attribute_is_defined_somewhere() -> None:
     asked: set[str] = set()
     defined: set[str] = set()
     for path in PACKAGE.rglob("*.py"):
+        if "probe" in path.parts:
+            continue  # it asks frameworks of every version for what they have
         for node in ast.walk(ast.parse(path.read_text())):
             match node:
                 case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):

@@ -25,6 +25,8 @@ TABLES = {
     "process": "every process that was seen on a GPU; secrets in `args` are masked",
     "process_1h": "a process hour by hour; `taken_s` is its part of the device's time",
     "process_1m": "a process minute by minute",
+    "process_counters": "what the allocator of a prepared process says, when that changed",
+    "process_counters_1m": "the same minute by minute",
     "process_raw": "samples of a process on a GPU, when its memory changed",
     "profile": "what an earlier run of a program did; `profile` is JSON",
     "segment": "stretches without a gap: a start, a change of the clock",

@@ -68,6 +68,10 @@ ENVIRONMENT: dict[str, list[Row]] = {
         ("MPLCONFIGDIR", "folder of Matplotlib, for the picture in a mail"),
     ],
     "Set by who starts it": [
+        ("GPUWATCHD_PROBE", "by `run`: `1`, `counters` (the heap is never read) or `alert`"),
+        ("GPUWATCHD_PROBE_DIR", "by `run`: where a prepared job writes its mailbox"),
+        ("GPUWATCHD_PROBE_RECORD", "by `run --record`: the allocator records who allocates"),
+        ("PYTHONPATH", "`run` puts the probe in front of it"),
         ("SUDO_USER", "who is meant by \"me\" under `sudo`"),
         ("SSH_CONNECTION", "set: nobody sits at this machine's screen; a hint for `doctor`"),
         ("LD_LIBRARY_PATH", "where `doctor` also looks for the driver's library"),

@@ -62,6 +62,7 @@ def flags(command: click.Command) -> set[str]:
 def wrong(call: list[str]) -> str:
     """Return what is wrong with a call; "" where nothing is."""
     name, *words = call
+    words = words[: words.index("--")] if "--" in words else words  # the rest is another program's
     given = [word.partition("=")[0] for word in words if word.startswith("-") and word != "-"]
     if name == "gpuwatchd":
         known = flags(daemon_command) | {"--version", "--help"}

@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gpuwatchd.alerts import wording
+from gpuwatchd.analysis.frameworks.advice import of_holder
 from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import AlertSubject, Blame, Cost, EtaRange, ProcessKey, Subject
 from gpuwatchd.notify import plain_text
 from gpuwatchd.pipeline import messages
+from tests import making
 from tests.making import CARD, KEY, MIB, alert, finding
 
 if TYPE_CHECKING:
@@ -59,6 +61,10 @@ TORCH = (
         "gc.collect() only helps where reference cycles hold them."
     ),
 )
+INSIDE = {
+    "allocator": making.ALLOCATOR, "holder": making.HOLDER,
+    "advice": (of_holder(making.HOLDER.kind, graph=False), *TORCH),
+}  # fmt: skip
 ABOUT = AlertSubject(
     gpu="0", gpu_name="NVIDIA A100-SXM4-80GB", user="alice", process="python", pid=4711,
     framework="PyTorch", job="slurm 42.0",
@@ -200,6 +206,7 @@ def _cases() -> Iterator[tuple[str, Alert, Any, dict[str, Any]]]:  # noqa: PLR09
         }),
         "firing", plain,
     )  # fmt: skip
+    yield "firing-holder", told(judged=INSIDE), "firing", plain
     critical = {"severity": "critical", "eta": soon}
     yield "firing-critical", told(judged=critical), "firing", plain
     open_end = EtaRange(low_s=20 * HOUR_S, mid_s=40 * HOUR_S, high_s=None)

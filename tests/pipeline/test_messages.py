@@ -11,9 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpuwatchd import alerts
+from gpuwatchd.alerts import Rules, wording
+from gpuwatchd.analysis.frameworks.advice import of_holder
+from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import AlertSubject, Blame, EtaRange, Message, NoticeKind, Subject
 from gpuwatchd.notify import plain_text
 from gpuwatchd.pipeline import messages
+from tests import making
 from tests.making import KEY, alert, finding
 from tests.pipeline import message_snapshots
 
@@ -96,6 +101,23 @@ def test_the_time_left_is_that_of_now_not_of_the_judgement() -> None:
     late = messages.compose(alert(notices=1), "firing", now_s=NOW_S + 2_900.0)
     assert late.subject.partition(" (")[0].endswith("no new data for 48 min")
     assert "Full at any moment: " in late.body
+
+
+def test_what_is_learned_after_the_first_message_is_in_the_next() -> None:
+    cure = of_holder(making.HOLDER.kind, graph=False)
+    prepared = finding(allocator=making.ALLOCATOR)
+    known = finding(allocator=making.ALLOCATOR, holder=making.HOLDER, advice=(cure,))
+    now, before = alert(notices=1), messages.compose(alert(notices=1), "firing", now_s=NOW_S)
+    assert not {"Kept by", "Allocator", "Inspect"} & set(before.facts)
+    for judged in (prepared, known):
+        now = making.present(alerts.evaluate(judged, now, Rules(), now_s=NOW_S, title="").alert)
+        for notice in NOTICES[1:3]:
+            told = messages.compose(now, notice, now_s=NOW_S).facts
+            assert wording.inside(judged).items() <= told.items()
+            assert ("Inspect" in told) is (judged is prepared)
+            assert (told.get("Advice") == cure) is (judged is known)
+    over = alerts.ended(now, Ending.ENDED_NEAR_LIMIT, Rules(), now_s=NOW_S).alert
+    assert "Kept by" in messages.compose(making.present(over), "resolved", now_s=NOW_S).facts
 
 
 def test_a_rude_job_is_no_command_of_a_shell() -> None:

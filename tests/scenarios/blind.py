@@ -12,6 +12,7 @@ from __future__ import annotations
 import inspect
 import zlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,6 +31,15 @@ NEIGHBOURS = 0.15
 """Share of items on a card that somebody else uses too."""
 
 Family = Callable[[Rig], Run]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Item(LabelledSeries):
+    """One labelled run, and what is behind it."""
+
+    run: Run
+    begin_s: float
+    """When it was looked at first, on the clock of the run."""
 
 
 def _families(module: ModuleType) -> tuple[Family, ...]:
@@ -58,7 +68,7 @@ def simulate(family: str, seed: int) -> tuple[Rig, Run]:
     return rig, run
 
 
-def build(family: str, seed: int) -> LabelledSeries:
+def build(family: str, seed: int) -> Item:
     """Return one item. A leak ends where an allocation does not fit any more, or after 24 h."""
     rig, run = simulate(family, seed)
     used = run.used + _neighbour(rig, run) if rig.chance(NEIGHBOURS) else run.used
@@ -77,7 +87,7 @@ def build(family: str, seed: int) -> LabelledSeries:
             leak=True, patterns=run.patterns, onset_s=max(run.onset_s - first, 0.0),
             rate_bytes_per_s=rate(run, oom), oom_s=oom - first,
         )  # fmt: skip
-    return LabelledSeries(family=family, seed=seed, series=series, truth=truth)
+    return Item(family=family, seed=seed, series=series, truth=truth, run=run, begin_s=float(t[0]))
 
 
 def rate(run: Run, oom: float) -> float:

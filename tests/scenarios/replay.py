@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from gpuwatchd.core.model import Alert, Finding, Pattern, Profile, Tier
 
+    Beside = Callable[[Series, Alert | None], Series]
+
 DEFAULTS = DetectionSection()
 
 
@@ -55,12 +57,16 @@ class KnownTrack(Track, kw_only=True, eq=False):
     whole: Series
     runs: Callable[[float], tuple[Profile, ...]] | None = None
     """What is known of other runs at an instant; None when that is the history of ``whole``."""
+    beside: Beside | None = None
+    """What else is known, given what is known and the alert that is open."""
 
     def series(self) -> Series:
         """Return what is known by now."""
         known = super().series()
         whole, now = self.whole, float(known.t_s[-1]) if known.t_s.size else 0.0
         known = msgspec.structs.replace(known, limit_bytes=whole.limit_bytes)
+        if self.beside is not None:
+            known = self.beside(known, self.alert)
         past = whole.history if self.runs is None else self.runs(now)
         if not past or not known.t_s.size:
             return known
@@ -124,6 +130,7 @@ def replay(
     until_s: float | None = None,
     stop_at_alert: bool = False,
     history: Callable[[float], tuple[Profile, ...]] | None = None,
+    beside: Beside | None = None,
 ) -> Life:
     """Return the life of the subject's alert under default policy.
 
@@ -140,12 +147,14 @@ def replay(
     history
         What is known of other runs at an instant, where that changes (siblings, yesterday);
         otherwise the history of ``whole``. The ``age_s`` of ``whole`` is that of its first sample.
+    beside
+        What adds to a series what is known beside its curve.
     """
     settings = settings or DEFAULTS
     recorded = Recorded(whole.t_s, whole.used_bytes, (), settings.analysis_window_hours * 3600.0)
     watcher = Watcher(Config(detection=settings))
     track = track_of(whole, recorded)
-    track.runs = history
+    track.runs, track.beside = history, beside
     life = Life()
     start = float(whole.t_s[0])
     instants = instants_of(recorded.t_s)

@@ -62,6 +62,8 @@ class Part:
     visitor: bool = False
     """Whether it goes away at once when it finds no room: a job that somebody tries to start."""
     framework: str | None = None
+    need: Array | None = None
+    """What its program asks for, before noise and segments; None: that is what it holds."""
 
 
 @dataclass(kw_only=True)

@@ -124,6 +124,6 @@ def _main(w: World, x: Array, first: Array, leaking: bool) -> tuple[Part, ...]:
     return (
         Part(
             name=w.name, first=0, held=first, begin_s=-600.0, end_s=np.inf,
-            leaker=leaking and w.leaker, onset_s=0.0, framework=w.framework,
+            leaker=leaking and w.leaker, onset_s=0.0, framework=w.framework, need=x,
         ),
     )  # fmt: skip

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 import sys
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuwatchd.collect.logs import snapshot_reader
 from gpuwatchd.collect.logs.formats import torch_snapshot
 from gpuwatchd.collect.replay import read_log
-from tests.conftest import ROOT, present, ran
+from gpuwatchd.core import run_program
+from gpuwatchd.core.codes import SiteKind
+from tests.conftest import ROOT, present
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -76,8 +81,11 @@ def test_levels_are_absolute_however_much_the_ring_kept(tmp_path: Path, keep: in
 
 
 def test_the_site_of_what_lives_is_named_below_pytorch_itself(tmp_path: Path) -> None:
-    log = read_log(write(tmp_path, snapshot()))
-    assert any("allocated at train.py:88 step" in note for note in log.warnings)
+    sites = present(read_log(write(tmp_path, snapshot())).snapshot).sites
+    assert [(one.kind, one.file, one.line, one.function) for one in sites] == [
+        (SiteKind.LINE, "/home/alice/train.py", 88, "step")
+    ]
+    assert (sites[0].live_bytes, sites[0].block_count) == (120 * 8 * MIB, 120)
 
 
 def test_running_out_is_told(tmp_path: Path) -> None:
@@ -145,22 +153,34 @@ def test_what_is_no_snapshot_is_one_sentence(tmp_path: Path, data: bytes) -> Non
 def test_a_pickle_that_swells_is_refused_after_its_first_part(tmp_path: Path, unit: bytes) -> None:
     file = tmp_path / "swells.pickle"
     file.write_bytes(b"\x80\x04(" + unit * ((16 << 20) // len(unit)) + b"l.")
-    script = (
-        "import sys; from pathlib import Path; from gpuwatchd.collect.replay import read_log\n"
-        "from gpuwatchd.collect.logs.formats import torch_snapshot\n"
-        "torch_snapshot._ROOM_BYTES >>= 4\n"
-        "log = read_log(sys.argv[1])\n"
-        "print(log.error); print(log.hint)\n"
-        # Not ru_maxrss, which a program inherits from the one that started it.
-        "lines = Path('/proc/self/status').read_text().splitlines()\n"
-        "print(next(int(line.split()[1]) // 1024 for line in lines if line.startswith('VmHWM')))"
-    )
-    done = ran([sys.executable, "-c", script, str(file)], check=True, cwd=ROOT, timeout=120)
-    error, hint, peak_mib = done.stdout.splitlines()
+    error, hint, peak_mib = bounded(file, room=64 << 20)
     assert error == "this pickle needs more memory than a snapshot should"
     assert "_dump_snapshot" in hint
-    # 64 MiB, what the first MiB add to it, and this program; whole it would take 1 GiB.
-    assert int(peak_mib) < 256
+    # 64 MiB, what is added for its size, and this program; whole it would take 1 GiB.
+    assert peak_mib < 448
+
+
+def bounded(file: Path, *, room: int) -> tuple[str, str, int]:
+    """Return error and hint of the process that reads a file in less room, and its peak in MiB."""
+    # Not ru_maxrss, which a program inherits from the one that started it.
+    script = (
+        "import os, sys; from pathlib import Path\n"
+        "from gpuwatchd.collect.logs import snapshot_reader\n"
+        f"snapshot_reader._ROOM_BYTES = {room}\n"
+        "def leave(_):\n"
+        "    status = Path('/proc/self/status').read_text().splitlines()\n"
+        "    sys.stderr.write(next(line.split()[1] for line in status if line[:5] == 'VmHWM'))\n"
+        "    sys.exit()\n"
+        "os._exit = leave\n"
+        "snapshot_reader.main()"
+    )
+    argv = [sys.executable, "-c", script, str(file.stat().st_size), "60"]
+    done = run_program.ask(
+        argv, file.read_bytes(), environ={**os.environ, "PYTHONPATH": str(ROOT)}, timeout_s=120
+    )
+    assert done.code == 0, done.said
+    answer = msgspec.json.decode(done.out, type=snapshot_reader.Answer)
+    return answer.error, answer.hint, int(done.said) >> 10
 
 
 def test_a_file_that_is_too_large_is_refused_before_it_is_loaded(
@@ -173,20 +193,37 @@ def test_a_file_that_is_too_large_is_refused_before_it_is_loaded(
     def never(*_: object) -> None:
         raise AssertionError("loaded")
 
-    monkeypatch.setattr(torch_snapshot, "_Plain", never)
+    monkeypatch.setattr(torch_snapshot, "_asked", never)
     log = read_log(file)
     assert log.error == "this snapshot is larger than 512 MiB"
     assert "max_entries" in log.hint
 
 
-def test_a_large_honest_snapshot_has_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux bounds the room")
+def test_a_large_honest_snapshot_has_room(tmp_path: Path) -> None:
     # Without the share per byte this would not fit: 6 MiB of file take some 50 MiB.
-    monkeypatch.setattr(torch_snapshot, "_ROOM_BYTES", 24 << 20)
     file = write(tmp_path, snapshot(steps=30_000))
     assert file.stat().st_size > 3 << 20
-    log = read_log(file)
-    assert log.error is None
-    assert len(log.series) == 2
+    assert bounded(file, room=24 << 20)[0] == ""
+
+
+def test_a_pickle_without_an_end_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    block = {"size": 1, "state": "active_allocated"}
+    segment = {"device": 0, "total_size": 1, "blocks": [block] * 100_000}
+    monkeypatch.setattr(torch_snapshot, "_LIMIT_S", 2)
+    log = read_log(write(tmp_path, {"segments": [segment] * 100_000}))
+    assert log.error == "this pickle was not read within 2 s"
+
+
+@pytest.mark.parametrize("program", ["import os; os.kill(os.getpid(), 9)", "raise MemoryError"])
+def test_a_reader_that_dies_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str
+) -> None:
+    monkeypatch.setattr(torch_snapshot, "_PROGRAM", ("-c", program))
+    error = present(read_log(write(tmp_path, snapshot(2))).error)
+    assert error.endswith(("ended early: signal 9", "ended early: MemoryError"))
 
 
 JUNK = st.recursive(
@@ -204,13 +241,13 @@ JUNK = st.recursive(
 
 
 @given(segments=st.lists(JUNK, max_size=4), traces=JUNK)
-def test_any_plain_content_is_answered(
-    tmp_path_factory: pytest.TempPathFactory, segments: list[Any], traces: Any
-) -> None:
-    file = tmp_path_factory.mktemp("snapshot") / "x.pickle"
-    file.write_bytes(pickle.dumps({"segments": segments, "device_traces": traces}))
-    log = read_log(file)
-    for series in log.series:
-        assert np.isfinite(series.used_bytes).all()
-        assert (series.used_bytes >= 0).all()
-        assert (np.diff(series.t_s) > 0).all()
+def test_any_plain_content_is_answered(segments: list[Any], traces: Any) -> None:
+    content = pickle.dumps({"segments": segments, "device_traces": traces})
+    answer = snapshot_reader.answer(io.BytesIO(content))
+    msgspec.json.decode(msgspec.json.encode(answer), type=snapshot_reader.Answer)
+    assert not answer.error
+    for memory in present(answer.snapshot).devices:
+        for at_s, used in (memory.reserved, memory.allocated):
+            assert np.isfinite(used).all()
+            assert (np.array(used) >= 0).all()
+            assert (np.diff(at_s) > 0).all()

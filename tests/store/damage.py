@@ -119,6 +119,7 @@ def use(history: History, time: Time) -> None:
     history.undelivered_since(now_s - 3600)
     history.last_delivered()
     list(history.recent_series(now_s - SPAN_S))
+    list(history.recent_allocators(now_s - SPAN_S))
     shelf = history.shelf
     shelf.idle_levels()
     shelf.changed_elsewhere()

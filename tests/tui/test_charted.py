@@ -6,7 +6,9 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
+from gpuwatchd.alerts import wording
 from gpuwatchd.core import config
 from gpuwatchd.store.live import LiveState
 from gpuwatchd.tui.screens.chart_screen import SPANS
@@ -15,6 +17,7 @@ from gpuwatchd.tui.screens.history import PastScreen
 from gpuwatchd.tui.screens.predict import PredictScreen
 from gpuwatchd.tui.widgets.rows import Lines
 from gpuwatchd.tui.widgets.texts import TextPage
+from tests import making
 from tests.cli import world
 from tests.tui import leaky
 from tests.tui import world as machine
@@ -74,6 +77,15 @@ async def test_detail_of_a_process_that_ends_meanwhile_keeps_what_was_known(
         assert "Detectors" in text(view)
         assert view.chart.picture is not None
         assert view.chart.picture.curve.at_s
+
+
+async def test_detail_shows_what_was_learned_inside(left: LiveState) -> None:
+    (alert,) = left.alerts
+    found = replace(alert.finding, holder=making.HOLDER, allocator=making.ALLOCATOR)
+    seen = leaky.state(left.taken_at_s, replace(alert, finding=found))
+    async with opened(view_of(seen), "d", size=(120, 60)) as (app, _):
+        for line in wording.inside(found).values():
+            assert line in text(screen(app, DetailScreen))
 
 
 async def test_history_lists_what_happened_and_goes_there() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from gpuwatchd.alerts import wording
 from gpuwatchd.core.errors import GpuwatchdError, SourceUnavailable
 from gpuwatchd.core.model import ProcessKey
 from gpuwatchd.store import live
@@ -172,6 +173,17 @@ def test_all_about_an_alert_is_what_the_verb_tells() -> None:
     assert one["about"]["process"] == "GPU-1/4711/1000000"
     for label, words in one["lines"]:
         assert " ".join(words.split()) in shown, label
+
+
+def test_a_process_has_what_was_learned_inside_it() -> None:
+    found = world.leak(holder=making.HOLDER, allocator=making.ALLOCATOR)
+    live = world.process(finding=found)
+    world.write(devices=(msgspec.structs.replace(world.state().devices[0], processes=(live,)),))
+    facts = dict(ask("process", **LEAKER)["foreseen"][0]["facts"])
+    lines = [line for part in ask("evidence", **LEAKER)["sections"] for line in part["lines"]]
+    for label, words in wording.inside(found).items():
+        assert facts[label.lower()] == words
+        assert f"{label.lower()}: {words}" in lines
 
 
 def test_the_usual_span_of_a_chart_begins_where_the_record_does() -> None:

@@ -317,6 +317,40 @@ def topic_of(
     return _LEAKS.get(pattern)
 
 
+_HOLDERS: Final = {
+    "list": "Clear the list once it is used, or bound it: collections.deque(maxlen=N).",
+    "deque": "Give the deque a maxlen.",
+    "set": "Remove from the set what is no longer needed.",
+    "dict": "Bound the dict: remove the oldest entry, or use functools.lru_cache(maxsize=N).",
+    "defaultdict": "Remove entries of the defaultdict once they are used.",
+    "OrderedDict": "Remove the oldest entry of the OrderedDict when a new one comes.",
+    "functools._lru_cache_wrapper": "Give lru_cache a maxsize that fits the memory.",
+    "Queue": "Give the queue a maxsize: what fills it is faster than what empties it.",
+}
+
+
+def of_holder(kind: str | None, bound: str = "", *, graph: bool) -> str | None:
+    """Return what to change where a variable of this type keeps what grows; None: nobody knows.
+
+    Parameters
+    ----------
+    bound
+        What it takes at most, in words; "" where no bound was found.
+    graph
+        It keeps tensors with their graph.
+
+    Examples
+    --------
+    >>> of_holder("list", "2.0 GiB", graph=False)
+    'It fills up to 2.0 GiB, then stops.'
+    """
+    if graph:
+        return "Keep loss.item() or loss.detach(), not the tensor with its graph."
+    if bound:
+        return f"It fills up to {bound}, then stops."
+    return _HOLDERS.get(kind or "")
+
+
 def table() -> Iterator[tuple[str, str, tuple[str, ...]]]:
     """Return every entry as (framework, how it grows, lines), for the page of the manual."""
     for (framework, topic), texts in ADVICE.items():

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from gpuwatchd.analysis import numerics
 from gpuwatchd.analysis.numerics import MIB
 from gpuwatchd.analysis.screen import GROWTH_SHARE
+from gpuwatchd.analysis.verdict import allocator
 from gpuwatchd.analysis.verdict.growth import find
 from gpuwatchd.analysis.verdict.harmless import harmless, unjudged
 from gpuwatchd.analysis.verdict.leak import WATCH_CONFIDENCE, leak
@@ -58,11 +59,19 @@ def judge(series: Series, settings: DetectionSection) -> Finding:
     >>> found.pattern, found.tier, round(found.eta.mid_s / 60)
     ('gradual', 'alert', 140)
     """
+    least = minimum_growth(series, settings)
+    whole, tensors = _of_curve(series, settings, least), allocator.tensor_series(series)
+    if tensors is not None:
+        inside = _of_curve(tensors, settings, least)
+        whole = allocator.combined(series, whole, inside, least)
+    return allocator.with_holder(series, whole, settings)
+
+
+def _of_curve(series: Series, settings: DetectionSection, least: float) -> Finding:
     window_s = settings.analysis_window_hours * 3600.0
     view = numerics.prepare(series, window_s)
     if view.samples < 2:
         return unjudged(series, view, settings)
-    least = minimum_growth(series, settings)
     growth = find(series, view, least)
     if growth is not None:
         found = leak(series, view, settings, growth)

@@ -74,6 +74,7 @@ CHECKS: Final = {
         printed=("machine's service", "linger"),
         slow=True,
     ),
+    "probe": Row("running:probes", "probe-ignored"),
     "disk": Row(
         "places:check",
         "directory-closed directory-foreign directory-network directory-none "

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuwatchd import __version__
 from gpuwatchd import service as managers
 from gpuwatchd.cli.doctor.checks import Check, named, ok, warning
+from gpuwatchd.collect import mailboxes
 from gpuwatchd.collect.host.procfs import read_bytes
 from gpuwatchd.core import config, directories, registry, text, units
+from gpuwatchd.core.codes import MailboxFault
 from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.service.unit_files import CommandRunner, with_runtime_dir
 from gpuwatchd.view.queries import state_location
+from gpuwatchd.view.text.inspection import FAULTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,6 +75,26 @@ def check(around: CheckContext) -> Iterator[Check]:
         )
     for problem in state.problems:
         yield warning("daemon-problem", problem, logs)
+
+
+def probes(around: CheckContext) -> Iterator[Check]:
+    """Yield which prepared processes of this user are not read, and which cannot be prepared."""
+    uid = os.getuid()
+    place = mailboxes.folder(uid)
+    pids = sorted(int(file.stem) for file in place.glob("*.json") if file.stem.isdigit())
+    pids = [pid for pid in pids if (around.root / f"proc/{pid}").exists()]
+    ignored = Counter(
+        fault for pid in pids if isinstance(fault := mailboxes.read(place, pid, uid), MailboxFault)
+    )
+    for fault, count in ignored.items():
+        words = f"{count} of {len(pids)} ignored: each {FAULTS[fault]}"
+        yield warning("probe-ignored", words, f"ls -l {shlex.quote(str(place))}")
+    yield ok(f"{len(pids) - ignored.total()} prepared processes are read")
+    devices = () if around.state[0] is None else around.state[0].devices
+    infos = {each.info.key.pid: each.info for device in devices for each in device.processes or ()}
+    for pid, info in infos.items():
+        if info.uid == uid and mailboxes.is_isolated(pid):
+            yield ok(f"process {pid} was started with -I or -E: `run` does not prepare it")
 
 
 def instances(around: CheckContext) -> Iterator[Check]:

@@ -21,6 +21,10 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "predict": ("List all verdicts with figures (one: explain).", "understand-a-verdict"),
         "zombies": ("List idle memory, and what would free it.", "find-idle-memory"),
+        "inspect": (
+            "Show which variable of a process keeps what grows.",
+            "inspect-a-process",
+        ),
         "report": ("Sum up a period: findings, who, cost, advice.", "report"),
         "cost": ("Show what leaks and idle memory cost.", "what-it-costs"),
         "analyze": ("Find leaks in recorded logs: nvidia-smi, DCGM, W&B ...", "analyse-a-log"),
@@ -38,6 +42,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "check": ("Answer as a monitoring plug-in (Nagios, Icinga).", "nagios"),
     },
     "Act": {
+        "run": ("Start a job so that inspect can look into it.", "inspect-a-process"),
         "ask-checkpoint": ("Ask a job to save now (it has saved: checkpointed).", "be-warned"),
         "checkpointed": (
             "Report that a job has saved (to ask it: ask-checkpoint).",

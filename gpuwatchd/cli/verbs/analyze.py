@@ -7,24 +7,30 @@ import re
 import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
+from msgspec import UNSET
 
 from gpuwatchd.cli import exits, options, output, parallel
 from gpuwatchd.core import text, units
 from gpuwatchd.core.errors import BAD_INPUT, FINDINGS, GpuwatchdError, LogFormatError
 from gpuwatchd.view.answers import base
 from gpuwatchd.view.answers.history import Analyze, LogRead
+from gpuwatchd.view.queries import snapshots
+from gpuwatchd.view.queries.snapshots import Asked
+from gpuwatchd.view.text import snapshots as snapshots_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from gpuwatchd.charts.chart_model import Picture
+    from gpuwatchd.cli.global_flags import Globals
     from gpuwatchd.collect.logs.log_types import LogFile, LogOptions
     from gpuwatchd.core.config import Config
     from gpuwatchd.pipeline.replay import SubjectResult
     from gpuwatchd.view.answers.base import Answer
+    from gpuwatchd.view.answers.snapshots import SnapshotChange
 
     Job = tuple[tuple[str, ...], LogOptions, Config]
     Drawn = dict[str, Picture]
@@ -42,6 +48,18 @@ _MOST_FILES, _MOST_OTHER_BYTES = 1000, 1024**2
 _FAIL_RANK = {"info": 0, "watch": 0, "warning": 1, "critical": 2}
 
 
+_SNAPSHOT = "pytorch-snapshot"
+
+
+class Judged(NamedTuple):
+    """A log, its verdicts, their charts, and what is asked of it where it is a snapshot."""
+
+    log: LogFile
+    subjects: list[SubjectResult]
+    pictures: Drawn
+    asked: Asked | None
+
+
 def _formats() -> Iterable[str]:
     from gpuwatchd.collect.logs.formats import FORMATS  # noqa: PLC0415
 
@@ -49,7 +67,11 @@ def _formats() -> Iterable[str]:
 
 
 @click.command(
-    epilog=options.examples("analyze gpu.csv", "nvidia-smi -q -x -l 5 | gpuwatchctl analyze -")
+    epilog=options.examples(
+        "analyze gpu.csv",
+        "nvidia-smi -q -x -l 5 | gpuwatchctl analyze -",
+        "analyze before.pickle after.pickle",
+    )
 )
 @click.argument("logs", nargs=-1, required=True, metavar="LOG...", type=click.Path())
 @click.option(
@@ -72,6 +94,11 @@ def _formats() -> Iterable[str]:
     show_default=True,
     help="Exit 3 from this severity on; info is a watch.",
 )
+@click.option(
+    "--site",
+    metavar="GLOB",
+    help="Of memory snapshots these lines only: 'train.py:*', 'log_*'.",
+)
 @click.option("--all", "show_all", is_flag=True, help="List harmless subjects too.")
 @click.option(
     "--html", "page", type=click.Path(path_type=Path), metavar="FILE",
@@ -86,12 +113,14 @@ def command(  # noqa: PLR0913, PLR0917 - one argument per flag
     total: str | None,
     columns: str | None,
     fail_on: str,
+    site: str | None,
     show_all: bool,  # noqa: FBT001
     page: Path | None,
 ) -> int:
     """Find leaks in recorded logs: nvidia-smi, dmon, gpustat, DCGM, W&B ...
 
-    The log is replayed at its own clock; alerts are what the daemon would have raised live.
+    The log is replayed at its own clock; alerts are what the daemon would have raised live. Of two
+    memory snapshots of PyTorch it shows which lines of code hold more in the later one.
     """
     from gpuwatchd.collect.logs.log_types import LogOptions  # noqa: PLC0415 - numpy comes with it
 
@@ -111,44 +140,71 @@ def command(  # noqa: PLR0913, PLR0917 - one argument per flag
         raise LogFormatError(logs[0], None, "no file in this directory", hint="name a log file")
     config = flags.load_config().config
     found = _work(files, wishes, config, quiet=flags.quiet or flags.json, drawn=page is not None)
-    answers = [
-        (log, [result for result in results if flags.wants(result.device)], pictures)
-        for log, results, pictures in found
+    wanted = flags.wants
+    judged = [
+        Judged(log, [one for one in all_ if wanted(one.device)], drawn, _asked(log, site, flags))
+        for log, all_, drawn in found
     ]
-    results = [(log, subject_results) for log, subject_results, _ in answers]
-    if flags.gpu and not any(subject_results for _, subject_results in results):
+    if flags.gpu and not any(one.subjects for one in judged):
         named = ", ".join(flags.gpu)
         raise GpuwatchdError(
             f"no GPU of these logs matches --gpu {named}",
             hint="leave it out",
             page="errors#no-such-gpu",
         )
+    if site is not None and not any(one.asked or one.log.error for one in judged):
+        raise click.BadParameter("none of these logs is a memory snapshot", param_hint="--site")
+    asked = [one.asked for one in judged if one.asked is not None]
+    change = snapshots.change(*asked) if len(asked) == len(judged) == 2 else None
     if page is not None:
-        _save(page, answers, show_all=show_all or flags.verbose)
+        _save(page, judged, change, show_all=show_all or flags.verbose)
     if flags.json:
-        output.emit_json(_answer(results, [("not-all", words) for words in warnings]))
+        output.emit_json(_answer(judged, change, [("not-all", words) for words in warnings]))
     else:
-        from gpuwatchd.view.report import log_report  # noqa: PLC0415 - numpy comes with it
-
         out = output.Out(flags)
-        for position, (log, subject_results) in enumerate(results):
-            if position:
-                out.line("")
-            if log.error is not None and len(results) == 1:
-                continue  # standard error says it
-            log_report.show(out, log, subject_results, show_all=show_all or flags.verbose)
-        if fail_on == "warning" and _worst(results) == _FAIL_RANK["watch"] and not flags.quiet:
+        _show(out, judged, change, show_all=show_all or flags.verbose)
+        only_watches = _worst(judged, change) == _FAIL_RANK["watch"]
+        if fail_on == "warning" and only_watches and not flags.quiet:
             out.line(("only watches: exit 0; --fail-on watch exits 3 for them", "dim"))
-    return _exit_code(results, fail_on, tell=not flags.json)
+    return _exit_code(judged, change, fail_on, tell=not flags.json)
 
 
-def _save(page: Path, answers: list[Analyzed], *, show_all: bool) -> None:
+def _asked(log: LogFile, site: str | None, flags: Globals) -> Asked | None:
+    if log.snapshot is None:
+        return None
+    indexes = {device.index for device in log.devices if flags.wants(device)}
+    return Asked(log.path, log.snapshot, indexes, site)
+
+
+def _show(
+    out: output.Out, judged: list[Judged], change: SnapshotChange | None, *, show_all: bool
+) -> None:
+    from gpuwatchd.view.report import log_report  # noqa: PLC0415 - numpy comes with it
+
+    if change is not None:
+        snapshots_text.show_change(out, change, show_all=show_all)
+    for position, (log, subjects, _, asked) in enumerate(judged):
+        if position or change is not None:
+            out.line("")
+        if log.error is not None and len(judged) == 1:
+            continue  # standard error says it
+        log_report.show(out, log, subjects, show_all=show_all)
+        if asked is not None:
+            snapshots_text.show(out, asked, sites=change is None, show_all=show_all)
+
+
+def _save(
+    page: Path, judged: list[Judged], change: SnapshotChange | None, *, show_all: bool
+) -> None:
     """Write what was found as one page; where no log could be read there is none to write."""
-    if all(log.error is not None for log, _, _ in answers):
+    if all(one.log.error is not None for one in judged):
         return
     from gpuwatchd.view.report import html, log_report  # noqa: PLC0415 - rare
 
-    logs = [log_report.Log(*answer) for answer in answers]
+    logs = [
+        log_report.Log(log, subjects, pictures, snapshots_text.notes(asked, change))
+        for log, subjects, pictures, asked in judged
+    ]
     html.write(page, html.render(log_report.document(logs, everything=show_all)))
 
 
@@ -292,12 +348,21 @@ def _size(file: str) -> int:
 
 
 def _answer(
-    results: list[tuple[LogFile, list[SubjectResult]]], warnings: list[tuple[str, str]]
+    judged: list[Judged], change: SnapshotChange | None, warnings: list[tuple[str, str]]
 ) -> Answer:
-    data = tuple(base.fill(LogRead, log, subjects=subjects) for log, subjects in results)
-    if any(log.error is None for log, _ in results):
-        return base.answer_of(Analyze, data, source="files", warnings=warnings)
-    first = results[0][0]
+    data = tuple(
+        base.fill(
+            LogRead,
+            log,
+            subjects=subjects,
+            snapshot=UNSET if asked is None else snapshots.snapshot(asked),
+        )
+        for log, subjects, _, asked in judged
+    )
+    first = _failed(judged)
+    if first is None:
+        more = UNSET if change is None else change
+        return base.answer_of(Analyze, data, source="files", warnings=warnings, change=more)
     error = base.fill(
         base.Fault,
         first,
@@ -309,11 +374,18 @@ def _answer(
     return base.answer_of(Analyze, data, source="files", warnings=warnings, error=error)
 
 
+def _failed(judged: list[Judged]) -> LogFile | None:
+    """Return the log for want of which there is no answer: of two snapshots either is."""
+    broken = [one.log for one in judged if one.log.error is not None]
+    pair = len(judged) == 2 and all(one.log.format == _SNAPSHOT for one in judged)
+    return broken[0] if broken and (pair or len(broken) == len(judged)) else None
+
+
 def _exit_code(
-    results: list[tuple[LogFile, list[SubjectResult]]], fail_on: str, *, tell: bool
+    judged: list[Judged], change: SnapshotChange | None, fail_on: str, *, tell: bool
 ) -> int:
-    if all(log.error is not None for log, _ in results):
-        first = results[0][0]
+    first = _failed(judged)
+    if first is not None:
         if tell:
             hint = first.hint or "gpuwatchctl analyze --help lists the flags for unusual logs"
             value = f"gpuwatchctl: {first.path}: {first.error}"
@@ -322,11 +394,13 @@ def _exit_code(
         return BAD_INPUT
     if fail_on == "never":
         return 0
-    return FINDINGS if _worst(results) >= _FAIL_RANK[fail_on] else 0
+    return FINDINGS if _worst(judged, change) >= _FAIL_RANK[fail_on] else 0
 
 
-def _worst(results: list[tuple[LogFile, list[SubjectResult]]]) -> int:
-    return max((_severity(one) for _, subjects in results for one in subjects), default=-1)
+def _worst(judged: list[Judged], change: SnapshotChange | None) -> int:
+    # Two points prove no leak: what grew between two snapshots is a watch.
+    grown = _FAIL_RANK["watch"] if change is not None and change.grown_count else -1
+    return max([grown, *(_severity(each) for one in judged for each in one.subjects)])
 
 
 def _severity(subject_result: SubjectResult) -> int:

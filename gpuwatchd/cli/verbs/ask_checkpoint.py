@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,8 +9,7 @@ import msgspec
 
 from gpuwatchd.act import ACTIONS
 from gpuwatchd.cli import options, output
-from gpuwatchd.core import text
-from gpuwatchd.core.errors import ActionError, GpuwatchdError, TargetGone
+from gpuwatchd.core.errors import ActionError, TargetGone
 from gpuwatchd.core.registry import load
 from gpuwatchd.view import blocks
 from gpuwatchd.view.answers.base import ProcessId, fill
@@ -20,7 +18,6 @@ from gpuwatchd.view.queries import state_location, user_filter
 
 if TYPE_CHECKING:
     from gpuwatchd.core.model import ProcessKey
-    from gpuwatchd.store.tables import Phase
 
 
 @click.command(
@@ -57,13 +54,13 @@ def command(pid: int, yes: bool) -> int:  # noqa: FBT001
         facts = _facts(info.key)
         if not yes:
             return _answer(info.key, ask.ask(info.key, facts, dry_run=True), done=False)
-        doubts = _write(info.key, "asked", "by gpuwatchctl")
+        doubts = user_filter.write_action("checkpoint", info.key, "asked", "by gpuwatchctl")
         try:
             said = ask.ask(info.key, facts, dry_run=False)
         except ActionError as error:
-            _write(info.key, "refused", error.message)
+            user_filter.write_action("checkpoint", info.key, "refused", error.message)
             raise
-        _write(info.key, "done", said)
+        user_filter.write_action("checkpoint", info.key, "done", said)
     finally:
         host.close()
     return _answer(info.key, said, done=True, doubts=doubts)
@@ -80,26 +77,6 @@ def _facts(key: ProcessKey) -> dict[str, Any]:
         if alert.subject.process == key
     ]
     return {"finding": msgspec.to_builtins(findings[-1].public)} if findings else {}
-
-
-def _write(key: ProcessKey, phase: Phase, result: str) -> list[tuple[str, str]]:
-    """Write down what is done; return what is to be said where that fails."""
-    from gpuwatchd.store import checked_connection, tables  # noqa: PLC0415 - SQLite comes with it
-
-    row = tables.Action(
-        at_s=time.time(),
-        verb="checkpoint",
-        process=key,
-        phase=phase,
-        result=text.clean(result),
-        who=user_filter.user(),
-    )
-    try:
-        with state_location.writing() as place:
-            checked_connection.transaction(place.state_dir, tables.write_action, row)
-    except GpuwatchdError as error:
-        return [("not-written-down", f"it is not written down: {error.message}")]
-    return []
 
 
 def _answer(

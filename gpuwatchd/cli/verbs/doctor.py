@@ -32,7 +32,8 @@ def command(names: tuple[str, ...], offline: bool) -> int:  # noqa: FBT001
     """Check what works here, what is missing, and which command fixes it.
 
     Nothing is changed and nothing is sent. With names only these checks: program, config, gpus,
-    host, daemon, instances, service, disk, history, clock, prices, session, channels, mail, web.
+    host, daemon, probe, instances, service, disk, history, clock, prices, session, channels, mail,
+    web.
     Each is also found by what it prints ("extras") and by an id ("gpu-none").
 
     Exit 0 all fine, 3 warnings, 1 a required part fails.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from gpuwatchd.collect.logs.snapshot_reader import Snapshot
     from gpuwatchd.core.model import Device, FloatArray, ProcessInfo, Subject
 
 DateOrder = Literal["mdy", "dmy"]
@@ -97,6 +98,8 @@ class LogFile:
     """False when the log has no times and no interval was given: ``t_s`` counts ticks."""
     epoch: bool = True
     """False when times count from an unknown start."""
+    snapshot: Snapshot | None = None
+    """What a memory snapshot of PyTorch holds beside its series."""
 
 
 # Logs that belong together: ``nvidia-smi --query-gpu`` and ``--query-compute-apps`` write two files

@@ -19,6 +19,7 @@ from gpuwatchd.core.config.schema import (
     NotifySection,
     OverrideSection,
     PolicySection,
+    ProbeSection,
     ReplaySection,
     Seconds,
     Section,

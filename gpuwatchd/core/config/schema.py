@@ -333,6 +333,23 @@ class ActSection(Section, frozen=True, kw_only=True):
     """A program of yours; it gets the finding as JSON on standard input."""
 
 
+class ProbeSection(Section, frozen=True, kw_only=True):
+    """``[probe]``: what prepared processes (`gpuwatchctl run`) say of themselves."""
+
+    inspect_on_alert: bool = False
+    """Look into the heap of a prepared process of yours when its alert opens, to name the variable
+    that keeps what grows."""
+    fragmentation_ratio: Annotated[float, Meta(gt=0, le=1)] = 0.3
+    """Reserved memory is fragmented when this share of it is free between tensors."""
+    inefficient_allocation_ratio: Annotated[float, Meta(ge=0, le=1)] = 0.5
+    """A function is named when less than this share of what is reserved is in tensors after it."""
+    memory_leak_ratio: Annotated[float, Meta(ge=0, le=1)] = 0.1
+    """Of a function it is said whether more than this share of its calls add memory; that decides
+    nothing."""
+    min_calls_for_analysis: Annotated[int, Meta(ge=1)] = 50
+    """Of a function with fewer calls it is not said."""
+
+
 class StoreSection(Section, frozen=True, kw_only=True):
     """``[store]``: the history and its bounds."""
 
@@ -383,6 +400,7 @@ class Config(Section, frozen=True, kw_only=True):
     cost: CostSection = CostSection()
     checkpoints: CheckpointsSection = CheckpointsSection()
     act: ActSection = ActSection()
+    probe: ProbeSection = ProbeSection()
     store: StoreSection = StoreSection()
     web: WebSection = WebSection()
     override: tuple[OverrideSection, ...] = ()

@@ -41,9 +41,12 @@ from gpuwatchd.core.model.base import (
     Value,
 )
 from gpuwatchd.core.model.findings import (
+    AllocatorSeries,
+    AllocatorState,
     Blame,
     EtaRange,
     Finding,
+    Holder,
     Holding,
     Ledger,
     Profile,
@@ -55,10 +58,12 @@ from gpuwatchd.core.model.findings import (
     outdated_s,
 )
 from gpuwatchd.core.model.readings import (
+    AllocatorReading,
     Device,
     DeviceReading,
     Event,
     Fault,
+    FunctionCalls,
     ProcessInfo,
     ProcessKey,
     ProcessUse,

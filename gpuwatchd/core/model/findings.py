@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from gpuwatchd.core.codes import Reason
+from gpuwatchd.core.codes import AllocatorVerdict, Reason
 from gpuwatchd.core.model.base import (
     LEAK_PATTERNS,
     HoldingKind,
@@ -79,6 +79,59 @@ class Profile(Value, frozen=True, kw_only=True):
     """What the user said of this run; worth more than five runs without a word."""
 
 
+class AllocatorSeries(Value, frozen=True, kw_only=True, eq=False):
+    """What the allocator of a framework says over time of one process on one device; (n,) each."""
+
+    t_s: FloatArray
+    allocated_bytes: FloatArray
+    """In tensors."""
+    reserved_bytes: FloatArray
+    """Taken from the device: in tensors, or held ready for them."""
+    peak_bytes: FloatArray | None = None
+    """The most that was in tensors at once so far."""
+    inactive_split_bytes: float | None = None
+    """Held ready in pieces, beside tensors: the newest figure."""
+    limit_bytes: float | None = None
+    """The most that the allocator may take, where it has such a limit."""
+    fragmentation_ratio: float = 0.3
+    """Share of ``reserved_bytes`` in pieces from which on that is called fragmentation."""
+
+
+class Holder(Value, frozen=True, kw_only=True):
+    """A variable that keeps what grows, as it was found inside its process."""
+
+    name: str
+    """As it is written in the program: ``losses in train()``."""
+    kind: str
+    """Its type."""
+    at_s: float
+    """When it was found."""
+    length: int | None = None
+    file: str | None = None
+    line: int | None = None
+    graph: bool = False
+    """It keeps tensors with their graph: more memory than can be counted."""
+    held_bytes: float = 0.0
+    rate_bytes_per_s: float = 0.0
+    """How fast what it keeps grew while it was looked at."""
+    bounded_at_bytes: float | None = None
+    """What it keeps once it is full; None: no bound was found."""
+
+    @property
+    def place(self) -> str:
+        """Where it is, for people: ``losses in train() (train.py:22)``."""
+        return f"{self.name} ({self.file}:{self.line})" if self.file else self.name
+
+
+class AllocatorState(Value, frozen=True, kw_only=True):
+    """What the allocator of a framework says of a judged process."""
+
+    verdict: AllocatorVerdict
+    allocated_bytes: float
+    reserved_bytes: float
+    inactive_split_bytes: float | None = None
+
+
 class Series(Value, frozen=True, kw_only=True, eq=False):
     """Memory over time of one subject.
 
@@ -106,6 +159,9 @@ class Series(Value, frozen=True, kw_only=True, eq=False):
     """Age of the process at the last sample, where known: the window may begin later."""
     alerted: Finding | None = None
     """What its open alert was judged by last: its growth may have begun before the window."""
+    allocator: AllocatorSeries | None = None
+    holder: Holder | None = None
+    """The variable that its memory was last found to be kept by."""
 
 
 class EtaRange(Value, frozen=True, kw_only=True):
@@ -209,6 +265,8 @@ class Finding(Value, frozen=True, kw_only=True):
     """What is to be typed at the end of each line of advice; "" for nothing."""
     hardware_at_s: tuple[float, ...] | UnsetType = UNSET
     """When the hardware broke, of each of the first lines of advice that tell of it."""
+    allocator: AllocatorState | UnsetType = UNSET
+    holder: Holder | UnsetType = UNSET
 
     @property
     def code(self) -> Reason:

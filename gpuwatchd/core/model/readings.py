@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from gpuwatchd.core.codes import NameKind
 from gpuwatchd.core.model.base import DeviceState, EventKind, MemoryKind, Value
@@ -14,6 +16,11 @@ _WITH_VALUE = frozenset({"-X", "-W", "--check-hash-based-pycs"})
 _CODE = re.compile(r"-[bBdEhIOPqsSuvVx]*c.*", re.DOTALL)
 _SCRIPT = re.compile(r"[\w.+-]+")
 """What a file may be called: code, or a title written over the command line, has other signs."""
+Count = Annotated[int, Meta(ge=0, le=10**15)]
+Amount = Annotated[int, Meta(ge=-(10**15), le=10**15)]
+Reading = Annotated[float, Meta(ge=-1e15, le=1e15)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+"""What a job says is believed within bounds, so that all can be worked out."""
 _ID_CHARS = 12
 """So many of a container's id its tools print."""
 
@@ -66,6 +73,24 @@ class ProcessKey(Value, frozen=True, kw_only=True):
     pid: int
     started_at_s: float | None
     """Start time in epoch seconds; None where it cannot be read (foreign pid namespace, a log)."""
+
+
+class AllocatorReading(Value, frozen=True, kw_only=True):
+    """What the allocator of a framework says of one process on one device at one instant."""
+
+    key: ProcessKey
+    device_uid: str
+    at_s: float
+    allocated_bytes: int
+    """In tensors."""
+    reserved_bytes: int
+    """Taken from the device: in tensors, or held ready for them."""
+    inactive_split_bytes: int | None = None
+    """Held ready in pieces, beside tensors."""
+    peak_bytes: int | None = None
+    """The most that was in tensors at once so far."""
+    limit_bytes: int | None = None
+    """The most that the allocator may take, where it has such a limit; not stored."""
 
 
 class ProcessInfo(Value, frozen=True, kw_only=True):
@@ -328,3 +353,25 @@ class ServerReading(Value, frozen=True, kw_only=True):
     """Share of the device that its pool was set to take, 0-1."""
     version: str | None = None
     facts: dict[str, float] = msgspec.field(default_factory=dict)
+
+
+class FunctionCalls(Value, frozen=True, kw_only=True):
+    """What a job says of a function of its own: its calls, and what they add beyond those within.
+
+    Bytes of one device; None where it uses none.
+    """
+
+    name: str
+    call_count: Count
+    total_memory_growth: Amount | None = None
+    average_growth_per_call: Reading | None = None
+    positive_growth_ratio: Share | None = None
+    """Share of the calls that add memory."""
+    peak_bytes: Amount | None = None
+    grown_bytes: Amount | None = None
+    """What the calls that add memory add."""
+    reserved_bytes: Amount | None = None
+    inactive_split_bytes: Amount | None = None
+    points: tuple[tuple[Reading, Reading, Reading, Reading], ...] = ()
+    """Each of some calls in a row: when the last one ended (of any clock, in seconds), the lowest
+    and highest allocated at their ends, and what the function has added by then."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gpuwatchd.alerts import wording
 from gpuwatchd.alerts.grouping import group_of
 from gpuwatchd.alerts.policy_types import RANK
 from gpuwatchd.analysis import cost
@@ -188,6 +189,8 @@ def _own_name() -> str:
 
 _VALUE_CHARS = 207
 """Three lines of a screen of 80 beside the longest label, also of a text without a space."""
+_INSIDE_CHARS = 130
+"""Two such lines."""
 _BLAMED = 4
 _OTHERS = 3
 _OTHER_CHARS = 66
@@ -206,6 +209,9 @@ def facts(
         "Also": others(also, now_s=now_s),
         "Who grew": "" if over else attribution(alert),
     }
+    if not over or alert.died:
+        inside = wording.inside(alert.finding)
+        values |= {label: text.cut(line, _INSIDE_CHARS) for label, line in inside.items()}
     if alert.died:
         values["Checkpoint"] = _saved(alert, now_s)
         values["Advice"] = f"Before it is started again: {advice(alert)}" if advice(alert) else ""
@@ -305,6 +311,8 @@ def _ways_out(alert: Alert, also: Sequence[Alert]) -> dict[str, str]:
     }
     if alert.kind == "leak":
         ways[TypedFact.IF_NORMAL] = f"gpuwatchctl feedback {target(alert)} normal"
+    if alert.finding.allocator and not alert.finding.holder:
+        ways[TypedFact.INSPECT] = f"gpuwatchctl inspect {target(alert)}"
     return ways
 
 

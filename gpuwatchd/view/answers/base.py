@@ -317,6 +317,40 @@ class DeviceId(Shape):
 # Verdicts, blame, events: what is thought of a device or a process.
 
 
+class KeptBy(Shape):
+    """A variable that keeps what grows, as it was found inside its process."""
+
+    name: str
+    """As the program writes it, such as `losses in train()`."""
+    kind: str
+    """Its type."""
+    length: Count | None
+    file: FilePath | None
+    line: Count | None
+    graph: bool
+    """It keeps tensors with their graph: more memory than is counted."""
+    held_bytes: Bytes | None
+    rate_bytes_per_s: float | None
+    """How fast what it keeps grew."""
+    bounded_at_bytes: Bytes | None
+    """What it keeps once it is full; null: no bound was found."""
+    at: Instant
+    """When it was found."""
+
+
+class AllocatorShape(Shape):
+    """What the allocator of a framework says of the growth of its process."""
+
+    verdict: Literal["flat", "tensors", "fragmentation", "outside", "free-cache"] | None
+    """What grows; null: too little was seen."""
+    allocated_bytes: Bytes | None
+    """In tensors."""
+    reserved_bytes: Bytes | None
+    """Taken from the device, in tensors or free."""
+    inactive_split_bytes: Bytes | None
+    """Free, in blocks beside tensors."""
+
+
 class Verdict(Shape):
     """A judgement."""
 
@@ -340,7 +374,15 @@ class Verdict(Shape):
     """One sentence."""
     advice: tuple[Sentence, ...]
     """What to check."""
-    FROM = sources(leak=is_leak)
+    holder: KeptBy | None
+    """Null where no variable is known."""
+    allocator: AllocatorShape | None
+    """Null where its process was not prepared with `gpuwatchctl run`."""
+    FROM = sources(
+        leak=is_leak,
+        holder=lambda finding: finding.holder or None,
+        allocator=lambda finding: finding.allocator or None,
+    )
 
 
 class DevicePlace(DeviceId):

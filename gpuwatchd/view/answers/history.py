@@ -28,6 +28,7 @@ from gpuwatchd.view.answers.base import (
     of_verb,
     sources,
 )
+from gpuwatchd.view.answers.snapshots import SnapshotChange, SnapshotShape
 
 Kind = Literal["critical", "leak", "watch", "calm", "unknown", "trouble", "held"]
 
@@ -143,6 +144,10 @@ class ProcessRow(Shape):
     used_last_bytes: Bytes | None
     host_last_bytes: Bytes | None
     """On the host."""
+    allocated_bytes: Bytes | None
+    """In tensors, as its allocator says; null where it does not say anything (``run``)."""
+    reserved_bytes: Bytes | None
+    """Taken by its allocator, for tensors."""
     FROM = sources(pid="process.pid", started_at="process.started_at")
 
 
@@ -152,7 +157,7 @@ class Event(Shape):
     at: Instant
     kind: str
     """Of alerts: watch, alert, critical, died, resolved. With `--events` also ask-to-save,
-    asked-to-save, not-asked-to-save and saved."""
+    asked-to-save, not-asked-to-save, saved, attaching, attached and not-attached."""
     text: AsItIs
     pid: Pid | UnsetType | None = UNSET
     """Only of a job's work; null where the process is no longer known."""
@@ -258,6 +263,8 @@ class LogRead(Shape):
     """Why it cannot be read."""
     hint: Sentence | None
     subjects: tuple[Subject, ...]
+    snapshot: SnapshotShape | UnsetType = UNSET
+    """Of a memory snapshot of PyTorch."""
 
 
 class Analyze(Answer):
@@ -267,7 +274,9 @@ class Analyze(Answer):
     verb: Literal["analyze"]
     data: tuple[LogRead, ...]
     error: Fault | UnsetType = UNSET
-    """Where no log could be read."""
+    """Where no log could be read, or one of two snapshots."""
+    change: SnapshotChange | UnsetType = UNSET
+    """Between two memory snapshots."""
 
 
 class Case(Shape):

@@ -196,6 +196,8 @@ class Summary(Shape):
     """Alerts that were raised and open in the period."""
     open: Count
     leaks: Count
+    by_allocator: dict[str, int]
+    """Leaks by what the allocator says grows: tensors, fragmentation, outside."""
     gpu_troubles: Count
     idle: Count
     """Idle memory that was notified."""

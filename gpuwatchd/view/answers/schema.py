@@ -13,7 +13,16 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from gpuwatchd.core.model import Finding, Message
-from gpuwatchd.view.answers import alerts, base, current, explanation, history, program, report
+from gpuwatchd.view.answers import (
+    alerts,
+    base,
+    current,
+    explanation,
+    history,
+    inspection,
+    program,
+    report,
+)
 from gpuwatchd.view.answers.base import Failure, Shape
 
 
@@ -65,6 +74,7 @@ ANSWERS: Final[dict[str, tuple[type[Shape], ...]]] = {
     "feedback": (alerts.Feedback,),
     "cost": (report.Cost,),
     "checkpointed": (program.Checkpointed,),
+    "inspect": (inspection.Inspect,),
     "analyze": (history.Analyze,),
     "backtest": (history.Backtest,),
     "web": (program.Web,),

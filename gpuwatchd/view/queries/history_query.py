@@ -43,7 +43,8 @@ _ALIVE_S = 150.0
 """An unchanged process has one row a minute; later than this it was gone at the end."""
 _AHEAD_S = 60.0
 """The daemon's clock may have been ahead of ours."""
-_HOLD_S = 75.0
+HOLD_S = 75.0
+"""So long a value holds that is written once a minute while it does not change."""
 _SPARK_POINTS = 32
 _DAY_S = 86400.0
 _BROKEN = {"gpu-lost", "gpu-hung", "reset-required", "ecc"}
@@ -337,7 +338,7 @@ def filled(points: Sequence[tuple[float, int]], ticks: Sequence[float]) -> Track
     before = known.at_s.searchsorted(at_s, side="right") - 1
     age_s = at_s - known.at_s[before]
     # A tick of before the first row looks back at the last one, which is later.
-    more = (age_s > 0.0) & (age_s <= _HOLD_S)
+    more = (age_s > 0.0) & (age_s <= HOLD_S)
     whole_s = np.concatenate((known.at_s, at_s[more]))
     order = whole_s.argsort(kind="stable")
     values = np.concatenate((known.used_bytes, known.used_bytes[before[more]]))

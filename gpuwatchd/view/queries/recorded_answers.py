@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -10,7 +12,7 @@ from gpuwatchd.analysis import cost as analysis_cost
 from gpuwatchd.core import text, units
 from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.core.model import Subject
-from gpuwatchd.store import curves
+from gpuwatchd.store import curves, recent_points
 from gpuwatchd.view.answers import history as rows
 from gpuwatchd.view.answers import report
 from gpuwatchd.view.answers.base import Answered, answer_of, fill
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Container, Sequence
 
     from gpuwatchd.charts.chart_model import Picture
-    from gpuwatchd.core.model import Device, ProcessInfo, ProcessKey
+    from gpuwatchd.core.model import AllocatorReading, Device, ProcessInfo, ProcessKey
     from gpuwatchd.store.reader import ProcessRow, Reader
     from gpuwatchd.view.answers.base import Answer
     from gpuwatchd.view.queries.cost_entries import Bill
@@ -205,6 +207,8 @@ class History:
             return [fill(rows.DeviceRow, row, gpu=device.index, uid=device.uid) for row in found]
         infos = {info.key: info for info in reader.processes(since_s)}
         used = reader.process_rows(device.uid, since_s, until_s)
+        load = partial(recent_points.of_allocators, minutes=any(row.width_s for row in used[:1]))
+        allocators = reader.ask(load, device.uid, since_s, until_s)
         return [
             fill(
                 rows.ProcessRow,
@@ -213,6 +217,9 @@ class History:
                 uid=device.uid,
                 name=info and info.name,
                 user=info and info.user,
+                allocated_bytes=(last := _last(allocators.get(row.process, ()), row))
+                and last.allocated_bytes,
+                reserved_bytes=last and last.reserved_bytes,
             )
             for row in _joined(used, bucket_s)
             if self.processes.has(row.process, info := infos.get(row.process))
@@ -284,6 +291,14 @@ def _joined(used: Sequence[ProcessRow], bucket_s: float | None) -> Sequence[Proc
             host_last_bytes=host_bytes,
         )
     return list(joined.values())
+
+
+def _last(readings: Sequence[AllocatorReading], row: ProcessRow) -> AllocatorReading | None:
+    """Return what the allocator of a row's process said last, up to the row's end."""
+    end_s = row.at_s + max(row.width_s - 0.001, 0.0)
+    at = bisect_right(readings, end_s, key=lambda reading: reading.at_s)
+    held = at > 0 and readings[at - 1].at_s >= row.at_s - history_query.HOLD_S
+    return readings[at - 1] if held else None
 
 
 def history(query: Query, **asked: Any) -> Answered:

@@ -7,12 +7,14 @@ verdicts, alerts, idle memory and servers are those users' only.
 from __future__ import annotations
 
 import os
+import time
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from gpuwatchd.core import text, units
+from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.view.queries import state_location
 
 if TYPE_CHECKING:
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.core.model import Alert, Finding, ProcessInfo, ProcessKey
     from gpuwatchd.store.live import LiveDevice, LiveProcess
+    from gpuwatchd.store.tables import Phase
     from gpuwatchd.view.queries.current_state import View
 
 ME = "me"
@@ -155,6 +158,26 @@ def concerns(
 
 
 # Who is asking: the user whose word is written down.
+
+
+def write_action(verb: str, key: ProcessKey, phase: Phase, result: str) -> list[tuple[str, str]]:
+    """Write down what this user does to a process; return what is to be said where that fails."""
+    from gpuwatchd.store import checked_connection, tables  # noqa: PLC0415 - SQLite comes with it
+
+    row = tables.Action(
+        at_s=time.time(),
+        verb=verb,
+        process=key,
+        phase=phase,
+        result=text.clean(result),
+        who=user(),
+    )
+    try:
+        with state_location.writing() as place:
+            checked_connection.transaction(place.state_dir, tables.write_action, row)
+    except GpuwatchdError as error:
+        return [("not-written-down", f"it is not written down: {error.message}")]
+    return []
 
 
 def user() -> str:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gpuwatchd.analysis import cost
 from gpuwatchd.core import units
+from gpuwatchd.core.codes import AllocatorVerdict
 from gpuwatchd.view.queries.alert_query import OPEN
 from gpuwatchd.view.report import incident
 from gpuwatchd.view.report.incident import Stake, ranked
@@ -89,6 +90,13 @@ class Item(NamedTuple):
 def ends(alerts: list[Alert]) -> int:
     """Return how many ended near the limit, probably out of memory."""
     return sum(alert.ran_out for alert in alerts)
+
+
+def by_allocator(alerts: list[Alert]) -> dict[str, int]:
+    """Return how many leaks are of what, as the allocators of their frameworks say."""
+    verdicts = [alert.finding.allocator.verdict for alert in alerts if alert.finding.allocator]
+    causes = AllocatorVerdict.TENSORS, AllocatorVerdict.FRAGMENTATION, AllocatorVerdict.OUTSIDE
+    return {cause.value: count for cause in causes if (count := verdicts.count(cause))}
 
 
 def watched_hours(period: Period) -> float:

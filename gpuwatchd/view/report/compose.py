@@ -196,7 +196,8 @@ def _figures(period: Period) -> Iterator[Figure]:
     leaks, ends = _of(alerts, "leak"), advice.ends(alerts)
     note = f"{still} open" if still else ""
     yield Figure(value=str(len(alerts)), label=_plural(len(alerts), "incident"), note=note)
-    yield Figure(value=str(leaks), label=_plural(leaks, "leak"))
+    causes = ", ".join(f"{cause} {n}" for cause, n in advice.by_allocator(alerts).items())
+    yield Figure(value=str(leaks), label=_plural(leaks, "leak"), note=causes)
     yield Figure(value=str(ends), label=f"{_plural(ends, 'end')} near the limit")
     held = [holding.held_bytes for holding in period.holdings if holding.held_bytes is not None]
     yield Figure(value=units.size(sum(held)), label="held idle now")

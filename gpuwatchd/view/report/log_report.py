@@ -182,6 +182,8 @@ class Log(NamedTuple):
     log: LogFile
     found: list[SubjectResult]
     pictures: dict[str, Picture]
+    notes: Sequence[str] = ()
+    """Beside the warnings of the log."""
 
 
 class _Judgement(NamedTuple):
@@ -348,9 +350,9 @@ def _table(rest: Sequence[_Judgement]) -> Table:
 
 def _read(logs: Sequence[Log]) -> Table:
     rows = []
-    for log, found, _ in logs:
+    for log, found, _, own_notes in logs:
         text = f"no verdict: {log.error}" if log.error is not None else rows_read(log)
-        notes = "; ".join([text, *log.warnings])
+        notes = "; ".join([text, *log.warnings, *own_notes])
         rows.append((log.path, log.format or "?", str(len(told_subjects(found))), notes))
     heads = ("log", "format", "subjects", "what was read and skipped")
     return table("Logs", heads, rows, right=(2,), most=ROWS)

@@ -69,6 +69,7 @@ def _summary(period: Period) -> report.Summary:
         incidents=len(listed),
         open=sum(alert.state in OPEN for alert in listed),
         leaks=sum(alert.kind == "leak" for alert in listed),
+        by_allocator=advice.by_allocator(listed),
         gpu_troubles=sum(alert.kind == "gpu" for alert in listed),
         idle=sum(alert.kind == "held" for alert in listed),
         suspicions=len(period.watched),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
+from gpuwatchd.alerts import wording
 from gpuwatchd.analysis import cost
 from gpuwatchd.core import text, units
 from gpuwatchd.core.errors import StoreError
@@ -145,6 +146,7 @@ def _facts(story: AlertRecord, now_s: float) -> list[Line]:
         (Label.GROWTH, (calm or verdict_text.rate(finding)) if leak else ""),
         (Label.FULL_IN, "" if calm or over or not leak else verdict_text.eta(finding.eta) or "?"),
         (Label.BECAUSE, verdict_text.because(alert) or "?"),
+        *((label.lower(), line) for label, line in wording.inside(finding).items()),
         (Label.COST, cost.line(alert.cost)),
         ("group", _group(alert, found)),
         (

@@ -6,6 +6,7 @@ import math
 import shlex
 from typing import TYPE_CHECKING, NamedTuple
 
+from gpuwatchd.alerts import wording
 from gpuwatchd.analysis.verdict import WATCH_CONFIDENCE
 from gpuwatchd.core import units
 from gpuwatchd.core.model import LEAK_PATTERNS, is_leak
@@ -51,6 +52,8 @@ _PROFILES: dict[str, tuple[str, str]] = {
 _METRICS = {
     "vLLM": "metrics", "SGLang": "metrics", "llama.cpp": "slots", "Ollama": "api/ps",
 }  # fmt: skip
+_PROBED = {"PyTorch", "JAX", "TensorFlow", "CuPy", "MLX"}
+"""What the probe can read from inside."""
 _ANY = ("who allocates on the device?", "nsys profile --cuda-memory-usage=true PROGRAM")
 
 
@@ -71,7 +74,7 @@ def steps(case: ExplanationInput, *, hardware_first: bool) -> list[Step]:
     advice = list(_advice(case, hardware_first=hardware_first))
     if case.alert is not None and case.alert.ran_out and case.process is None:
         again = [step._replace(text=f"before it is started again: {step.text}") for step in advice]
-        return [*out, *again, _started(case)]
+        return [*out, *again, _started(case), *_prepare(case, case.known)]
     if case.subject.unattributed or case.process is None:
         return [*out, *_nobody(case), *advice]
     info = case.process.info
@@ -89,6 +92,8 @@ def steps(case: ExplanationInput, *, hardware_first: bool) -> list[Step]:
             f'gpuwatchctl feedback {which} normal --why "..."',
         )
     )
+    if not case.finding or not case.finding.allocator:
+        out += list(_prepare(case, info))
     return out
 
 
@@ -154,8 +159,18 @@ def _identify(case: ExplanationInput, info: ProcessInfo) -> Iterator[Step]:
         yield Step("isolate: run it alone, shorter, and analyse its log", "gpuwatchctl analyze LOG")
 
 
+def _prepare(case: ExplanationInput, info: ProcessInfo | None) -> Iterator[Step]:
+    """Yield how a job is to be started that is to say which variable keeps what grows."""
+    if info is None or info.foreign or case.subject.host:
+        return
+    if info.name.startswith("python") or _PROBED & {info.framework, *info.frameworks}:
+        yield Step("to see which variable keeps it: start it with", "gpuwatchctl run -- COMMAND")
+
+
 def _inside(case: ExplanationInput, info: ProcessInfo) -> Iterator[Step]:
     pid = info.key.pid
+    if case.finding is not None and case.finding.allocator:
+        yield Step("ask it which variable keeps the memory", f"gpuwatchctl inspect {pid}")
     if info.name.startswith("python") or info.frameworks or info.framework in _PROFILES:
         yield Step("stack trace: what is it doing while it grows?", f"py-spy dump --pid {pid}")
     else:
@@ -261,6 +276,8 @@ def subject_lines(case: ExplanationInput) -> Iterator[str]:
             for blame in ranked
         )
         yield f"of the growth since then: {', '.join(parts)}"
+    for label, line in wording.inside(finding).items():
+        yield f"{label.lower()}: {line}"
     late = case.now_s - finding.judged_at_s
     if late > 1.0:
         yield f"last evaluated {units.duration(late)} before the last sample"

@@ -75,10 +75,12 @@ def _table(out: blocks.Page, device: Recorded, *, of_processes: bool, wide: bool
         headers.remove("process")  # It is named above the table.
         columns = [[[row[0], *row[2:]] for row in columns[0]]]
     numbers = frozenset(range(1 + headers.count("process"), len(headers)))
-    if of_processes and (wide or any(r.host_last_bytes is not None for r in used)):
-        headers.append("host")
-        numbers |= {len(headers) - 1}
-        columns.append([[units.size(r.host_last_bytes)] for r in used])
+    for name in ("allocated_bytes", "reserved_bytes", "host_last_bytes"):
+        title, amounts = name.partition("_")[0], [getattr(row, name) for row in used]
+        if used and ((wide and title == "host") or any(each is not None for each in amounts)):
+            headers.append(title)
+            numbers |= {len(headers) - 1}
+            columns.append([[units.size(each)] for each in amounts])
     happened = _marks(device, whole=wide)
     if any(happened):
         headers.append("what happened")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gpuwatchd.alerts import wording
 from gpuwatchd.core import units
 from gpuwatchd.core.model import LEAK_PATTERNS, is_leak
 from gpuwatchd.view import blocks
@@ -143,6 +144,7 @@ def facts(item: LiveDevice, finding: Finding, process: LiveProcess | None) -> li
         pairs.append(("growth since", units.clock(finding.onset_at_s, now_s=now_s)))
     if finding.reason:
         pairs.append(("because", finding.reason))
+    pairs += [(label.lower(), line) for label, line in wording.inside(finding).items()]
     if process is not None and process.history is not None:
         pairs.append(("known", verdict_text.baseline_text(process.history) or "its first run"))
     since_s = finding.onset_at_s or 0.0

@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from gpuwatchd.store.tables import UserLabel
 
 _CALM = {"stable", "plateau", "preallocated", "sawtooth"}
+_HARMLESS = {
+    Reason.NORMAL: "marked as normal",
+    Reason.BOUNDED: "bounded",
+    Reason.FREE_CACHE: "free cache",
+}
 SUSPICION = "suspicion, sent to nobody"
 """What a watch is."""
 
@@ -154,7 +159,7 @@ def verdict_parts(finding: Finding | None, *, samples: int = 0, needed: int = 20
     if is_leak(finding):
         return _leak(finding)
     if finding.pattern in LEAK_PATTERNS:
-        why = "marked as normal" if finding.code is Reason.NORMAL else "not confirmed"
+        why = _HARMLESS.get(finding.code, "not confirmed")
         return Verdict("growing", ", ", f"{why} ({finding.pattern})")
     if finding.tier == "watch":
         # Growth that provably slows down is watched as well.

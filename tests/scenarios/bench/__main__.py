@@ -19,17 +19,18 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gpuwatchd.core import units
-from tests.scenarios.bench import known, page, result, runner, sets
+from tests.scenarios.bench import inside, known, page, result, runner, sets, tables
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tests.scenarios.bench.measure import Task
 
-KINDS = ("folds", "seeds", "blind", "known", "real")
+KINDS = ("folds", "seeds", "blind", "known", "inside", "real")
 QUICK, USUAL = 2, 10
 BLIND_DAYS, QUICK_DAYS = 200.0, 5.0
 PROGRAMS, QUICK_PROGRAMS = 16, 3
+INSIDE_SEEDS, QUICK_EVERY = 2, 4
 
 
 def parser() -> argparse.ArgumentParser:
@@ -41,6 +42,7 @@ def parser() -> argparse.ArgumentParser:
     out.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     out.add_argument("--only", choices=KINDS, action="append", help="this part (may be repeated)")
     out.add_argument("--blind", action="store_true", help="also families that nobody tuned on")
+    out.add_argument("--inside", action="store_true", help="only what a probe is worth")
     out.add_argument("--corpus", default=sets.BLIND, help="module of these families")
     out.add_argument("--tuning", action="store_true", help="only families that may be looked at")
     out.add_argument("--family", action="append", help="only this one (may be repeated)")
@@ -114,6 +116,21 @@ def history(options: argparse.Namespace, workers: int, code: str) -> dict[str, A
     )
 
 
+def probes(options: argparse.Namespace, workers: int, code: str) -> list[inside.Row]:
+    """Return what became of processes with and without a probe; none when that is not wanted."""
+    if options.family or not (options.inside or "inside" in (options.only or KINDS)):
+        return []
+    blind_too = (options.inside or options.blind) and not options.tuning
+    wanted = inside.tasks(
+        options.seeds or (1 if options.quick else INSIDE_SEEDS),
+        blind_too=blind_too,
+        every=QUICK_EVERY if options.quick else 1,
+    )
+    if options.tuning:
+        wanted = [task for task in wanted if task[0] == "tuning"]
+    return inside.rows(wanted, options.output / "inside.jsonl", workers=workers, code=code)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark, or put its figures into the page."""
     options = parser().parse_args(argv)
@@ -127,15 +144,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     code = runner.fingerprint()
     workers = max(1, options.workers)
     try:
+        if options.inside:
+            print(tables.inside(inside.figures(probes(options, workers, code))))
+            return 0
         tasks = tasks_of(options, words, code)
         outcomes = runner.evaluate(
             tasks, options.output / "outcomes.jsonl", workers=workers, code=code
         )
         before = history(options, workers, code)
+        seen = probes(options, workers, code)
     except KeyboardInterrupt:
         print(f"interrupted; what is done is kept in {options.output}", file=sys.stderr)
         return 130
-    figures = result.figures(outcomes, words, real_folder(options), before)
+    figures = result.figures(outcomes, words, real_folder(options), before, inside.figures(seen))
     spent = time.monotonic() - began
     figures["run"] |= {
         "command": command(options),

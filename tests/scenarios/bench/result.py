@@ -30,6 +30,7 @@ def figures(
     words: dict[str, str],
     recorded: Path | None,
     known: dict[str, Any] | None = None,
+    inside: list[dict[str, Any]] | None = None,
 ) -> dict[str, Any]:
     """Return everything that the report and the page are made of."""
     groups = {name: [one for one in outcomes if one.group == name] for name in TITLES}
@@ -59,6 +60,7 @@ def figures(
         "validation": made.summary(validation) if validation else None,
         "documented": documented_rows(),
         "known": known,
+        "inside": inside,
         "real": _real(recorded),
     }
     rounded: dict[str, Any] = _rounded(out)
@@ -150,6 +152,8 @@ def sections(found: dict[str, Any]) -> dict[str, str]:
         out["processes"] = tables.processes(processes)
     if found["known"] is not None:
         out["known"] = tables.known(found["known"])
+    if found.get("inside"):
+        out["inside"] = tables.inside(found["inside"])
     out["documented"] = tables.documented(found["documented"])
     out["real"] = _real_table(found["real"])
     for name, one in found["sets"].items():
@@ -172,6 +176,7 @@ HEADINGS = {
     "calibration": "Forecasts: claimed and observed",
     "forecasts": "Forecasts by the time that was left",
     "known": "Programs that have run before",
+    "inside": "With the probe inside the process",
     "documented": "Documented examples",
     "processes": "Judged process by process",
     "real": "Recorded series",

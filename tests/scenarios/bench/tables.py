@@ -204,6 +204,33 @@ def known(found: Figures) -> str:
     return table(head, rows)
 
 
+def inside(rows: Sequence[Figures]) -> str:
+    """Return what the facts from inside a process are worth, one line for each set and view."""
+    head = [
+        "families", "seen", "leaks alerted", "left, median", "before half", "alert min",
+        "earlier by min (quartiles)", "harmless alerted", "false alerts", "a day", "95 % bound",
+        "harmless watches",
+    ]  # fmt: skip
+    lines = [
+        [
+            row["set"],
+            row["view"],
+            f"{row['found']}/{row['leaks']}",
+            number(row["left_median"]),
+            number(row["before_half"]),
+            whole(row["alert_minutes"]),
+            "{1} ({0}–{2})".format(*map(whole, row["earlier"])),
+            f"{row['harmless_alerted']}/{row['harmless']}",
+            str(row["false_alerts"]),
+            share(row["per_day"]),
+            share(row["per_day_bound"]),
+            str(row["watches"]),
+        ]
+        for row in rows
+    ]
+    return table(head, lines)
+
+
 def rivals(rows: Sequence[Figures], ours: Figures | None = None) -> str:
     """Return the rules of others, and ours above them."""
     head = [

@@ -1,0 +1,353 @@
+"""What probes in prepared jobs write (:mod:`gpuwatchd.probe`): read with distrust, and asked.
+
+A mailbox is another program's file. It counts only where it is a regular file of the process's own
+user, closed to others, small, of the type that is expected, and of the very process that it names.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import secrets
+import stat
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+
+import msgspec
+
+from gpuwatchd.core import directories
+from gpuwatchd.core.codes import MailboxFault
+from gpuwatchd.core.decoding import decode
+from gpuwatchd.core.model import FunctionCalls
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MOST_BYTES: Final = 64 * 1024
+MOST_ANSWER_BYTES: Final = 1 << 20
+_PRIVATE: Final = 0o600
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+VARIABLE: Final = "GPUWATCHD_PROBE_DIR"
+BOOT: Final = Path(__file__).parents[2] / "probe" / "boot"
+"""What a job has first in its path."""
+_OOM_KEPT_S: Final = 7 * 86400.0
+_OOM: Final = "oom-"
+_Content = TypeVar("_Content")
+Spans = Annotated[tuple[FunctionCalls, ...], msgspec.Meta(max_length=50)]
+
+
+class Counters(msgspec.Struct, kw_only=True):
+    """What a framework's allocator says of one device; bytes, None where it has no such figure."""
+
+    uid: str | None = None
+    index: int | None = None
+    allocated: int | None = None
+    reserved: int | None = None
+    active: int | None = None
+    inactive_split: int | None = None
+    limit: int | None = None
+    peak: int | None = None
+    retries: int | None = None
+    ooms: int | None = None
+
+
+class Framework(msgspec.Struct, kw_only=True):
+    """Whose allocator it is."""
+
+    name: str
+    version: str | None = None
+
+
+class Mailbox(msgspec.Struct, kw_only=True):
+    """What a prepared process says of itself."""
+
+    v: int
+    pid: int
+    started_ticks: int | None
+    boot_id: str | None
+    seq: int
+    at_s: float
+    python: str
+    framework: Framework
+    rank: int | None = None
+    local_rank: int | None = None
+    devices: tuple[Counters, ...] = ()
+    spans: Spans = ()
+    counters_only: bool = False
+    inspect_on_alert: bool = False
+    """Its owner agrees that the daemon has it inspected when its alert opens."""
+    frozen: int = 0
+    recording: bool = False
+    failure: str | None = None
+    inspecting: str | None = None
+    last: Census | None = None
+    """What was last found."""
+
+
+class Holder(msgspec.Struct, kw_only=True):
+    """A variable that keeps what grows."""
+
+    name: str
+    kind: str
+    len: int | None = None
+    bound: int | None = None
+    file: str | None = None
+    line: int | None = None
+
+
+class Frame(msgspec.Struct, kw_only=True):
+    """A call, as py-spy and torch name its parts."""
+
+    name: str
+    filename: str
+    line: int
+
+
+class Group(msgspec.Struct, kw_only=True):
+    """Alike tensors that became more with every census; of an OOM, counted once."""
+
+    group: str
+    counts: tuple[int, ...]
+    bytes: int
+    bounded_at_bytes: int | None = None
+    """What it takes once its holder is as full as it may be."""
+    holder: Holder | None = None
+    line: Frame | None = None
+    sure: str = "unknown"
+
+
+class Census(msgspec.Struct, kw_only=True):
+    """The answer to an inspection."""
+
+    id: str
+    groups: tuple[Group, ...] = ()
+    pauses_ms: tuple[float, ...] = ()
+    censuses: int = 0
+    every_s: float = 10.0
+    frozen: int = 0
+    error: str | None = None
+
+
+class Thread(msgspec.Struct, kw_only=True):
+    """A thread and its calls, the innermost first."""
+
+    thread_name: str | None = None
+    frames: tuple[Frame, ...] = ()
+
+
+class Oom(msgspec.Struct, kw_only=True):
+    """What was there when an allocation failed; what comes last may be missing."""
+
+    started_ticks: int | None
+    at_s: float
+    device: int
+    requested: int
+    limit: int
+    free: int
+    devices: tuple[Counters, ...] = ()
+    threads: tuple[Thread, ...] = ()
+    groups: tuple[Group, ...] = ()
+
+
+class Functions(msgspec.Struct, kw_only=True):
+    """The answer to what the functions of a job do."""
+
+    id: str
+    functions: Spans = ()
+    error: str | None = None
+
+
+Kind = TypeVar("Kind", Census, Functions)
+
+
+def folder(uid: int) -> Path:
+    """Return where the mailboxes of a user lie."""
+    if uid == os.getuid():
+        return directories.runtime_dir() / "probe"
+    return Path(f"/run/user/{uid}/gpuwatchd/probe")
+
+
+def folder_of(pid: int, uid: int) -> Path:
+    """Return where a process writes its mailbox: as its environment says, where that can be read.
+
+    Only of a process that was started with ``gpuwatchctl run``; else where its user's lie.
+    """
+    with suppress(OSError):
+        for entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+            name, _, value = entry.partition(b"=")
+            if name == VARIABLE.encode() and value:
+                return Path(os.fsdecode(value))
+    return folder(uid)
+
+
+def read(place: Path, pid: int, uid: int) -> Mailbox | MailboxFault:
+    """Return the mailbox of a process, or why there is none to be believed.
+
+    Parameters
+    ----------
+    place
+        Directory of the mailboxes.
+    pid, uid
+        The process and the user whose it is.
+    """
+    mailbox = last_words(place, pid, uid)
+    if isinstance(mailbox, MailboxFault):
+        return mailbox
+    same = mailbox.pid == pid and mailbox.started_ticks == _started_ticks(pid)
+    return mailbox if same and mailbox.boot_id == _boot_id() else MailboxFault.OTHER_PROCESS
+
+
+def last_words(place: Path, pid: int, uid: int) -> Mailbox | MailboxFault:
+    """Return the mailbox of a process whether or not it still runs."""
+    return _content(place / f"{pid}.json", uid, MOST_BYTES, Mailbox)
+
+
+def last_oom(place: Path, pid: int, uid: int) -> Oom | None:
+    """Return the newest record of an allocation of this process that failed, if there is one."""
+    files = place.glob(f"{pid}.{_OOM}?.json")
+    read = [_content(file, uid, MOST_ANSWER_BYTES, Oom) for file in files]
+    ticks = _started_ticks(pid)
+    records = [oom for oom in read if isinstance(oom, Oom) and ticks in (None, oom.started_ticks)]
+    return max(records, key=lambda oom: oom.at_s, default=None)
+
+
+def is_isolated(pid: int) -> bool:
+    """Say whether Python was told to ignore its environment."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[1:]
+    except OSError:
+        return False
+    flags = []
+    for word in words:
+        if not word.startswith(b"-") or word in (b"-c", b"-m"):
+            break
+        flags.append(word)
+    return any(letter in word for word in flags for letter in (b"I", b"E"))
+
+
+def ask(place: Path, mailbox: Mailbox, verb: str, *, uid: int, limit_s: float, **words: Any) -> str:
+    """Leave a request to a prepared process of the user ``uid``; return its id.
+
+    Raises
+    ------
+    OSError
+        Where the directory is not ours to write to, or not that user's.
+    """
+    request_id = secrets.token_hex(8)
+    request = {
+        "id": request_id,
+        "verb": verb,
+        "until_s": time.time() + limit_s,
+        "boot_id": mailbox.boot_id,
+        "started_ticks": mailbox.started_ticks,
+        **words,
+    }
+    fresh, path = f"{mailbox.pid}.req.{request_id}", f"{mailbox.pid}.req"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    within = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        if os.fstat(within).st_uid != uid:  # else root would write where a link leads
+            raise PermissionError(errno.EPERM, "the directory is not the user's", str(place))
+        handle = os.open(fresh, flags, _PRIVATE, dir_fd=within)
+        with os.fdopen(handle, "wb") as file:
+            if os.geteuid() != uid:
+                os.fchown(handle, uid, -1)
+            file.write(json.dumps(request).encode())
+        os.replace(fresh, path, src_dir_fd=within, dst_dir_fd=within)
+    finally:
+        os.close(within)
+    return request_id
+
+
+def answer(
+    place: Path,
+    pid: int,
+    uid: int,
+    request_id: str,
+    kind: type[Kind],
+    *,
+    limit_s: float,
+    wait: Callable[[float], Any],
+) -> Kind | MailboxFault:
+    """Wait for the answer to a request, and take it away.
+
+    Parameters
+    ----------
+    limit_s
+        For how long, in seconds.
+    wait
+        Called with seconds between two looks.
+    """
+    path = place / f"{pid}.{request_id}.json"
+    until_s = time.monotonic() + limit_s
+    while time.monotonic() < until_s:
+        content = _content(path, uid, MOST_ANSWER_BYTES, kind)
+        if content is MailboxFault.NONE:
+            if not Path(f"/proc/{pid}").exists():
+                return MailboxFault.GONE
+            wait(0.2)
+            continue
+        with suppress(OSError):
+            path.unlink()
+        return content
+    with suppress(OSError):
+        (place / f"{pid}.req").unlink()
+    return MailboxFault.NO_ANSWER
+
+
+def sweep(place: Path) -> None:
+    """Remove what processes that have ended left in a directory of our own."""
+    with suppress(OSError):
+        for path in place.iterdir():
+            pid, _, rest = path.name.partition(".")
+            if rest.startswith(_OOM) and time.time() - path.lstat().st_mtime < _OOM_KEPT_S:
+                continue
+            if pid.isdigit() and not Path(f"/proc/{pid}").exists():
+                with suppress(OSError):
+                    path.unlink()
+
+
+def _content(
+    path: Path, uid: int, most_bytes: int, kind: type[_Content]
+) -> _Content | MailboxFault:
+    content = _trusted(path, uid, most_bytes)
+    if isinstance(content, MailboxFault):
+        return content
+    try:
+        return decode(content, kind)
+    except msgspec.MsgspecError:
+        return MailboxFault.NO_MAILBOX
+
+
+def _trusted(path: Path, uid: int, most_bytes: int) -> bytes | MailboxFault:
+    try:
+        # Not to wait for a writer, where it is a pipe.
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return MailboxFault.NONE
+    except OSError:
+        return MailboxFault.NOT_TRUSTED
+    with os.fdopen(handle, "rb") as file:
+        about = os.fstat(handle)
+        if not stat.S_ISREG(about.st_mode) or about.st_uid != uid:
+            return MailboxFault.NOT_TRUSTED
+        if about.st_mode & 0o077 or about.st_size > most_bytes:
+            return MailboxFault.NOT_TRUSTED
+        return file.read(most_bytes)
+
+
+def _started_ticks(pid: int) -> int | None:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _boot_id() -> str | None:
+    try:
+        return _BOOT_ID.read_text().strip()
+    except OSError:
+        return None

@@ -1,0 +1,140 @@
+"""What is remembered of the allocator of one process on one device, and of who keeps it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from gpuwatchd.core.model import AllocatorReading, AllocatorSeries, Holder
+from gpuwatchd.store.ring import Ring
+
+if TYPE_CHECKING:
+    from gpuwatchd.collect.mailboxes import Census
+    from gpuwatchd.core.config.schema import ProbeSection
+    from gpuwatchd.core.model import Alert
+
+UNCHANGED_S: Final = 60.0
+"""A figure that stays the same is noted again after this time."""
+
+
+class Allocator(msgspec.Struct, kw_only=True, eq=False):
+    """What is remembered of one process on one device."""
+
+    allocated: Ring
+    reserved: Ring
+    peak: Ring
+    newest: AllocatorReading | None = None
+    fragmentation_ratio: float = 0.3
+    holder: Holder | None = None
+    census: str | None = None
+    """Id of the inspection that it comes from."""
+    asked: tuple[float, str] | None = None
+    """The alert, and its state, that an inspection was last asked for."""
+
+    @classmethod
+    def begun(cls, span_s: float, alert: Alert | None) -> Allocator:
+        """Return one that remembers so many seconds, with the variable that an alert names."""
+        holder = None if alert is None else alert.finding.holder or None
+        allocated, reserved, peak = Ring(span_s), Ring(span_s), Ring(span_s)
+        return cls(allocated=allocated, reserved=reserved, peak=peak, holder=holder)
+
+    @property
+    def moves(self) -> int:
+        """How often a figure has changed."""
+        return self.allocated.moves + self.reserved.moves
+
+    def add(self, reading: AllocatorReading, now_s: float) -> bool:
+        """Take in the figures of now; say whether they are worth a row."""
+        last, before = self.allocated.last, self.newest
+        same = before is not None and _figures(before) == _figures(reading)
+        if same and last is not None and now_s - last[0] < UNCHANGED_S:
+            return False
+        self.newest = reading
+        self.allocated.add(now_s, reading.allocated_bytes)
+        self.reserved.add(now_s, reading.reserved_bytes)
+        if reading.peak_bytes is not None:
+            self.peak.add(now_s, reading.peak_bytes)
+        return True
+
+    def configure(self, section: ProbeSection) -> None:
+        """Take over new settings."""
+        self.fragmentation_ratio = section.fragmentation_ratio
+
+    def move(self, by_s: float) -> None:
+        """Move what is remembered in time: the wall clock was stepped."""
+        for ring in (self.allocated, self.reserved, self.peak):
+            ring.shift(by_s)
+
+    def take_census(self, census: Census | None, now_s: float) -> bool:
+        """Take in what an inspection found; say whether that is new."""
+        if census is None or census.id == self.census:
+            return False
+        self.census = census.id
+        self.holder = holder_of(census, now_s) or self.holder
+        return True
+
+    def may_ask(self, alert: Alert | None) -> bool:
+        """Say whether an inspection is due for an alert: once for each of its open states."""
+        if alert is None or alert.state not in {"watch", "firing"} or alert.finding.holder:
+            return False
+        before, self.asked = self.asked, (alert.opened_at_s, alert.state)
+        return self.asked != before
+
+    def series(self) -> AllocatorSeries | None:
+        """Return its figures as the detectors want them; None before there are any."""
+        t_s, allocated = self.allocated.window()
+        reserved_s, reserved = self.reserved.window()
+        newest = self.newest
+        if not t_s.size or newest is None:
+            return None
+        import numpy as np  # noqa: PLC0415 - comes with the detectors
+
+        peak_s, peak = self.peak.window()
+        return AllocatorSeries(
+            t_s=t_s,
+            allocated_bytes=allocated,
+            # Cells keep the lowest and the highest point, which differ between two series.
+            reserved_bytes=np.interp(t_s, reserved_s, reserved),
+            peak_bytes=np.interp(t_s, peak_s, peak) if peak_s.size else None,
+            inactive_split_bytes=newest.inactive_split_bytes,
+            limit_bytes=newest.limit_bytes,
+            fragmentation_ratio=self.fragmentation_ratio,
+        )
+
+
+def _figures(reading: AllocatorReading) -> AllocatorReading:
+    return msgspec.structs.replace(reading, at_s=0.0)
+
+
+def holder_of(census: Census, now_s: float) -> Holder | None:
+    """Return the variable that keeps most of the growth of an inspection; None of several alike."""
+    span_s = census.every_s * max(census.censuses - 1, 1)
+    best: dict[tuple[str, str | None, int | None], Holder] = {}
+    for group in census.groups:
+        holder = group.holder
+        if holder is None or group.sure not in {"named", "graph"}:
+            continue
+        first, last = group.counts[0], max(group.counts[-1], 1)
+        held = float(group.bytes)
+        place = (holder.name, holder.file, holder.line)
+        before = best.get(place) or Holder(
+            name=holder.name,
+            kind=holder.kind,
+            at_s=now_s,
+            length=holder.len,
+            file=holder.file,
+            line=holder.line,
+        )
+        bound = group.bounded_at_bytes
+        best[place] = msgspec.structs.replace(
+            before,
+            kind=holder.kind if before.kind == "graph" else before.kind,
+            graph=before.graph or group.sure == "graph",
+            held_bytes=before.held_bytes + held,
+            rate_bytes_per_s=before.rate_bytes_per_s + held * (1.0 - first / last) / span_s,
+            bounded_at_bytes=before.bounded_at_bytes
+            if bound is None
+            else bound + (before.bounded_at_bytes or 0.0),
+        )
+    return max(best.values(), key=lambda one: (one.rate_bytes_per_s, one.graph), default=None)

@@ -1,0 +1,140 @@
+"""What prepared processes say of themselves: their allocator's figures, and who keeps what grows.
+
+Read between two ticks from the mailboxes of :mod:`gpuwatchd.collect.mailboxes`, and fed to the
+tracks of those processes. The heap of one whose alert is open is looked into only where its owner
+has said so.
+"""
+
+from __future__ import annotations
+
+import os
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from gpuwatchd.collect import mailboxes
+from gpuwatchd.core.model import AllocatorReading
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from gpuwatchd.collect.mailboxes import Counters, Mailbox
+    from gpuwatchd.core.model import Device, ProcessKey
+    from gpuwatchd.pipeline.allocator import Allocator
+    from gpuwatchd.pipeline.track import Track, TrackedDevice
+    from gpuwatchd.pipeline.tracker import SampleIntake
+
+MOST_FILES: Final = 4096
+"""Of so many names in a directory of mailboxes is looked at."""
+SILENT_S: Final = 30.0
+"""A mailbox that was not written for so long says nothing of now."""
+_ANSWER_S: Final = 180.0
+
+
+class PreparedProcesses:
+    """Feeds the tracks of prepared processes."""
+
+    def __init__(self, intake: SampleIntake) -> None:
+        self._intake = intake
+        self._places = {os.geteuid(): mailboxes.folder(os.geteuid())}
+        """Where the mailboxes of each user lie."""
+        self._earlier: dict[tuple[str, ProcessKey], list[AllocatorReading]] = {}
+
+    def resume(self, past: Iterable[tuple[tuple[str, ProcessKey], list[AllocatorReading]]]) -> None:
+        """Remember what was said before this start, for the processes that are still there."""
+        self._earlier = dict(past)
+
+    def feed(self, source: str, now_s: float, wall_s: float) -> list[AllocatorReading]:
+        """Take in what the mailboxes say of a source's processes; return what is new of it."""
+        owners = dict(self._present())
+        rows: list[AllocatorReading] = []
+        for device in self._intake.devices.values() if owners else ():
+            if device.source != source:
+                continue
+            for key, track in device.processes.items():
+                uid = owners.get(key.pid)
+                if uid is None or track.info is None or track.info.foreign:
+                    continue
+                place = mailboxes.folder(uid)
+                mailbox = mailboxes.read(place, key.pid, uid)
+                if isinstance(mailbox, mailboxes.Mailbox) and wall_s - mailbox.at_s < SILENT_S:
+                    rows += self._take(device, track, mailbox, now_s)
+        return rows
+
+    def _present(self) -> Iterator[tuple[int, int]]:
+        """Yield the pids that have a mailbox, each with the user whose it is."""
+        if 0 in self._places:
+            for info in self._intake.infos.values():
+                if info.uid is not None and info.uid not in self._places:
+                    self._places[info.uid] = mailboxes.folder(info.uid)
+        for uid, place in self._places.items():
+            try:
+                with os.scandir(place) as entries:
+                    names = [entry.name for entry in islice(entries, MOST_FILES)]
+            except OSError:
+                continue
+            stems = (name.removesuffix(".json") for name in names if name.endswith(".json"))
+            yield from ((int(stem), uid) for stem in stems if stem.isdecimal())
+
+    def _take(
+        self, device: TrackedDevice, track: Track, mailbox: Mailbox, now_s: float
+    ) -> Iterator[AllocatorReading]:
+        counters = counters_of(device.device, mailbox, alone=self._is_alone(device, track))
+        if counters is None:
+            return
+        allocator = track.prepared(self._intake.span_s)
+        reading = _reading(track, counters, now_s)
+        for earlier in self._earlier.pop((reading.device_uid, reading.key), ()):
+            allocator.add(earlier, earlier.at_s)
+        allocator.configure(self._intake.watcher.config.probe)
+        if allocator.add(reading, now_s):
+            yield reading
+        if allocator.take_census(mailbox.last, now_s):
+            track.hurry(now_s)
+        self._inspect(track, allocator, mailbox)
+
+    def _is_alone(self, device: TrackedDevice, track: Track) -> bool:
+        """Say whether a process is on no other device: its only counters are of this one."""
+        key = track.subject.process
+        others = [one for one in self._intake.devices.values() if one is not device]
+        return not any(key in one.processes for one in others)
+
+    def _inspect(self, track: Track, allocator: Allocator, mailbox: Mailbox) -> None:
+        """Have the heap of a process looked into whose alert is open, once for each state of it."""
+        uid = None if track.info is None else track.info.uid
+        own = uid == os.geteuid() and self._intake.watcher.config.probe.inspect_on_alert
+        if uid is None or not (own or mailbox.inspect_on_alert) or mailbox.counters_only:
+            return
+        if track.lead is None and allocator.may_ask(track.alert):
+            place = mailboxes.folder(uid)
+            mailboxes.ask(place, mailbox, "census", uid=uid, limit_s=_ANSWER_S, answer=False)
+
+
+def counters_of(device: Device, mailbox: Mailbox, *, alone: bool) -> Counters | None:
+    """Return the counters of a device: by its UUID; the only ones, of a process that is alone."""
+    rows = [row for row in mailbox.devices if row.allocated is not None]
+    for row in rows:
+        if row.uid is not None and device.uid.endswith(row.uid.removeprefix("GPU-")):
+            return row
+    return rows[0] if alone and len(rows) == 1 else None
+
+
+def _reading(track: Track, counters: Counters, now_s: float) -> AllocatorReading:
+    """Return figures that can be true: what the job writes is limited to the device's size."""
+    most = int(track.room.total_bytes or 1 << 62)
+
+    def amount(value: int | None) -> int | None:
+        return None if value is None else min(max(value, 0), most)
+
+    process = track.subject.process
+    assert process is not None  # noqa: S101 - a process track
+    allocated = amount(counters.allocated) or 0
+    return AllocatorReading(
+        key=process,
+        device_uid=track.subject.device_uid,
+        at_s=now_s,
+        allocated_bytes=allocated,
+        reserved_bytes=max(allocated, amount(counters.reserved) or 0),
+        inactive_split_bytes=amount(counters.inactive_split),
+        peak_bytes=amount(counters.peak),
+        limit_bytes=amount(counters.limit) or None,
+    )

@@ -1,0 +1,270 @@
+"""Who keeps the new tensors alive: climb from some of them to what they have in common.
+
+Runs in the child, where holding objects and reading frames harms nobody.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import gc
+import operator
+import sys
+import time
+import types
+from typing import Any, Dict, Iterable, List, Optional, Sequence, Set, Tuple
+
+from . import attributes, places
+from .names import CACHE, Name, Namer, bounds_of
+
+MOST_LEVELS = 14
+MOST_FRONTIER = 300
+FEWEST_ENTRIES = 6
+"""A container of fewer has not taken in what a group that grows became more by."""
+MOST_LEVELS_TO_BOUND = 3
+"""The container, a dict that it is in, and the object whose attributes the dict holds."""
+SHARED = 0.6
+MOST_CANDIDATES = 8
+MOST_FORWARD = 200_000
+FORWARD_LIMIT_S = 2.0
+SIZED = (list, dict, set, frozenset, tuple, collections.deque)
+NO_HOLDERS = (types.FrameType, types.CellType, types.ModuleType, types.FunctionType)
+NOT_ENTERED = (types.ModuleType, types.FunctionType, types.FrameType, type)
+
+
+def walk(
+    members: Sequence[Any],
+    types: Tuple[type, ...],
+    skip_frames: Iterable[types.FrameType],
+    budget_s: float,
+    namer: Optional[Namer] = None,
+) -> List[Dict[str, Any]]:
+    """Return what holds these objects, the best name first.
+
+    Parameters
+    ----------
+    members
+        Some new objects of a group that grows.
+    types
+        The tensor classes: a tensor is never the holder of tensors.
+    skip_frames
+        Our own frames, whose variables are not the user's.
+    budget_s
+        How long to look.
+    namer
+        What is known of variables; made here when left out.
+
+    Returns
+    -------
+    list of dict
+        name, kind, len, bound, file, line; empty when nothing was found.
+    """
+    end = time.monotonic() + budget_s
+    if namer is None:
+        # what is not among these objects was made by the walk
+        known = set(map(id, gc.get_objects())) - {id(members)}
+        namer = Namer(known, set(map(id, skip_frames)))
+    found = _climb(members, set(types), namer, end)
+    if not found:
+        found = _descend(members, namer, min(end, time.monotonic() + FORWARD_LIMIT_S))
+    return found
+
+
+def _climb(
+    members: Sequence[Any], classes: Set[type], namer: Namer, end: float
+) -> List[Dict[str, Any]]:
+    frontier = {id(obj): (obj, 1 << number) for number, obj in enumerate(members)}
+    enough = SHARED * len(frontier)
+    masks = {key: mask for key, (_, mask) in frontier.items()}
+    for _ in range(MOST_LEVELS):
+        if not frontier or time.monotonic() > end:
+            return []
+        following: Dict[int, Tuple[Any, int]] = {}
+        for owner in gc.get_referrers(*(obj for obj, _ in frontier.values())):
+            key = id(owner)
+            if key in namer.running or not namer.is_jobs(key):
+                continue
+            mask = before = masks.get(key, 0)
+            for held in gc.get_referents(owner):
+                if id(held) in frontier:
+                    mask |= frontier[id(held)][1]
+            if mask != before:  # again, for a member whose way here is longer
+                masks[key] = mask
+                following[key] = (owner, mask)
+        candidates = [
+            (bin(mask).count("1"), owner)
+            for owner, mask in following.values()
+            if bin(mask).count("1") >= enough
+            and type(owner) not in classes
+            and not _is_no_holder(owner, namer)
+        ]
+        found = _named(candidates, namer, end) or _alike(following, enough, namer, end)
+        if found:
+            return found
+        frontier = dict(list(following.items())[:MOST_FRONTIER])
+    return []
+
+
+def _is_no_holder(owner: Any, namer: Namer) -> bool:
+    if type(owner) in NO_HOLDERS or id(owner) in namer.modules:
+        return True
+    length = size_of(owner)[0]
+    return length is not None and length < FEWEST_ENTRIES  # it is not what became longer
+
+
+def _alike(
+    owners: Dict[int, Tuple[Any, int]], enough: float, namer: Namer, end: float
+) -> List[Dict[str, Any]]:
+    """Name containers that are reached by one path, as the lists of the layers of a model."""
+    several = [
+        (bin(mask).count("1"), owner, mask)
+        for owner, mask in owners.values()
+        if mask & (mask - 1) and _is_sized(owner) and not _is_no_holder(owner, namer)
+    ]
+    several = sorted(several, key=lambda one: -one[0])[:MOST_CANDIDATES]
+    if sum(count for count, _, _ in several) < enough:
+        return []
+    paths: Dict[str, List[Tuple[Name, Any, int]]] = {}
+    for _, owner, mask in several:
+        for name in namer.names_of(owner, end)[:1]:
+            paths.setdefault(name.text, []).append((name, owner, mask))
+    for alike in paths.values():
+        union = functools.reduce(operator.or_, (mask for _, _, mask in alike))
+        if bin(union).count("1") >= enough:
+            found = [described(owner, name, namer) for name, owner, _ in alike]
+            return [dict(found[0], len=sum(one["len"] for one in found), bound=None)]
+    return []
+
+
+def _named(candidates: List[Tuple[int, Any]], namer: Namer, end: float) -> List[Dict[str, Any]]:
+    """Name the candidates; where two names are equally good, either may be meant."""
+    named: List[Tuple[Name, Any]] = []
+    for _, owner in sorted(candidates, key=lambda one: -one[0])[:MOST_CANDIDATES]:
+        names = [_itself(owner)] if type(owner) is CACHE else namer.names_of(owner, end)[:1]
+        named += [(name, owner) for name in names if name is not None]
+    users = [one for one in named if places.is_users(one[0].file or "")]
+    ordered = sorted(users or named, key=lambda one: one[0].rank)
+    best = [one for one in ordered if one[0].rank[:2] == ordered[0][0].rank[:2]]
+    return [described(owner, name, namer) for name, owner in best[:2]]
+
+
+def _itself(owner: Any) -> Optional[Name]:
+    function = attributes.own_dict(owner).get("__wrapped__")
+    code = getattr(function, "__code__", None) if type(function) is types.FunctionType else None
+    if code is None:
+        return None
+    text = f"lru_cache of {code.co_name}()"
+    return Name(text, code.co_filename, code.co_firstlineno, 0)
+
+
+def described(owner: Any, name: Name, namer: Namer) -> Dict[str, Any]:
+    """Return the holder as it is told: no value of the user's is in it."""
+    length, bound = size_of(owner)
+    kind = "lru_cache" if type(owner) is CACHE else attributes.class_name(type(owner))
+    return {
+        "name": name.text,
+        "kind": kind,
+        "len": length,
+        "bound": bound if bound is not None else _bound_beside(owner, length, namer),
+        "file": name.file,
+        "line": name.line,
+    }
+
+
+def _bound_beside(owner: Any, length: Optional[int], namer: Namer) -> Optional[int]:
+    """Return the limit that a container keeps, or else the object whose attribute it is.
+
+    A limit that is exceeded is the limit of something else.
+    """
+    level = [owner]
+    for _ in range(MOST_LEVELS_TO_BOUND):
+        for bound in (one for obj in level for one in bounds_of(obj)):
+            if length is not None and length <= bound + 1:  # one more, until the oldest is removed
+                return bound
+        level = [
+            above
+            for above in gc.get_referrers(*filter(_is_sized, level))
+            if namer.is_jobs(id(above))
+            and id(above) not in namer.modules
+            and type(above) not in NOT_ENTERED
+        ]
+    return None
+
+
+def _is_sized(obj: Any) -> bool:
+    return any(base in attributes.mro(type(obj)) for base in SIZED)
+
+
+def size_of(owner: Any) -> Tuple[Optional[int], Optional[int]]:
+    """Return how much a container holds and the most that it may hold."""
+    if type(owner) is CACHE:
+        information = CACHE.cache_info(owner)
+        return information.currsize, information.maxsize
+    line = attributes.mro(type(owner))
+    length = next((base.__len__(owner) for base in SIZED if base in line), None)
+    if collections.deque in line:
+        return length, collections.deque.maxlen.__get__(owner)
+    return length, None
+
+
+def _descend(members: Sequence[Any], namer: Namer, end: float) -> List[Dict[str, Any]]:
+    """Look from the user's variables downwards: for chains, and for what the collector is not told.
+
+    A linked list is too long to climb, and an array of objects does not say what it holds.
+    """
+    wanted = set(map(id, members))
+    enough = SHARED * len(wanted)
+    entered = 0
+    found: List[Tuple[Name, Any]] = []
+    for root, name in variables(namer):
+        seen = {id(root)}
+        level: List[Any] = [root]
+        while level and len(seen) < MOST_FORWARD - entered and time.monotonic() < end:
+            following = []
+            for obj in [*gc.get_referents(*level), *_array_items(level)]:
+                key = id(obj)
+                if key in seen or type(obj) in NOT_ENTERED or key in namer.modules:
+                    continue
+                seen.add(key)
+                following.append(obj)
+            level = following
+        entered += len(seen)
+        if len(wanted & seen) >= enough:
+            found.append((name, root))
+    found.sort(key=lambda one: one[0].rank)
+    return [described(root, name, namer) for name, root in found[:1]]
+
+
+def _array_items(level: List[Any]) -> List[Any]:
+    """Return what the object arrays of numpy among these hold."""
+    numpy = attributes.own_dict(sys.modules.get("numpy")).get("ndarray")
+    items: List[Any] = []
+    for obj in level:
+        if numpy is not None and type(obj) is numpy and numpy.dtype.__get__(obj).hasobject:
+            items += numpy.flatten(obj).tolist()
+    return items
+
+
+def variables(namer: Namer) -> List[Tuple[Any, Name]]:
+    """Return the variables of the user's running functions and modules."""
+    roots: List[Tuple[Any, Name]] = []
+    for places_of in list(namer.locals.values()):
+        variable, frame, _ = places_of[0]
+        if places.is_users(frame.f_code.co_filename):
+            code = frame.f_code
+            value = dict(frame.f_locals).get(variable)
+            line: Optional[int] = places.line_of_name(code, variable)
+            text = f"{variable} in {code.co_name}()"
+            roots.append((value, Name(text, code.co_filename, line, 0, code.co_name)))
+    for name, module in list(sys.modules.items()):
+        space = attributes.own_dict(module)
+        file = space.get("__file__")
+        if type(file) is str and places.is_users(file) and name != "__mp_main__":
+            for variable, value in list(space.items()):
+                if variable[:2] != "__" and type(value) not in NOT_ENTERED:
+                    short = places.module_name(name, file)
+                    text = f"{short}.{variable}"
+                    main = namer.codes.get(file)
+                    line = None if main is None else places.line_of_name(main, variable)
+                    roots.append((value, Name(text, file, line, 1)))
+    return roots

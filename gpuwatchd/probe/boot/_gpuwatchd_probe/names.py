@@ -1,0 +1,256 @@
+"""The name of an object: the nearest variable of the user that leads to it (in the child)."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import itertools
+import re
+import sys
+import time
+import types
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
+
+from . import attributes, places
+
+MOST_STEPS = 7
+MOST_AT_ONCE = 200
+BOUNDS = {"maxsize", "maxlen", "capacity", "buffersize", "cachesize", "maxentries", "maxitems"}
+CACHE = type(functools.lru_cache(maxsize=1)(len))
+SUSPENDED = {
+    types.GeneratorType: "gi",
+    types.CoroutineType: "cr",
+    types.AsyncGeneratorType: "ag",
+}
+CONTAINERS = (list, tuple, set, frozenset)
+
+
+class Name(NamedTuple):
+    """A variable and where it is."""
+
+    text: str
+    file: Optional[str]
+    line: Optional[int]
+    steps: int
+    function: str = ""
+    """Whose local it is; ``text`` says it too."""
+
+    def part(self, path: str) -> str:
+        """Return what a part of it is called."""
+        end = " in %s()" % self.function if self.function else ""
+        return self.text[: len(self.text) - len(end)] + path + end
+
+    @property
+    def rank(self) -> Tuple[bool, int, int]:
+        """The user's own files first, then the shorter way."""
+        return (not places.is_users(self.file or ""), self.steps, len(self.text))
+
+
+class Step(NamedTuple):
+    """An object on the way up. ``path`` leads from it to the holder.
+
+    ``key`` is the text under which a dict holds the next object: the dict may turn out to be the
+    attributes of something.
+    """
+
+    obj: Any
+    path: str
+    key: Any = None
+    value: Any = None
+
+    def inside(self) -> str:
+        """Return the path for an owner that holds this object as a container, not as attributes.
+
+        A key is a value of the user's and is not shown.
+        """
+        return self.path if self.key is None else "[...]" + self.path
+
+
+class Namer:
+    """Knows the variables of all running frames and modules; made once for a walk."""
+
+    def __init__(self, known: Set[int], own_frames: Set[int]) -> None:
+        self.known = known
+        self.running: Set[int] = set()
+        self.locals: Dict[int, List[Tuple[str, types.FrameType, int]]] = {}
+        self.modules: Dict[int, Tuple[str, Optional[str]]] = {}
+        self.codes: Dict[str, types.CodeType] = {}
+        for frame in sys._current_frames().values():
+            self._read_frames(frame, own_frames)
+        for name, module in list(sys.modules.items()):
+            if type(name) is str and name != "__mp_main__":
+                space = attributes.own_dict(module)
+                self.modules[id(space)] = (name, _text(space.get("__file__")))
+
+    def is_jobs(self, key: int) -> bool:
+        """Tell whether an object is the job's and not one of the walk."""
+        return key in self.known or attributes.is_made(key)
+
+    def _read_frames(self, frame: Optional[types.FrameType], own_frames: Set[int]) -> None:
+        depth, frames = 0, []
+        while frame is not None:
+            self.running.add(id(frame))
+            frames.append(frame)
+            frame = frame.f_back
+        for frame in reversed(frames):  # outermost first: where the variable was made
+            depth += 1
+            if id(frame) in own_frames:
+                continue
+            if frame.f_code.co_name == "<module>":
+                self.codes[frame.f_code.co_filename] = frame.f_code
+                continue
+            for name, value in list(frame.f_locals.items()):
+                self.locals.setdefault(id(value), []).append((name, frame, depth))
+
+    def names_of(self, obj: Any, end: float) -> List[Name]:
+        """Return the nearest names of an object, best first.
+
+        Parameters
+        ----------
+        obj
+            What is to be named.
+        end
+            When to stop looking, on the monotonic clock.
+        """
+        level: Dict[int, Step] = {id(obj): Step(obj, "")}
+        seen = set(level)
+        found: List[Name] = []
+        for count in range(MOST_STEPS):
+            for step in level.values():
+                found += self._roots(step, count)
+            if any(places.is_users(name.file or "") for name in found):
+                break
+            if not level or time.monotonic() > end:
+                break
+            level = self._climb(level, seen, count, found)
+        return sorted(set(found), key=lambda name: name.rank)
+
+    def _climb(
+        self, level: Dict[int, Step], seen: Set[int], count: int, found: List[Name]
+    ) -> Dict[int, Step]:
+        following: Dict[int, Step] = {}
+        objects = tuple(step.obj for step in level.values())[:MOST_AT_ONCE]
+        for owner in gc.get_referrers(*objects):
+            key = id(owner)
+            if key in seen or key in self.running or not self.is_jobs(key):
+                continue
+            seen.add(key)
+            for held in gc.get_referents(owner):
+                step = level.get(id(held))
+                if step is None:
+                    continue
+                name = self._last(owner, step, count + 1)
+                if name is not None:
+                    found.append(name)
+                else:
+                    following[key] = _upward(owner, step)
+                break
+        return following
+
+    def _roots(self, step: Step, count: int) -> Iterator[Name]:
+        for variable, frame, _ in self.locals.get(id(step.obj), ())[:1]:
+            yield _in_code(variable + step.inside(), variable, frame.f_code, count)
+        module = self.modules.get(id(step.obj))
+        if module is not None and type(step.key) is str:
+            name, file = module
+            name = places.module_name(name, file)
+            code = self.codes.get(file or "")
+            line = places.line_of_name(code, step.key) if code is not None else None
+            text = _short(f"{name}.{step.key}{step.path}")
+            yield Name(text, file, line, count)
+
+    def _last(self, owner: Any, step: Step, count: int) -> Optional[Name]:
+        """Return the name where the owner is the end of the way up."""
+        cls = type(owner)
+        if cls is types.FunctionType and owner.__closure__ is step.obj:
+            free = owner.__code__.co_freevars
+            variable = free[step.key] if step.key is not None and step.key < len(free) else "?"
+            return _in_code(variable + step.path, variable, owner.__code__, count)
+        if cls in SUSPENDED:
+            mark = SUSPENDED[cls]
+            frame = getattr(owner, mark + "_frame")
+            return None if frame is None else _in_frame(frame, step, count)
+        if cls is types.FrameType:
+            return _in_frame(owner, step, count)
+        if cls is CACHE:
+            function = attributes.own_dict(owner).get("__wrapped__")
+            code = function.__code__ if type(function) is types.FunctionType else None
+            if code is None:
+                return None
+            text = f"lru_cache of {code.co_name}()"
+            return Name(text, code.co_filename, code.co_firstlineno, count)
+        if type in attributes.mro(cls) and type(step.key) is str:
+            return _of_class(owner, step, count)
+        return None
+
+
+def _in_frame(frame: types.FrameType, step: Step, count: int) -> Optional[Name]:
+    for variable, value in list(frame.f_locals.items()):
+        if value is step.obj:
+            text = variable + step.inside()
+            return _in_code(text, variable, frame.f_code, count)
+    return None
+
+
+def _in_code(text: str, variable: str, code: types.CodeType, count: int) -> Name:
+    line = places.line_of_name(code, variable)
+    where = f"{_short(text)} in {code.co_name}()"
+    return Name(where, code.co_filename, line, count)
+
+
+def _of_class(owner: type, step: Step, count: int) -> Optional[Name]:
+    space = attributes.class_dict(owner)
+    if space.get(step.key) is not step.value:
+        return None
+    module = attributes.own_dict(sys.modules.get(_text(space.get("__module__")) or ""))
+    text = f"{attributes.class_name(owner)}.{step.key}{step.path}"
+    return Name(_short(text), _text(module.get("__file__")), None, count)
+
+
+def _upward(owner: Any, step: Step) -> Step:
+    """Return the step from an owner down to the one it holds."""
+    cls = type(owner)
+    if dict in attributes.mro(cls):
+        key = next((k for k, value in dict.items(owner) if value is step.obj), None)
+        return Step(owner, step.inside(), key if type(key) is str else 0, step.obj)
+    if cls is tuple:
+        index = next((i for i, value in enumerate(owner) if value is step.obj), None)
+        return Step(owner, step.inside(), index, step.obj)
+    if cls is types.CellType:
+        return Step(owner, step.inside())
+    if cls in CONTAINERS or not _has_attributes(owner):
+        return Step(owner, "[...]" + step.inside())
+    space = attributes.own_dict(owner)
+    if space is step.obj:
+        path = step.path if type(step.key) is not str else "." + step.key + step.path
+        return Step(owner, path)
+    for name, value in [*space.items(), *attributes.slots(owner)]:
+        if value is step.obj:
+            return Step(owner, "." + str(name) + step.inside())
+    return Step(owner, step.inside())
+
+
+def _has_attributes(owner: Any) -> bool:
+    return bool(attributes.own_dict(owner)) or bool(attributes.slots(owner))
+
+
+def bounds_of(owner: Any) -> Iterator[int]:
+    """Yield the limits that an object, its class or a dict keeps beside what it holds."""
+    line = attributes.mro(type(owner))
+    rows = [attributes.own_dict(owner).items(), attributes.slots(owner)]
+    rows += [attributes.class_dict(cls).items() for cls in line]
+    for name, value in [*(dict.items(owner) if dict in line else ()), *itertools.chain(*rows)]:
+        if type(value) is int and value > 0 and type(name) is str:
+            plain = re.sub("^_.*?__", "", name).replace("_", "").lower()
+            if plain in BOUNDS:
+                yield value
+
+
+def _short(text: str) -> str:
+    """Return the text with what repeats written once: a chain is as long as it is."""
+    text = re.sub(r"((?:\.\w+|\[\.\.\.\])+?)\1+", r"\1", text)
+    return text if len(text) <= 120 else text[:119] + "…"
+
+
+def _text(value: Any) -> Optional[str]:
+    return value if type(value) is str else None

@@ -1,0 +1,55 @@
+"""Where a name is given its value: the file and the line (in the child)."""
+
+from __future__ import annotations
+
+import dis
+import os
+import sys
+import types
+from typing import Any, Iterable, Optional
+
+LIBRARIES = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
+STANDARD = (os.path.dirname(os.__file__) + os.sep, "<frozen", sys.base_prefix + os.sep + "lib")
+PROBE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+
+
+def is_users(path: str) -> bool:
+    """Tell whether a source file is neither of the standard library nor installed."""
+    if not path or path.startswith(PROBE) or any(part in path for part in LIBRARIES):
+        return False
+    return not path.startswith(STANDARD)
+
+
+def line_of_name(code: types.CodeType, name: str) -> int:
+    """Return the line where a function first sets one of its variables, else its own line."""
+    return _line_of(code, name, "STORE_") or code.co_firstlineno
+
+
+def line_of_attribute(cls_dict: Iterable[Any], name: str) -> Optional[int]:
+    """Return the line where a method of a class first sets an attribute."""
+    for member in cls_dict:
+        if type(member) is types.FunctionType:
+            line = _line_of(member.__code__, name, "STORE_ATTR")
+            if line:
+                return line
+    return None
+
+
+def _line_of(code: types.CodeType, name: str, operation: str) -> Optional[int]:
+    line = code.co_firstlineno
+    for step in dis.get_instructions(code):
+        number = getattr(step, "line_number", None) or step.starts_line
+        if number is not None and not isinstance(number, bool):
+            line = number
+        if step.opname.startswith(operation):
+            value = step.argval  # two names where Python 3.13 joined two steps
+            if value == name or (isinstance(value, tuple) and name in value):
+                return line
+    return None
+
+
+def module_name(name: str, path: Optional[str]) -> str:
+    """Return how a module is called; the program itself is called like its file."""
+    if name == "__main__" and path:
+        return os.path.splitext(os.path.basename(path))[0]
+    return name

@@ -1,0 +1,97 @@
+"""What is asked of a process: what its functions add, and inspections, one census at a time."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import Any, Iterator
+
+from . import counters
+
+MOST_KEPT = 4
+"""Groups of the last inspection that stay in the mailbox."""
+WARM_UP_S = 60.0
+"""After a framework's import: by then optimizers and caches have made what they keep."""
+BETWEEN_S = 60.0
+"""From one inspection to the next."""
+LEAST_FREE = 0.02
+"""Of a device's memory."""
+
+
+class Inspections:
+    """The inspection under way, and the last one."""
+
+    def __init__(self, began_s: float) -> None:
+        self.began_s, self.due_s, self.last_s = began_s, 0.0, -BETWEEN_S
+        self.last: dict[str, Any] | None = None
+        self.result: dict[str, Any] = {}
+        self._steps: Iterator[dict[str, Any]] | None = None
+        self._every_s = 0.0
+        self._answers = True
+
+    @property
+    def running(self) -> str | None:
+        """The id of the one under way."""
+        return None if self._steps is None else str(self.result["id"])
+
+    def answer(self, asked: dict[str, Any], frameworks: list[str]) -> dict[str, Any] | None:
+        """Return the answer to a request; None where it begins an inspection."""
+        if asked.get("verb") == "functions":
+            module = spans()
+            return {"functions": [] if module is None else module.most(calls=True)}
+        if asked.get("verb") != "census":
+            return {"error": "unknown-verb"}
+        if counters_only():
+            return {"error": "counters-only"}
+        now_s = time.monotonic()
+        if now_s < self.last_s + BETWEEN_S or self._steps is not None:
+            return {"error": "too-soon"}
+        if any(counters.free(name) < LEAST_FREE for name in frameworks):
+            return {"error": "device-memory"}
+        from . import heap, inspection, tensors
+
+        if heap.expected_pause_s() > _within(asked.get("pause_s", 0.3), 0.0, 60.0):
+            return {"error": "pause"}
+        warm_s = self.began_s + _within(asked.get("warmup_s", WARM_UP_S), 0.0, 600.0)
+        self._every_s = _within(asked.get("every_s", 10.0), 0.1, 600.0)
+        self._steps = inspection.steps(
+            tensors.types(), int(_within(asked.get("censuses", 4), 4, 16))
+        )
+        self.result = next(self._steps)
+        self.result.update(id=asked["id"], every_s=self._every_s)
+        self._answers = bool(asked.get("answer", True))
+        self.last_s = self.due_s = max(now_s, warm_s)
+        return None
+
+    def step(self) -> dict[str, Any] | None:
+        """Take the next census when it is due; after the last one return what is to be answered.
+
+        The thread may be another than the one before: a fork ends it.
+        """
+        if self._steps is None or time.monotonic() < self.due_s:
+            return None
+        more = next(self._steps, None)
+        self.due_s = time.monotonic() + self._every_s
+        if more is not None:
+            return None
+        self._steps = None
+        from . import oom
+
+        oom.add_lines(self.result["groups"])
+        self.last = dict(self.result, groups=self.result["groups"][:MOST_KEPT])
+        return self.result if self._answers else None
+
+
+def spans() -> Any:
+    """Return the module of spans, where the job uses them."""
+    return sys.modules.get("_gpuwatchd_probe.spans")
+
+
+def counters_only() -> bool:
+    """Say whether the job was started so that nobody looks into its heap."""
+    return os.environ.get("GPUWATCHD_PROBE") == "counters"
+
+
+def _within(value: Any, least: float, most: float) -> float:
+    return min(most, max(least, float(value)))

@@ -1,0 +1,227 @@
+"""What a prepared process says from inside, in lines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from gpuwatchd.analysis.frameworks.advice import of_holder
+from gpuwatchd.core import units
+from gpuwatchd.core.codes import CensusError, MailboxFault, OutsideFault
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from gpuwatchd.analysis.functions import Remark
+    from gpuwatchd.view.answers.inspection import (
+        AllocatorCounters,
+        FunctionsData,
+        GrowingGroup,
+        HolderShape,
+        InspectionData,
+        OomRecord,
+        ThreadStack,
+    )
+
+FAULTS: Final = {
+    MailboxFault.NONE: "was not prepared for it, or uses no framework yet, or for less than 10 s",
+    MailboxFault.NOT_TRUSTED: "has a mailbox that is not its user's alone: it is not read",
+    MailboxFault.NO_MAILBOX: "has a file in place of its mailbox that no probe has written",
+    MailboxFault.OTHER_PROCESS: "has only the mailbox of an earlier process with this number",
+    MailboxFault.GONE: "has ended meanwhile",
+    MailboxFault.NO_ANSWER: "does not answer: its threads get no time, or it is stopped",
+}
+OUTSIDE: Final = {
+    OutsideFault.NO_TOOL: "pip install py-spy",
+    OutsideFault.TIMEOUT: "no answer within 10 s; its main thread may be in native code",
+    OutsideFault.REFUSED: "this system lets only root look into it",
+    OutsideFault.FAILED: "not seen: no Python, it has ended, or its version is not known",
+    OutsideFault.OLD_PYTHON: "that needs Python 3.14 or later",
+    OutsideFault.ELSEWHERE: "gpuwatchd is not installed where it runs, in a container",
+}
+_NOW: Final = "where it is now; that says nothing of who allocated its memory:"
+_MOST_THREADS, _MOST_FRAMES = 8, 12
+ERRORS: Final[dict[str, str]] = {
+    CensusError.COUNTERS_ONLY: "its heap is not looked into: it was started with --counters-only",
+    CensusError.TIMEOUT: "its heap is too large to be read in time",
+    CensusError.MEMORY: "its heap is not looked into: a copy of its pages might not fit in memory",
+    CensusError.FREE_THREADED: "its heap cannot be read: a free-threaded Python",
+    CensusError.NO_FORK: "its heap cannot be read: this system refuses the copy",
+    CensusError.DIED: "its heap could not be read: the copy ended early",
+    CensusError.PAUSE: "its heap is not looked into: that would stop it for longer than --pause",
+    CensusError.STOPPED: "its heap was not read to the end: the job forked or ended meanwhile",
+    CensusError.TOO_LONG: "what grows is too much to be listed",
+    CensusError.UNKNOWN_VERB: "its probe is of an earlier version, which cannot say that",
+    CensusError.TOO_SOON: "its heap is looked into once a minute at most",
+    CensusError.DEVICE_MEMORY: "its heap is not looked into: its device's memory is almost full",
+    CensusError.COMPILING: "its heap is not looked into while PyTorch compiles",
+}
+FUNCTION_TEXTS: Final = {
+    "memory_leak": (
+        "grew by {growth_bytes} within {span_s}, {rate_bytes_per_s}; {own_share} of it is its own",
+        "without --functions, inspect names the variable that keeps it",
+    ),
+    "fragmentation": (
+        "{share} of reserved memory is free between tensors",
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; tensors of few sizes",
+    ),
+    "spikes": (
+        "{count} above {threshold_bytes}: up to {largest_bytes}, usually {median_bytes}",
+        "smaller batches in these calls, or gradient checkpointing",
+    ),
+    "repeated_allocations": (
+        "{call_count} calls add {grown_bytes} in all, which is given back",
+        "allocate once and fill it in place: out=, copy_()",
+    ),
+    "inefficient_allocation": (
+        "only {share} of reserved memory is in tensors",
+        "nothing, unless other processes need the memory: the rest is free for reuse",
+    ),
+    "temporal_growth": ("{rate_bytes_per_s} over {span_s}, r {r}, p {p_value}", ""),
+    "growth_elsewhere": ("memory grows, but not by these functions: mark others", ""),
+}
+"""What is said of a finding or an insight, and what to do about it."""
+_UNITS: Final = {
+    "_per_s": units.rate,
+    "_bytes": units.size,
+    "_s": units.duration,
+    "share": units.percent,
+}
+_VERDICTS: Final = {
+    "leak": "leaks",
+    "watch": "may leak",
+    "elsewhere": "no leak of its own",
+    "none": "no leak",
+    "unknown": "too early to say",
+}
+
+
+def advice(holder: HolderShape | None, bounded_at_bytes: int | None, *, graph: bool) -> str | None:
+    """Return what to change, where the kind of a holder says so."""
+    if holder is None:
+        return of_holder(None, graph=graph)
+    amount = "" if bounded_at_bytes is None else f": {units.size(bounded_at_bytes)}"
+    bound = "" if holder.bound is None else f"{holder.bound:,} entries{amount}"
+    return of_holder(holder.kind, bound, graph=graph)
+
+
+def function_text(remark: Remark) -> dict[str, str]:
+    """Return the texts of a finding or an insight."""
+    shown = {name: _fact(name, value) for name, value in remark.facts.items()}
+    text, suggestion = FUNCTION_TEXTS[remark.kind]
+    return {"text": text.format_map(shown)} | ({"suggestion": suggestion} if suggestion else {})
+
+
+def _fact(name: str, value: float) -> str:
+    show = next((show for ending, show in _UNITS.items() if name.endswith(ending)), None)
+    return show(value) if show else f"{value:,.3g}" if value < 1 else f"{value:,.0f}"
+
+
+def _functions(data: FunctionsData) -> Iterator[str]:
+    if not data.functions:
+        yield "no function is marked: with probe.span(NAME), or @probe.watch, of gpuwatchd.probe"
+    if data.score is not None:
+        yield f"score {data.score} of 100 ({data.grade})"
+    for finding in data.findings:
+        kind = finding.kind.replace("_", " ")
+        yield f"{finding.severity}: {kind}, {', '.join(finding.functions)}: {finding.text}"
+        yield f"  {finding.suggestion}"
+    for insight in data.insights:
+        yield f"{insight.impact} impact: {', '.join(insight.functions)}: {insight.text}"
+    for one in data.functions:
+        facts = ["no figures: it uses no device"]
+        if one.total_memory_growth is not None:
+            facts = [
+                _VERDICTS[one.verdict],
+                f"{units.size(one.total_memory_growth)} in all",
+                f"{units.size(one.average_growth_per_call)} each",
+                f"added in {units.percent(one.positive_growth_ratio)} of them",
+                f"peak {units.size(one.peak_bytes)}",
+            ]
+        over = " (above memory-leak-ratio)" if one.above_leak_ratio else ""
+        yield f"{one.name}: {one.call_count:,} calls, {', '.join(facts)}{over}"
+
+
+def lines(data: InspectionData) -> Iterator[str]:
+    """Return what is shown of a process: its allocator, then each variable and what it keeps."""
+    if data.framework:
+        version = f" {data.framework_version}" if data.framework_version else ""
+        yield f"{data.framework}{version}, Python {data.python}"
+    if data.ended:
+        yield f"ended by {data.failure}" if data.failure else "it has ended"
+    yield from _devices(data.devices)
+    if data.stack:
+        yield _NOW
+        yield from _threads(data.stack)
+    if data.oom is not None:
+        yield from _oom(data.oom)
+    if data.error is not None:
+        yield ERRORS.get(data.error, data.error)
+    elif data.functions is not None:
+        yield from _functions(data.functions)
+    elif data.censuses and not data.growing:
+        yield f"no tensors became steadily more in {data.censuses} censuses (try a longer --every)"
+    holders: dict[str, list[GrowingGroup]] = {}
+    for group in data.growing:
+        holders.setdefault("" if group.holder is None else _place(group.holder), []).append(group)
+    for place, groups in holders.items():
+        yield from _holder(place, groups)
+
+
+def _threads(threads: Sequence[ThreadStack]) -> Iterator[str]:
+    for thread in threads[:_MOST_THREADS]:
+        yield f"{thread.name or 'a thread'}:"
+        for frame in thread.frames[:_MOST_FRAMES]:
+            yield f"  {frame.function} ({frame.file}:{frame.line})"
+        if (more := len(thread.frames) - _MOST_FRAMES) > 0:
+            yield f"  and {more} more"
+    if (more := len(threads) - _MOST_THREADS) > 0:
+        yield f"and {more} more threads"
+
+
+def _oom(oom: OomRecord) -> Iterator[str]:
+    requested, free = units.size(oom.requested_bytes), units.size(oom.free_bytes)
+    limit = units.size(oom.limit_bytes)
+    yield f"{oom.at}: no {requested} on device {oom.index}; {free} free, at most {limit}"
+    yield from _devices(oom.devices)
+    yield from _threads(oom.stack[:1])
+    for group in oom.largest:
+        held = "" if group.holder is None else f", kept by {_place(group.holder)}"
+        yield f"  {group.group}: {group.counts[-1]:,}, {units.size(group.size_bytes)}{held}"
+
+
+def _devices(devices: Sequence[AllocatorCounters]) -> Iterator[str]:
+    for device in devices:
+        where = device.device_uid or ("?" if device.index is None else f"device {device.index}")
+        parts = [
+            f"{units.size(amount)} {what}"
+            for amount, what in (
+                (device.allocated_bytes, "in tensors"),
+                (device.reserved_bytes, "reserved"),
+                (device.inactive_split_bytes, "of it split"),
+            )
+            if amount is not None
+        ]
+        yield f"{where}: {', '.join(parts)}"
+
+
+def _place(holder: HolderShape) -> str:
+    where = f" ({holder.file}:{holder.line})" if holder.file else ""
+    return f"{holder.name}{where}"
+
+
+def _holder(place: str, groups: list[GrowingGroup]) -> Iterator[str]:
+    """Return a variable and what it keeps; a graph that it keeps alive is no kind of its own."""
+    own = [group for group in groups if group.sure != "graph"] or groups
+    holder = own[0].holder
+    if holder is None:
+        yield "not found what keeps:"
+    else:
+        length = f" of {holder.length:,}" if holder.length is not None else ""
+        yield f"{place}: a {holder.kind}{length} keeps"
+    for group in groups:
+        yield f"  {group.group}: {' → '.join(f'{count:,}' for count in group.counts)}"
+        if (line := group.line) is not None:
+            yield f"  allocated in {line.function} ({line.file}:{line.line})"
+    advised = [group.advice for group in sorted(groups, key=lambda g: g.sure != "graph")]
+    if words := next(filter(None, advised), None):
+        yield f"  {words}"

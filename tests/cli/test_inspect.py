@@ -1,0 +1,294 @@
+"""From `run` to the name of the variable, with a stand-in for CuPy; hostile mailboxes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from _gpuwatchd_probe import counters, mailbox, requests
+
+from gpuwatchd.cli.verbs import inspect
+from gpuwatchd.collect import mailboxes
+from gpuwatchd.core.codes import CensusError, MailboxFault
+from gpuwatchd.view.answers.inspection import InspectionData
+from gpuwatchd.view.text.inspection import lines
+from tests.children import Child
+from tests.cli import world
+from tests.probe.stand_in import CUPY
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.cli.calls import Ctl
+
+RUN = (str(world.PROGRAM), "run")
+JOB = """
+import os, sys, time, cupy
+def train():
+    kept = []
+    while True:
+        if len(kept) % 30 == 0:  # as a loader does: the inspection goes on in another thread
+            os.waitpid(os.fork() or os._exit(0), 0)
+        kept.append(cupy.ndarray(8))
+        time.sleep(0.01)
+print("ready", flush=True)
+train()
+"""
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Child[str]]:
+    (tmp_path / "cupy.py").write_text(CUPY)
+    (tmp_path / "job.py").write_text(JOB)
+    command = [*RUN, "--", sys.executable, "-W", "error", str(tmp_path / "job.py")]
+    with Child[str](command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        yield process
+
+
+def _mailbox_of(pid: int, limit_s: float = 40.0) -> mailboxes.Mailbox:
+    place = mailboxes.folder_of(pid, os.getuid())
+    until_s = time.monotonic() + limit_s
+    while not isinstance(found := mailboxes.read(place, pid, os.getuid()), mailboxes.Mailbox):
+        assert time.monotonic() < until_s, found
+        time.sleep(0.1)
+    return found
+
+
+MARKED = """
+import itertools, sys, time, cupy
+from gpuwatchd import probe
+from _gpuwatchd_probe import spans
+held, now = [2 << 30], itertools.count(0.0, 30.0)
+cupy.Pool.used_bytes = lambda self: held[0]
+spans._clock = lambda: next(now)
+@probe.watch("log_loss")
+def log_loss():
+    held[0] += 8 << 20
+def step():
+    with probe.span("step"):
+        log_loss()
+        with probe.span("idle"):
+            pass
+for _ in range(200):
+    step()
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.slow
+def test_the_function_that_leaks_is_named(tmp_path: Path, ctl: Ctl) -> None:
+    (tmp_path / "cupy.py").write_text(CUPY)
+    (tmp_path / "job.py").write_text(MARKED)
+    command = [*RUN, "--counters-only", "--", sys.executable, "-W", "error"]
+    command.append(str(tmp_path / "job.py"))
+    with Child[str](command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as job:
+        assert job.stdout is not None
+        assert job.stdout.readline() == "ready\n"
+        by_name = {row.name: row for row in _mailbox_of(job.pid).spans}
+        assert by_name["log_loss"].total_memory_growth == 200 * 8 << 20
+        assert by_name["step"].total_memory_growth == 0
+        said = ctl.json("inspect", str(job.pid), "--functions", "--exit-code", code=3)
+        answer = msgspec.convert(said["data"], InspectionData).functions
+        assert answer is not None
+        verdicts = {one.name: one.verdict for one in answer.functions}
+        assert verdicts == {"log_loss": "leak", "step": "elsewhere", "idle": "elsewhere"}
+        assert [(one.kind, one.functions) for one in answer.findings] == [
+            ("memory_leak", ("log_loss",))
+        ]
+        assert (answer.insights[0].kind, answer.score) == ("temporal_growth", 65)
+        shown = ctl("inspect", str(job.pid), "--functions")
+        assert "critical: memory leak, log_loss" in shown
+        job.end()
+        assert job.communicate()[1] == ""
+
+
+@pytest.mark.slow
+def test_the_variable_is_named_and_the_allocator_read(
+    job: Child[str], ctl: Ctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inspect, "_WARM_UP_S", 0.0)
+    mailbox = _mailbox_of(job.pid)
+    assert (mailbox.framework.name, mailbox.framework.version) == ("cupy", "9.9")
+    said = ctl.json("inspect", str(job.pid), "--every", "0.3s", "--exit-code", code=3)
+    answer = msgspec.convert(said["data"], InspectionData)
+    (device,) = answer.devices
+    assert device.allocated_bytes is not None
+    assert device.reserved_bytes == device.allocated_bytes + (1 << 30)
+    (group, *_) = answer.growing
+    assert group.holder is not None
+    assert (group.holder.name, group.holder.kind, group.holder.line) == (
+        "kept in train()",
+        "list",
+        4,
+    )
+    assert list(group.counts) == sorted(set(group.counts))
+    assert answer.error is None
+    assert job.poll() is None
+    assert "kept in train()" in "".join(lines(answer))
+    assert ctl.data("inspect", str(job.pid))["error"] == CensusError.TOO_SOON
+    job.end()
+    assert job.communicate()[1] == ""
+    assert not list(mailboxes.folder(os.getuid()).glob("*.req*"))
+
+
+def test_what_was_not_prepared_is_one_line(ctl: Ctl) -> None:
+    answer = ctl.json("inspect", str(os.getpid()), code=1)
+    assert answer["error"]["page"] == "errors#not-prepared"
+    assert ctl.json("inspect", str(2**22 + 7), code=1)["error"]["page"] == "errors#no-such-process"
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [(["no-such-command-of-ours"], 127), (["/etc/passwd"], 126), (["sh", "-c", "exit 7"], 7)],
+)
+def test_run_ends_as_its_command_does(command: list[str], code: int) -> None:
+    done = subprocess.run([*RUN, "--", *command], capture_output=True, text=True, check=False)
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr
+
+
+def test_a_program_without_a_framework_is_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.user_was_here = True")
+    code = (
+        "import sys, threading; assert sys.user_was_here; assert threading.active_count() == 1;"
+        "assert not {'torch', 'ctypes'} & set(sys.modules); print(sys.argv[1:])"
+    )
+    command = [sys.executable, "-W", "error", "-c", code, "--counters-only", "x"]
+    environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    plain = subprocess.run([*command[:3], "-c", "1"], capture_output=True, check=False, env=environ)
+    done = subprocess.run([*RUN, "--", *command], capture_output=True, check=False, env=environ)
+    assert done.stdout == b"['--counters-only', 'x']\n"
+    assert (done.returncode, done.stderr) == (0, plain.stderr)
+
+
+def _content(**changes: Any) -> bytes:
+    whole = {
+        "v": 1, "pid": os.getpid(), "seq": 1, "at_s": 1.0, "python": "3.8.1",
+        "started_ticks": mailboxes._started_ticks(os.getpid()), "boot_id": mailboxes._boot_id(),
+        "framework": {"name": "torch"},
+    }  # fmt: skip
+    return json.dumps({**whole, **changes}).encode()
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "fault"),
+    [
+        (_content(), 0o600, None),
+        (_content(), 0o644, MailboxFault.NOT_TRUSTED),
+        (_content(started_ticks=1), 0o600, MailboxFault.OTHER_PROCESS),
+        (_content(boot_id="x"), 0o600, MailboxFault.OTHER_PROCESS),
+        (_content(python="x" * (1 << 17)), 0o600, MailboxFault.NOT_TRUSTED),
+        (_content(framework=7), 0o600, MailboxFault.NO_MAILBOX),
+        (_content(spans=[{"name": "f", "call_count": 1}] * 50), 0o600, None),
+        (_content(spans=[{"name": "f", "call_count": 1}] * 51), 0o600, MailboxFault.NO_MAILBOX),
+        (_content(spans=[{"name": "f", "call_count": 10**16}]), 0o600, MailboxFault.NO_MAILBOX),
+        (b"\xff{", 0o600, MailboxFault.NO_MAILBOX),
+        (b"", 0o600, MailboxFault.NO_MAILBOX),
+    ],
+    ids=range(11),
+)
+def test_a_mailbox_is_believed_only_of_its_own_process(
+    content: bytes, mode: int, fault: MailboxFault | None, tmp_path: Path
+) -> None:
+    file = tmp_path / f"{os.getpid()}.json"
+    file.write_bytes(content)
+    file.chmod(mode)
+    found = mailboxes.read(tmp_path, os.getpid(), os.getuid())
+    assert found is fault if fault else isinstance(found, mailboxes.Mailbox)
+    assert mailboxes.read(tmp_path, os.getpid(), os.getuid() + 1) is MailboxFault.NOT_TRUSTED
+
+
+def test_a_link_or_a_pipe_is_no_mailbox(tmp_path: Path) -> None:
+    other, file = tmp_path / "other", tmp_path / f"{os.getpid()}.json"
+    other.write_bytes(_content())
+    other.chmod(0o600)
+    file.symlink_to(other)
+    assert mailboxes.read(tmp_path, os.getpid(), os.getuid()) is MailboxFault.NOT_TRUSTED
+    file.unlink()
+    os.mkfifo(file, 0o600)
+    assert mailboxes.read(tmp_path, os.getpid(), os.getuid()) is MailboxFault.NOT_TRUSTED
+    file.unlink()
+    file.touch(0o600)
+    os.truncate(file, 1 << 30)
+    assert mailboxes.read(tmp_path, os.getpid(), os.getuid()) is MailboxFault.NOT_TRUSTED
+
+
+def _planted_request(kind: str, path: Path) -> None:
+    if kind == "link":
+        path.symlink_to("/etc/passwd")
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "huge":
+        path.touch()
+        os.truncate(path, 1 << 30)
+    else:
+        path.write_text(kind)
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder", "huge", "", "[]", '{"id": "../x"}'])
+def test_a_request_that_is_none_is_passed_over(kind: str, tmp_path: Path) -> None:
+    box = mailbox.Mailbox(str(tmp_path))
+    tmp_path.chmod(0o700)
+    _planted_request(kind, tmp_path / f"{os.getpid()}.req")
+    assert box.request() is None
+    box.write(framework={"name": "cupy"})
+    found = mailboxes.read(tmp_path, os.getpid(), os.getuid())
+    assert isinstance(found, mailboxes.Mailbox)
+    assert found.framework.name == "cupy"
+
+
+@pytest.mark.parametrize(
+    ("free", "asked", "error"),
+    [(0.01, {}, "device-memory"), (1.0, {"verb": "exec"}, "unknown-verb"), (1.0, {}, "too-soon")],
+)
+def test_what_the_agent_refuses(
+    free: float, asked: dict[str, Any], error: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counters, "free", lambda _: free)
+    probe = requests.Inspections(0.0)
+    words = {"id": "ab", "verb": "census", "warmup_s": 0.0, **asked}
+    if error == "too-soon":
+        assert probe.answer(words, ["cupy"]) is None
+    assert probe.answer(words, ["cupy"]) == {"error": error}
+
+
+def test_the_warm_up_is_waited_for() -> None:
+    probe = requests.Inspections(time.monotonic())
+    assert probe.answer({"id": "1", "verb": "census"}, []) is None
+    assert probe.due_s == probe.began_s + requests.WARM_UP_S
+    probe.step()
+    assert probe.result["censuses"] == 0
+    probe.due_s = 0.0
+    probe.step()
+    assert probe.result["pauses_ms"] or probe.result["error"]
+
+
+def test_free_device_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{"limit": 100, "allocated": 99}, {"limit": 100, "allocated": 10}]
+    monkeypatch.setattr(counters, "read", lambda _: rows)
+    assert counters.free("jax") == pytest.approx(0.01)
+    assert counters.free("torch") == 1.0
+
+
+def test_what_ended_processes_left_is_swept_away(tmp_path: Path) -> None:
+    own, gone = tmp_path / f"{os.getpid()}.json", tmp_path / f"{2**22 + 7}.json"
+    for file in (own, gone):
+        file.write_bytes(b"")
+    mailboxes.sweep(tmp_path)
+    assert list(tmp_path.iterdir()) == [own]
+    for number in range(10_000):
+        (tmp_path / f"{2**22 + number}.json").touch()
+    mailboxes.sweep(tmp_path)
+    assert list(tmp_path.iterdir()) == [own]
