@@ -1,6 +1,6 @@
-"""Two ranks of torchrun with loader processes, from `run` to the name; skips without PyTorch.
+"""The real PyTorch and JAX on CPU, from `run` to the name: ranks with loaders, arrays in a list.
 
-``GPUWATCHD_TEST_TORCH`` names an interpreter that has it, where this one has not.
+``GPUWATCHD_TEST_FRAMEWORKS`` names an interpreter that has both, where this one has not.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ from gpuwatchd.cli.verbs import inspect
 from gpuwatchd.collect import mailboxes
 from tests.children import Child
 from tests.cli import world
+from tests.cli.test_inspect import _mailbox_of
+from tests.conftest import need
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.cli.calls import Ctl
 
-PYTHON = sys.executable if find_spec("torch") else os.environ.get("GPUWATCHD_TEST_TORCH", "")
+PYTHON = sys.executable if find_spec("torch") else os.environ.get("GPUWATCHD_TEST_FRAMEWORKS", "")
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not PYTHON, reason="no PyTorch: GPUWATCHD_TEST_TORCH=/path/to/its/python"),
     pytest.mark.timeout(400),
 ]
 JOB = """
@@ -50,6 +51,11 @@ if __name__ == "__main__":
     train()
     print("ended")
 """
+
+
+@pytest.fixture(autouse=True)
+def frameworks() -> None:
+    need(PYTHON, "GPUWATCHD_TEST_FRAMEWORKS: an interpreter with PyTorch and JAX")
 
 
 def test_two_ranks_and_their_loaders(
@@ -86,5 +92,32 @@ def test_two_ranks_and_their_loaders(
     assert data["error"] is None
     names = {group["holder"]["name"] for group in data["growing"] if group["holder"]}
     assert names == {"losses in train()"}
-    assert out == "ended\nended\n"
+    assert out.count("ended") == 2
     assert "Traceback" not in err
+
+
+JAX = """
+import sys, time, jax.numpy as jnp
+def serve():
+    kept, scratch = [], []
+    while True:
+        kept.append(jnp.ones(8) * len(kept))
+        scratch = [jnp.zeros(4) for _ in range(5)]
+        time.sleep(0.02)
+print("ready", flush=True)
+serve()
+"""
+
+
+def test_arrays_of_jax(tmp_path: Path, ctl: Ctl, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inspect, "_WARM_UP_S", 0.0)
+    (tmp_path / "job.py").write_text(JAX)
+    command = [world.PROGRAM, "run", "--", PYTHON, tmp_path / "job.py"]
+    with Child[str](command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as job:
+        assert job.stdout is not None
+        assert job.stdout.readline() == "ready\n"
+        assert _mailbox_of(job.pid).framework.name == "jax"
+        data = ctl.data("inspect", str(job.pid), "--every", "1s")
+        assert job.poll() is None
+    assert data["error"] is None
+    assert {group["holder"]["name"] for group in data["growing"]} == {"kept in serve()"}
