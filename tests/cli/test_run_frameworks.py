@@ -112,7 +112,7 @@ serve()
 def test_arrays_of_jax(tmp_path: Path, ctl: Ctl, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inspect, "_WARM_UP_S", 0.0)
     (tmp_path / "job.py").write_text(JAX)
-    command = [world.PROGRAM, "run", "--", PYTHON, tmp_path / "job.py"]
+    command = [str(world.PROGRAM), "run", "--", PYTHON, str(tmp_path / "job.py")]
     with Child[str](command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as job:
         assert job.stdout is not None
         assert job.stdout.readline() == "ready\n"
