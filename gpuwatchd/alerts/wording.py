@@ -69,6 +69,11 @@ def inside(finding: Finding) -> dict[str, str]:
         held, reserved = units.size(state.allocated_bytes), units.size(state.reserved_bytes)
         grows = _ALLOCATOR[state.verdict].format(split=units.size(state.inactive_split_bytes))
         lines["Allocator"] = f"tensors hold {held} of {reserved} reserved{grows}"
+        if state.functions:
+            lines["Functions"] = ", ".join(
+                f"{one.name} +{units.size(one.growth_bytes)} in {one.call_count:,} calls"
+                for one in state.functions
+            )
     return lines
 
 

@@ -6,14 +6,19 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from gpuwatchd.core.model import AllocatorReading, AllocatorSeries, Holder
+from gpuwatchd.core.model import AllocatorReading, AllocatorSeries, FunctionGrowth, Holder
+from gpuwatchd.core.text import clean
 from gpuwatchd.store.ring import Ring
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gpuwatchd.collect.mailboxes import Census
     from gpuwatchd.core.config.schema import ProbeSection
     from gpuwatchd.core.model import Alert
+    from gpuwatchd.core.model.readings import FunctionCalls
 
+MOST_FUNCTIONS: Final = 3
 UNCHANGED_S: Final = 60.0
 """A figure that stays the same is noted again after this time."""
 
@@ -26,6 +31,7 @@ class Allocator(msgspec.Struct, kw_only=True, eq=False):
     peak: Ring
     newest: AllocatorReading | None = None
     fragmentation_ratio: float = 0.3
+    functions: tuple[FunctionGrowth, ...] = ()
     holder: Holder | None = None
     census: str | None = None
     """Id of the inspection that it comes from."""
@@ -57,9 +63,17 @@ class Allocator(msgspec.Struct, kw_only=True, eq=False):
             self.peak.add(now_s, reading.peak_bytes)
         return True
 
-    def configure(self, section: ProbeSection) -> None:
-        """Take over new settings."""
+    def configure(self, section: ProbeSection, functions: Sequence[FunctionCalls]) -> None:
+        """Take over settings, and what the job says of its functions."""
         self.fragmentation_ratio = section.fragmentation_ratio
+        rows = [
+            FunctionGrowth(
+                name=clean(one.name, limit=60), call_count=one.call_count, growth_bytes=grown
+            )
+            for one in functions
+            if (grown := one.total_memory_growth or 0.0) > 0.0
+        ]
+        self.functions = tuple(sorted(rows, key=lambda one: -one.growth_bytes)[:MOST_FUNCTIONS])
 
     def move(self, by_s: float) -> None:
         """Move what is remembered in time: the wall clock was stepped."""
@@ -100,6 +114,7 @@ class Allocator(msgspec.Struct, kw_only=True, eq=False):
             inactive_split_bytes=newest.inactive_split_bytes,
             limit_bytes=newest.limit_bytes,
             fragmentation_ratio=self.fragmentation_ratio,
+            functions=self.functions,
         )
 
 

@@ -85,7 +85,7 @@ class PreparedProcesses:
         reading = _reading(track, counters, now_s)
         for earlier in self._earlier.pop((reading.device_uid, reading.key), ()):
             allocator.add(earlier, earlier.at_s)
-        allocator.configure(self._intake.watcher.config.probe)
+        allocator.configure(self._intake.watcher.config.probe, mailbox.spans)
         if allocator.add(reading, now_s):
             yield reading
         if allocator.take_census(mailbox.last, now_s):

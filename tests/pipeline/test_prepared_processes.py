@@ -80,6 +80,10 @@ class World:
             "python": "3.12.1",
             "framework": {"name": "torch"},
             "last": self.last,
+            "spans": [
+                {"name": name, "call_count": 9, "total_memory_growth": grown}
+                for name, grown in (("load", -5), ("step", 7), ("log\x1b", 9), ("none", None))
+            ],
             "started_ticks": mailboxes._started_ticks(os.getpid()),
             "boot_id": mailboxes._boot_id(),
             "devices": [{**figures, **self.row}],
@@ -105,6 +109,8 @@ def test_growth_inside_a_flat_pool_is_found(place: Path) -> None:
     found = World(place, used=0, inside=150 * MIB).finding(300)
     assert found.allocator
     assert (found.tier, found.allocator.verdict) == ("alert", AllocatorVerdict.TENSORS)
+    grown = [(one.name, one.growth_bytes) for one in found.allocator.functions]
+    assert grown == [("log", 9.0), ("step", 7.0)]
 
 
 def test_what_an_allocator_said_comes_back_after_a_restart(place: Path) -> None:

@@ -122,6 +122,7 @@ def combined(series: Series, whole: Finding, tensors: Finding, least: float) -> 
         allocated_bytes=float(allocator.allocated_bytes[-1]),
         reserved_bytes=float(allocator.reserved_bytes[-1]),
         inactive_split_bytes=allocator.inactive_split_bytes,
+        functions=allocator.functions,
     )
     return msgspec.structs.replace(out, allocator=state)
 

@@ -46,6 +46,7 @@ from gpuwatchd.core.model.findings import (
     Blame,
     EtaRange,
     Finding,
+    FunctionGrowth,
     Holder,
     Holding,
     Ledger,

@@ -79,6 +79,14 @@ class Profile(Value, frozen=True, kw_only=True):
     """What the user said of this run; worth more than five runs without a word."""
 
 
+class FunctionGrowth(Value, frozen=True, kw_only=True):
+    """What the calls of a function that a job marks have added so far."""
+
+    name: str
+    call_count: int
+    growth_bytes: float
+
+
 class AllocatorSeries(Value, frozen=True, kw_only=True, eq=False):
     """What the allocator of a framework says over time of one process on one device; (n,) each."""
 
@@ -93,6 +101,8 @@ class AllocatorSeries(Value, frozen=True, kw_only=True, eq=False):
     """Held ready in pieces, beside tensors: the newest figure."""
     limit_bytes: float | None = None
     """The most that the allocator may take, where it has such a limit."""
+    functions: tuple[FunctionGrowth, ...] = ()
+    """The functions that have added most."""
     fragmentation_ratio: float = 0.3
     """Share of ``reserved_bytes`` in pieces from which on that is called fragmentation."""
 
@@ -130,6 +140,7 @@ class AllocatorState(Value, frozen=True, kw_only=True):
     allocated_bytes: float
     reserved_bytes: float
     inactive_split_bytes: float | None = None
+    functions: tuple[FunctionGrowth, ...] = ()
 
 
 class Series(Value, frozen=True, kw_only=True, eq=False):

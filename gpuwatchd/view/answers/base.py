@@ -338,6 +338,14 @@ class KeptBy(Shape):
     """When it was found."""
 
 
+class FunctionGrowthShape(Shape):
+    """What the calls of a function that a job marks have added so far."""
+
+    name: str
+    call_count: Count
+    growth_bytes: Bytes
+
+
 class AllocatorShape(Shape):
     """What the allocator of a framework says of the growth of its process."""
 
@@ -349,6 +357,8 @@ class AllocatorShape(Shape):
     """Taken from the device, in tensors or free."""
     inactive_split_bytes: Bytes | None
     """Free, in blocks beside tensors."""
+    functions: tuple[FunctionGrowthShape, ...]
+    """The three that have added most, of those that the job marks (`probe.watch`)."""
 
 
 class Verdict(Shape):
