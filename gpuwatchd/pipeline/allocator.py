@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from gpuwatchd.core.model import AllocatorReading, AllocatorSeries, Holder
+from gpuwatchd.pipeline.clock import moved_holder
 from gpuwatchd.store.ring import Ring
 
 if TYPE_CHECKING:
@@ -65,13 +66,16 @@ class Allocator(msgspec.Struct, kw_only=True, eq=False):
         """Move what is remembered in time: the wall clock was stepped."""
         for ring in (self.allocated, self.reserved, self.peak):
             ring.shift(by_s)
+        self.holder = self.holder and moved_holder(self.holder, by_s)
+        if self.asked is not None:
+            self.asked = (self.asked[0] + by_s, self.asked[1])
 
-    def take_census(self, census: Census | None, now_s: float) -> bool:
-        """Take in what an inspection found; say whether that is new."""
-        if census is None or census.id == self.census:
+    def take_census(self, census: Census, at_s: float) -> bool:
+        """Take in what an inspection found that was over then; say whether that is new."""
+        if census.id == self.census:
             return False
         self.census = census.id
-        self.holder = holder_of(census, now_s) or self.holder
+        self.holder = holder_of(census, at_s) or self.holder
         return True
 
     def may_ask(self, alert: Alert | None) -> bool:
@@ -107,7 +111,7 @@ def _figures(reading: AllocatorReading) -> AllocatorReading:
     return msgspec.structs.replace(reading, at_s=0.0)
 
 
-def holder_of(census: Census, now_s: float) -> Holder | None:
+def holder_of(census: Census, at_s: float) -> Holder | None:
     """Return the variable that keeps most of the growth of an inspection; None of several alike."""
     span_s = census.every_s * max(census.censuses - 1, 1)
     best: dict[tuple[str, str | None, int | None], Holder] = {}
@@ -121,7 +125,7 @@ def holder_of(census: Census, now_s: float) -> Holder | None:
         before = best.get(place) or Holder(
             name=holder.name,
             kind=holder.kind,
-            at_s=now_s,
+            at_s=at_s,
             length=holder.len,
             file=holder.file,
             line=holder.line,

@@ -148,6 +148,14 @@ def test_the_heap_is_looked_into_where_its_owner_agreed(place: Path, config: Any
         assert (request["verb"], request["answer"]) == ("census", False)
 
 
+def test_a_mailbox_of_the_future_is_ignored(place: Path) -> None:
+    world = World(place)
+    world.run(3)
+    feed = world.pipeline.prepared.feed
+    assert not feed("script", 1100.0, time.time() - 3600.0)
+    assert feed("script", 1100.0, time.time())
+
+
 def _census(**group: Any) -> dict[str, Any]:
     holder = {"name": "seen in train()", "kind": "list", "len": 400, "file": "train.py", "line": 22}
     one = {

@@ -324,7 +324,7 @@ _HOLDERS: Final = {
     "dict": "Bound the dict: remove the oldest entry, or use functools.lru_cache(maxsize=N).",
     "defaultdict": "Remove entries of the defaultdict once they are used.",
     "OrderedDict": "Remove the oldest entry of the OrderedDict when a new one comes.",
-    "functools._lru_cache_wrapper": "Give lru_cache a maxsize that fits the memory.",
+    "lru_cache": "Give lru_cache a maxsize that fits the memory.",
     "Queue": "Give the queue a maxsize: what fills it is faster than what empties it.",
 }
 

@@ -171,6 +171,8 @@ def with_holder(series: Series, finding: Finding, settings: DetectionSection) ->
     holder, rate = series.holder, finding.rate_bytes_per_s
     if holder is None or finding.tier == "none" or not rate:
         return finding
+    if finding.onset_at_s is not None and holder.at_s < finding.onset_at_s:
+        return finding  # it was found while something else grew
     explains = holder.rate_bytes_per_s >= FOLLOWS * rate
     if not (explains or holder.graph):
         return finding
@@ -202,11 +204,13 @@ def with_holder(series: Series, finding: Finding, settings: DetectionSection) ->
 
 
 def _level_when_full(series: Series, holder: Holder) -> float | None:
-    """Return what the subject holds once its holder is full; None where it holds more already."""
-    bound = holder.bounded_at_bytes
-    if bound is None:
+    """Return what the subject holds once its holder is full; None where it holds more already.
+
+    None too where nothing is known of what it held when the holder was found.
+    """
+    bound, t_s, values = holder.bounded_at_bytes, series.t_s, series.used_bytes
+    if bound is None or holder.at_s < t_s[0]:
         return None
-    t_s, values = series.t_s, series.used_bytes
     then = float(np.interp(holder.at_s, t_s, values))
     level = then + max(0.0, bound - holder.held_bytes)
     return level if float(values[-1]) <= BEYOND * level + 64.0 * MIB else None

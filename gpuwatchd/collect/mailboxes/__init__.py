@@ -123,6 +123,8 @@ class Census(msgspec.Struct, kw_only=True):
     """The answer to an inspection."""
 
     id: str
+    at_s: float | None = None
+    """When the last census was taken."""
     groups: tuple[Group, ...] = ()
     pauses_ms: tuple[float, ...] = ()
     censuses: int = 0
