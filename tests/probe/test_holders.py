@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from _gpuwatchd_probe import attributes, heap, holders, inspection
+from _gpuwatchd_probe import attributes, heap, holders, inspection, names
 
 from tests.probe import planted
 from tests.probe.leaks import CLEAN, LEAKS, Blob
@@ -128,7 +128,9 @@ def holder(members: list[Any]) -> dict[str, Any]:
         while frame.f_code.co_name != "holder":
             own.append(frame := frame.f_back)
         CALLED.clear()
-        return {"found": holders.walk(members, (Blob,), own, 60.0), "called": CALLED}
+        known = set(map(id, gc.get_objects())) - {id(members)}
+        namer = names.Namer(known, set(map(id, own)))
+        return {"found": holders.walk(members, (Blob,), 60.0, namer), "called": CALLED}
 
     answer = heap.in_child(work, 100.0)
     assert answer["called"] == []

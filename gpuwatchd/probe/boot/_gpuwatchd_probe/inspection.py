@@ -42,20 +42,8 @@ def inspect(
 def steps(types: Classes, censuses: int = 4, limit_s: float = 20.0) -> Iterator[Row]:
     """Find the groups of tensors that grow steadily and what holds them, a census at each step.
 
-    Parameters
-    ----------
-    types
-        The tensor classes.
-    censuses
-        How many; at least 4, for with fewer a clean program looks like a leak.
-    limit_s
-        When a child is killed.
-
-    Yields
-    ------
-    dict
-        Before each census the one result that they fill: groups, pauses_ms, censuses, frozen and
-        error (a code, or None). Raises nothing.
+    Yield before each census the one result that they fill: groups, pauses_ms, censuses, frozen and
+    error (a code, or None). With fewer than 4 a clean program looks like a leak. Raises nothing.
     """
     result: Row = {"groups": [], "pauses_ms": [], "censuses": 0, "frozen": 0, "error": None}
     earlier: List[Row] = []
@@ -157,7 +145,7 @@ def _groups(
         members = _members(held.ids, rows, taken)
         walked: List[Row] = []
         if budget > 0 and members:
-            walked = holders.walk(members, types, (), budget, namer)
+            walked = holders.walk(members, types, budget, namer)
         holder = dict(walked[0]) if walked else None
         if holder is not None and len(walked) > 1 and walked[1]["name"] != holder["name"]:
             holder["name"] += " or " + walked[1]["name"]

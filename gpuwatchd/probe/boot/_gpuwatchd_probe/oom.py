@@ -151,7 +151,7 @@ def _census(types: Tuple[type, ...], end_s: float) -> Dict[str, Any]:
             sampled = set(random.sample(group.ids, min(inspection.SAMPLED, len(group.ids))))
             members = [obj for obj in taken.found if id(obj) in sampled]
             budget_s = end_s - time.monotonic()
-            walked = holders.walk(members, types, (), budget_s, namer) if budget_s > 0 else []
+            walked = holders.walk(members, types, budget_s, namer) if budget_s > 0 else []
             found = {"group": key, "counts": [group.total], "bytes": group.size}
             groups.append(dict(found, holder=walked[0] if walked else None))
     return {"groups": groups}
