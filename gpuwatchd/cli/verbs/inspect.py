@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -200,9 +199,7 @@ def _ask(
 ) -> Kind:
     verb = "functions" if kind is mailboxes.Functions else "census"
     request = mailboxes.ask(place, mailbox, verb, uid=uid, limit_s=limit_s, **words)
-    answer = mailboxes.answer(
-        place, mailbox.pid, uid, request, kind, limit_s=limit_s, wait=time.sleep
-    )
+    answer = mailboxes.answer(place, mailbox.pid, uid, request, kind, limit_s=limit_s)
     if isinstance(answer, MailboxFault):
         raise _fault(mailbox.pid, answer)
     return answer
