@@ -332,12 +332,7 @@ _HOLDERS: Final = {
 def of_holder(kind: str | None, bound: str = "", *, graph: bool) -> str | None:
     """Return what to change where a variable of this type keeps what grows; None: nobody knows.
 
-    Parameters
-    ----------
-    bound
-        What it takes at most, in words; "" where no bound was found.
-    graph
-        It keeps tensors with their graph.
+    ``bound`` is what it takes at most, in words; ``graph``: it keeps tensors with their graph.
 
     Examples
     --------

@@ -73,20 +73,10 @@ def tensor_series(series: Series) -> Series | None:
 
 
 def combined(series: Series, whole: Finding, tensors: Finding, least: float) -> Finding:
-    """Return the judgement on a process with what its allocator says.
+    """Return the judgement on the whole of a process with what its allocator says.
 
-    Parameters
-    ----------
-    whole, tensors
-        The judgements on what it has taken from the device, and on what of it is in tensors.
-    least
-        Growth in bytes below which nothing grows.
-
-    Returns
-    -------
-    Finding
-        That of the tensors where they support more than the whole does; of tier "none" where only
-        free cache grows. :attr:`Finding.allocator` says which of them grows.
+    That on the tensors where they support more; of tier "none" where only free cache grows.
+    ``least`` are the bytes below which nothing grows.
     """
     allocator = series.allocator
     assert allocator is not None  # noqa: S101 - tensors were judged
@@ -110,8 +100,8 @@ def combined(series: Series, whole: Finding, tensors: Finding, least: float) -> 
     elif verdict in _ADVICE:
         text = f"outside the framework's allocator: {held} in tensors do not grow"
         if verdict is AllocatorVerdict.FRAGMENTATION:
-            text = f"fragmentation: {units.percent(_split(allocator))} of what the allocator "
-            text += "holds is free in pieces"
+            share = units.percent(_split(allocator))
+            text = f"fragmentation: {share} of what the allocator holds is free in pieces"
         out = msgspec.structs.replace(with_reason(whole, text), advice=_ADVICE[verdict])
     elif whole.pattern == "preallocated":
         inside = f"inside it {held} in tensors, which do not grow"

@@ -77,11 +77,11 @@ def stack(pid: int, uid: int) -> tuple[mailboxes.Thread, ...] | OutsideFault:
         except msgspec.MsgspecError:
             return OutsideFault.FAILED
     else:
-        found = [
+        frames = [
             mailboxes.Frame(name=name, filename=file, line=int(line))
             for file, line, name in _FRAME.findall(said.decode("utf-8", "replace"))
         ]
-        threads = (mailboxes.Thread(thread_name="MainThread", frames=tuple(found[::-1])),)
+        threads = (mailboxes.Thread(thread_name="MainThread", frames=tuple(frames[::-1])),)
     ordered = sorted(threads, key=lambda thread: thread.thread_name != "MainThread")
     shown = [
         msgspec.structs.replace(thread, frames=thread.frames[:MOST])
