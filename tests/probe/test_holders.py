@@ -14,10 +14,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from _gpuwatchd_probe import attributes, heap, holders, inspection, names
+from _gpuwatchd_probe import attributes, heap, holders, names
 
 from tests.probe import planted
-from tests.probe.leaks import CLEAN, LEAKS, Blob
+from tests.probe.leaks import CLEAN, LEAKS, Blob, inspected
 from tests.probe.test_census import CALLED, Hostile, HostileBlob
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -203,7 +203,7 @@ def test_an_error_is_a_code(monkeypatch: pytest.MonkeyPatch) -> None:
         raise heap.HeapError("memory")
 
     monkeypatch.setattr(heap, "in_child", refuse)
-    seen = inspection.inspect((Blob,), 0.0, wait=lambda _: None)
+    seen = inspected((Blob,), 0.0)
     assert (seen["error"], seen["groups"]) == ("memory", [])
 
 
@@ -213,7 +213,7 @@ def test_not_while_pytorch_compiles() -> None:
     end = threading.Event()
     thread = threading.Thread(target=space["run"], args=(end,))
     thread.start()
-    seen = inspection.inspect((Blob,), 0.0)
+    seen = inspected((Blob,), 0.0)
     end.set()
     thread.join()
     assert (seen["error"], seen["censuses"]) == ("compiling", 0)

@@ -7,7 +7,7 @@ import random
 import sys
 import time
 from types import FrameType
-from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional, Set, Tuple
+from typing import Any, ContextManager, Dict, Iterator, List, Optional, Set, Tuple
 
 from . import attributes, census, heap, holders, tensors
 from .names import Name, Namer
@@ -26,17 +26,6 @@ EXPLAINED = 0.5
 MOST_INSIDE = 16
 COMPILES = "torch/_dynamo/convert_frame"
 """In whose frames PyTorch compiles; its tensors of no memory are not the job's."""
-
-
-def inspect(
-    types: Classes, every_s: float, wait: Callable[[float], Any] = time.sleep, **more: Any
-) -> Row:
-    """Take all steps of an inspection and return its result."""
-    result: Row = {}
-    for number, result in enumerate(steps(types, **more)):  # noqa: B007  # the last is returned
-        if number:
-            wait(every_s)
-    return result
 
 
 def steps(types: Classes, censuses: int = 4, limit_s: float = 20.0) -> Iterator[Row]:
@@ -72,13 +61,13 @@ def steps(types: Classes, censuses: int = 4, limit_s: float = 20.0) -> Iterator[
 def _in_child(types: Classes, earlier: List[Row], limit_s: float, *, last: bool) -> Row:
     end = time.monotonic() + 0.8 * limit_s
     attributes.remember_dicts()
-    running = [one for first in sys._current_frames().values() for one in _frames(first)]
+    running = [one for first in sys._current_frames().values() for one in frames_of(first)]
     if any(COMPILES in frame.f_code.co_filename for frame in running):
         raise heap.HeapError("compiling")
     with without_torch_functions():
         taken = census.take(types)
         known = set(map(id, taken.objects))
-        namer = Namer(known, set(map(id, _frames(sys._getframe()))))
+        namer = Namer(known, set(map(id, frames_of(sys._getframe()))))
         answer: Row = {
             "frozen": taken.frozen,
             "fine": {
@@ -100,7 +89,8 @@ def without_torch_functions() -> ContextManager[Any]:
     return guard() if guard is not None else contextlib.nullcontext()
 
 
-def _frames(frame: Optional[FrameType]) -> Iterator[FrameType]:
+def frames_of(frame: Optional[FrameType]) -> Iterator[FrameType]:
+    """Yield a call and those around it."""
     while frame is not None:
         yield frame
         frame = frame.f_back
