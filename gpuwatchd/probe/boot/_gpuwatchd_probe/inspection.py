@@ -142,7 +142,7 @@ def _groups(
             sure = "either"
         else:
             sure = "named" if holder else "unknown" if time.monotonic() > end else "native"
-        groups.append(_told(key, steady[key], held.size, holder, sure))
+        groups.append(_group(key, steady[key], held.size, holder, sure))
         groups[-1]["addresses"] = tensors.addresses(members)
     _explain_by_graph(groups)
     for group in groups:
@@ -167,9 +167,9 @@ def _members(ids: List[int], rows: List[Row], taken: census.Census) -> List[Any]
     return [obj for obj in taken.found if id(obj) in sampled]
 
 
-def _told(key: str, counts: List[int], size: int, holder: Optional[Row], sure: str) -> Row:
-    told = {"group": key, "counts": counts, "bytes": size, "holder": holder, "sure": sure}
-    return dict(told, line=None, bounded_at_bytes=None)
+def _group(key: str, counts: List[int], size: int, holder: Optional[Row], sure: str) -> Row:
+    group = {"group": key, "counts": counts, "bytes": size, "holder": holder, "sure": sure}
+    return dict(group, line=None, bounded_at_bytes=None)
 
 
 def _explain_by_graph(groups: List[Row]) -> None:
@@ -243,8 +243,8 @@ def _growing_variables(rows: List[Row], groups: List[Row]) -> List[Row]:
             for group in loose:
                 group.update(holder=dict(holder, kind="graph"), sure="graph")
             if not loose:
-                found.append(_told(facts["kind"], nodes, facts["count"], holder, "graph"))
+                found.append(_group(facts["kind"], nodes, facts["count"], holder, "graph"))
             named, loose = True, []
         elif is_steady(sizes, SMALLEST_STEP_OF_ONE):
-            found.append(_told(facts["kind"], sizes, facts["count"], holder, "named"))
+            found.append(_group(facts["kind"], sizes, facts["count"], holder, "named"))
     return found
