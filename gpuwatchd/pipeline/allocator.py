@@ -41,6 +41,11 @@ class Allocator(msgspec.Struct, kw_only=True, eq=False):
         return cls(allocated=allocated, reserved=reserved, peak=peak, holder=holder)
 
     @property
+    def rings(self) -> tuple[Ring, ...]:
+        """All that is remembered over time."""
+        return self.allocated, self.reserved, self.peak
+
+    @property
     def moves(self) -> int:
         """How often a figure has changed."""
         return self.allocated.moves + self.reserved.moves
@@ -64,7 +69,7 @@ class Allocator(msgspec.Struct, kw_only=True, eq=False):
 
     def move(self, by_s: float) -> None:
         """Move what is remembered in time: the wall clock was stepped."""
-        for ring in (self.allocated, self.reserved, self.peak):
+        for ring in self.rings:
             ring.shift(by_s)
         self.holder = self.holder and moved_holder(self.holder, by_s)
         if self.asked is not None:

@@ -132,9 +132,11 @@ def test_figures_that_cannot_be_are_limited_and_others_left_alone(place: Path) -
     assert world.finding(90).allocator  # its only device: by whatever name
     world = World(place, uid="GPU-of-another-card", reserved=1 << 60)
     world.run(3)
+    world.pipeline.intake.look_back(60.0)
     (track,) = world.pipeline.intake.devices[CARD.uid].processes.values()
     assert track.allocator
     assert track.allocator.newest
+    assert track.allocator.allocated.span_s == 60.0
     assert track.allocator.newest.reserved_bytes == CARD.memory_total_bytes
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from _gpuwatchd_probe import attributes, heap, holders, names
 
+from gpuwatchd.analysis.frameworks import advice
 from tests.probe import planted
 from tests.probe.leaks import CLEAN, LEAKS, Blob, inspected
 from tests.probe.test_census import CALLED, Hostile, HostileBlob
@@ -170,6 +171,8 @@ def test_what_bounds_a_holder_is_read(kind: str, of_every_kind: dict[str, dict[s
     found = of_every_kind[kind]
     assert (found["len"], found["bound"]) == (LENGTH, BOUND if kind in BOUNDED else None)
     assert found["name"].startswith(("kept", "lru_cache of")), found
+    if kind in {"lru_cache", "deque"}:
+        assert advice.of_holder(found["kind"], graph=False)
 
 
 def test_hostile_objects_on_the_way_are_not_called() -> None:
