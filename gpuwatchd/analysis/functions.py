@@ -69,11 +69,7 @@ class Judgement(NamedTuple):
 def judge(
     functions: Sequence[FunctionCalls], probe: ProbeSection, detection: DetectionSection
 ) -> Judgement:
-    """Return what stands out, worst first.
-
-    Score: 100, less 20, 10 or 5 for each critical, warning or info finding, and 15, 8 or 3 for each
-    insight of high, medium or low impact. A from 90, B from 80, C from 70, else D.
-    """
+    """Return what stands out, worst first."""
     judged = [_judge(calls, probe, detection) for calls in functions]
     remarks = [remark for one in judged for remark in one.remarks]
     remarks += _of_the_allocator(functions, probe)

@@ -200,15 +200,12 @@ class MailboxFault(_Code):
     """Why nothing is known from inside a process."""
 
     NONE = "none"
-    """It was not prepared, or uses no framework yet."""
     NOT_TRUSTED = "not-trusted"
     """A link, another user's, open to others, or too large."""
     NO_MAILBOX = "no-mailbox"
-    """Not what a probe writes."""
     OTHER_PROCESS = "other-process"
     """Of an earlier process with this pid, or of another boot."""
     GONE = "gone"
-    """The process has ended meanwhile."""
     NO_ANSWER = "no-answer"
 
 
@@ -219,12 +216,10 @@ class OutsideFault(_Code):
     """No py-spy, and its Python cannot do it itself."""
     TIMEOUT = "timeout"
     REFUSED = "refused"
-    """Only root may, on this system."""
     FAILED = "failed"
     OLD_PYTHON = "old-python"
     """Before 3.14, or no Python."""
     ELSEWHERE = "elsewhere"
-    """Its file system, a container's, has no gpuwatchd."""
 
 
 class SiteKind(_Code):
@@ -246,22 +241,15 @@ class CensusError(_Code):
     """Why a process that was asked has not looked into its heap."""
 
     COUNTERS_ONLY = "counters-only"
-    """It was started with --counters-only."""
     TIMEOUT = "timeout"
     MEMORY = "memory"
-    """A copy of its pages might not fit."""
     FREE_THREADED = "free-threaded"
     NO_FORK = "no-fork"
     DIED = "died"
     PAUSE = "pause"
-    """Copying it would stop it for longer than was allowed."""
     STOPPED = "stopped"
-    """It ended or forked meanwhile."""
     UNKNOWN_VERB = "unknown-verb"
-    """Its probe is older than what was asked."""
     TOO_LONG = "too-long"
     TOO_SOON = "too-soon"
-    """After the last time."""
     DEVICE_MEMORY = "device-memory"
-    """Almost none of it is free."""
     COMPILING = "compiling"

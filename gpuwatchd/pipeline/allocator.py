@@ -8,6 +8,7 @@ import msgspec
 
 from gpuwatchd.core.model import AllocatorReading, AllocatorSeries, FunctionGrowth, Holder
 from gpuwatchd.core.text import clean
+from gpuwatchd.pipeline.clock import moved_holder
 from gpuwatchd.store.ring import Ring
 
 if TYPE_CHECKING:
@@ -46,6 +47,11 @@ class Allocator(msgspec.Struct, kw_only=True, eq=False):
         return cls(allocated=allocated, reserved=reserved, peak=peak, holder=holder)
 
     @property
+    def rings(self) -> tuple[Ring, ...]:
+        """All that is remembered over time."""
+        return self.allocated, self.reserved, self.peak
+
+    @property
     def moves(self) -> int:
         """How often a figure has changed."""
         return self.allocated.moves + self.reserved.moves
@@ -77,15 +83,18 @@ class Allocator(msgspec.Struct, kw_only=True, eq=False):
 
     def move(self, by_s: float) -> None:
         """Move what is remembered in time: the wall clock was stepped."""
-        for ring in (self.allocated, self.reserved, self.peak):
+        for ring in self.rings:
             ring.shift(by_s)
+        self.holder = self.holder and moved_holder(self.holder, by_s)
+        if self.asked is not None:
+            self.asked = (self.asked[0] + by_s, self.asked[1])
 
-    def take_census(self, census: Census | None, now_s: float) -> bool:
-        """Take in what an inspection found; say whether that is new."""
-        if census is None or census.id == self.census:
+    def take_census(self, census: Census, at_s: float) -> bool:
+        """Take in what an inspection found that was over then; say whether that is new."""
+        if census.id == self.census:
             return False
         self.census = census.id
-        self.holder = holder_of(census, now_s) or self.holder
+        self.holder = holder_of(census, at_s) or self.holder
         return True
 
     def may_ask(self, alert: Alert | None) -> bool:
@@ -122,7 +131,7 @@ def _figures(reading: AllocatorReading) -> AllocatorReading:
     return msgspec.structs.replace(reading, at_s=0.0)
 
 
-def holder_of(census: Census, now_s: float) -> Holder | None:
+def holder_of(census: Census, at_s: float) -> Holder | None:
     """Return the variable that keeps most of the growth of an inspection; None of several alike."""
     span_s = census.every_s * max(census.censuses - 1, 1)
     best: dict[tuple[str, str | None, int | None], Holder] = {}
@@ -136,7 +145,7 @@ def holder_of(census: Census, now_s: float) -> Holder | None:
         before = best.get(place) or Holder(
             name=holder.name,
             kind=holder.kind,
-            at_s=now_s,
+            at_s=at_s,
             length=holder.len,
             file=holder.file,
             line=holder.line,

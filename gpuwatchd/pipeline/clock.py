@@ -15,7 +15,7 @@ import msgspec
 from gpuwatchd import alerts
 
 if TYPE_CHECKING:
-    from gpuwatchd.core.model import Alert, Finding, Sample
+    from gpuwatchd.core.model import Alert, Finding, Holder, Sample
 
 STEP_S = 2.0
 """A smaller difference is the jitter of two clocks that are read one after the other."""
@@ -60,7 +60,13 @@ def moved_finding(finding: Finding, by_s: float) -> Finding:
             msgspec.structs.replace(signal, since_s=signal.since_s + by_s)
             for signal in finding.signals
         ),
+        holder=finding.holder and moved_holder(finding.holder, by_s),
     )
+
+
+def moved_holder(holder: Holder, by_s: float) -> Holder:
+    """Return a variable that was found at a time of a clock that was stepped."""
+    return msgspec.structs.replace(holder, at_s=holder.at_s + by_s)
 
 
 def moved_alert(alert: Alert, by_s: float) -> Alert:

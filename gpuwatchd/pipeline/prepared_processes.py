@@ -8,6 +8,7 @@ has said so.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -27,6 +28,8 @@ MOST_FILES: Final = 4096
 """Of so many names in a directory of mailboxes is looked at."""
 SILENT_S: Final = 30.0
 """A mailbox that was not written for so long says nothing of now."""
+RESUMED_S: Final = 600.0
+"""What was said before a start waits this long for the first word of its process."""
 _ANSWER_S: Final = 180.0
 
 
@@ -35,9 +38,8 @@ class PreparedProcesses:
 
     def __init__(self, intake: SampleIntake) -> None:
         self._intake = intake
-        self._places = {os.geteuid(): mailboxes.folder(os.geteuid())}
-        """Where the mailboxes of each user lie."""
         self._earlier: dict[tuple[str, ProcessKey], list[AllocatorReading]] = {}
+        self._forget_s = 0.0
 
     def resume(self, past: Iterable[tuple[tuple[str, ProcessKey], list[AllocatorReading]]]) -> None:
         """Remember what was said before this start, for the processes that are still there."""
@@ -45,6 +47,9 @@ class PreparedProcesses:
 
     def feed(self, source: str, now_s: float, wall_s: float) -> list[AllocatorReading]:
         """Take in what the mailboxes say of a source's processes; return what is new of it."""
+        self._forget_s = self._forget_s or now_s + RESUMED_S
+        if now_s > self._forget_s:
+            self._earlier.clear()
         owners = dict(self._present())
         rows: list[AllocatorReading] = []
         for device in self._intake.devices.values() if owners else ():
@@ -56,19 +61,21 @@ class PreparedProcesses:
                     continue
                 place = mailboxes.folder(uid)
                 mailbox = mailboxes.read(place, key.pid, uid)
-                if isinstance(mailbox, mailboxes.Mailbox) and wall_s - mailbox.at_s < SILENT_S:
+                if not isinstance(mailbox, mailboxes.Mailbox):
+                    continue
+                if abs(wall_s - mailbox.at_s) < SILENT_S:  # nor of a clock that is ahead
                     rows += self._take(device, track, mailbox, now_s)
         return rows
 
     def _present(self) -> Iterator[tuple[int, int]]:
         """Yield the pids that have a mailbox, each with the user whose it is."""
-        if 0 in self._places:
-            for info in self._intake.infos.values():
-                if info.uid is not None and info.uid not in self._places:
-                    self._places[info.uid] = mailboxes.folder(info.uid)
-        for uid, place in self._places.items():
+        uids = {os.geteuid()}
+        if 0 in uids:
+            infos = self._intake.infos.values()
+            uids |= {info.uid for info in infos if info.uid is not None}
+        for uid in uids:
             try:
-                with os.scandir(place) as entries:
+                with os.scandir(mailboxes.folder(uid)) as entries:
                     names = [entry.name for entry in islice(entries, MOST_FILES)]
             except OSError:
                 continue
@@ -88,8 +95,10 @@ class PreparedProcesses:
         allocator.configure(self._intake.watcher.config.probe, mailbox.spans)
         if allocator.add(reading, now_s):
             yield reading
-        if allocator.take_census(mailbox.last, now_s):
-            track.hurry(now_s)
+        if (census := mailbox.last) is not None:
+            age_s = 0.0 if census.at_s is None else max(0.0, mailbox.at_s - census.at_s)
+            if allocator.take_census(census, now_s - age_s):
+                track.hurry(now_s)
         self._inspect(track, allocator, mailbox)
 
     def _is_alone(self, device: TrackedDevice, track: Track) -> bool:
@@ -106,14 +115,16 @@ class PreparedProcesses:
             return
         if track.lead is None and allocator.may_ask(track.alert):
             place = mailboxes.folder(uid)
-            mailboxes.ask(place, mailbox, "census", uid=uid, limit_s=_ANSWER_S, answer=False)
+            with suppress(OSError):  # of its own directory: other processes are read all the same
+                mailboxes.ask(place, mailbox, "census", uid=uid, limit_s=_ANSWER_S, answer=False)
 
 
 def counters_of(device: Device, mailbox: Mailbox, *, alone: bool) -> Counters | None:
     """Return the counters of a device: by its UUID; the only ones, of a process that is alone."""
     rows = [row for row in mailbox.devices if row.allocated is not None]
     for row in rows:
-        if row.uid is not None and device.uid.endswith(row.uid.removeprefix("GPU-")):
+        uuid = (row.uid or "").removeprefix("GPU-")
+        if uuid and device.uid.endswith(uuid):
             return row
     return rows[0] if alone and len(rows) == 1 else None
 

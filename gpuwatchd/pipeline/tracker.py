@@ -167,7 +167,9 @@ class SampleIntake:
         """Keep points for so long from now on; what was dropped before does not come back."""
         self.span_s = span_s
         for track in self.watcher.tracks.values():
-            _ring(track).span_s = span_s
+            inside = () if track.allocator is None else track.allocator.rings
+            for ring in (_ring(track), *inside):
+                ring.span_s = span_s
 
     def move(self, source: str, by_s: float) -> list[Alert]:
         """Move a source's past in time after a step of the wall clock; return its open alerts."""

@@ -33,8 +33,13 @@ _LOW_SHARE = 0.85
 _VACUUM_PAGES = 256
 _PROCESSES_PER_CALL = 500
 _LARGE_TABLES = (
-    *("process_counters", "process_raw", "gpu_raw"),
-    *("process_counters_1m", "process_1m", "gpu_1m", "process_1h"),
+    "process_counters",
+    "process_raw",
+    "gpu_raw",
+    "process_counters_1m",
+    "process_1m",
+    "gpu_1m",
+    "process_1h",
 )
 
 _ROLL_DEVICES = """

@@ -180,7 +180,13 @@ CREATE TABLE process_counters_1m(process INTEGER NOT NULL, gpu INTEGER NOT NULL,
 """
 
 STEPS: tuple[str, ...] = (
-    *(_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4, _VERSION_5, _VERSION_6, _VERSION_7),
+    _VERSION_1,
+    _VERSION_2,
+    _VERSION_3,
+    _VERSION_4,
+    _VERSION_5,
+    _VERSION_6,
+    _VERSION_7,
 )
 """Statements, separated by semicolons, of each version."""
 VERSION = len(STEPS)

@@ -100,6 +100,14 @@ def test_a_bound_that_does_not_hold_silences_nothing(holder: Holder) -> None:
     assert bool(found.holder) is (holder.rate_bytes_per_s == 1.5e6)
 
 
+def test_what_was_found_while_something_else_grew_is_not_named() -> None:
+    late = np.maximum(T - T[len(T) // 2], 0.0) * 3e6
+    earlier = _holder(bounded_at_bytes=20e9, rate_bytes_per_s=3e6, at_s=float(T[10]))
+    found = _judge(_series(4e9 + late), earlier)
+    assert (found.tier, bool(found.holder)) == ("alert", False)
+    assert _judge(_series(4e9 + late), msgspec.structs.replace(earlier, at_s=T[-10])).holder
+
+
 @pytest.mark.parametrize(
     ("fields", "bound"),
     [

@@ -138,9 +138,11 @@ def test_figures_that_cannot_be_are_limited_and_others_left_alone(place: Path) -
     assert world.finding(90).allocator  # its only device: by whatever name
     world = World(place, uid="GPU-of-another-card", reserved=1 << 60)
     world.run(3)
+    world.pipeline.intake.look_back(60.0)
     (track,) = world.pipeline.intake.devices[CARD.uid].processes.values()
     assert track.allocator
     assert track.allocator.newest
+    assert track.allocator.allocated.span_s == 60.0
     assert track.allocator.newest.reserved_bytes == CARD.memory_total_bytes
 
 
@@ -152,6 +154,14 @@ def test_the_heap_is_looked_into_where_its_owner_agreed(place: Path, config: Any
     assert len(asked) == (config is AGREED)
     for request in asked:
         assert (request["verb"], request["answer"]) == ("census", False)
+
+
+def test_a_mailbox_of_the_future_is_ignored(place: Path) -> None:
+    world = World(place)
+    world.run(3)
+    feed = world.pipeline.prepared.feed
+    assert not feed("script", 1100.0, time.time() - 3600.0)
+    assert feed("script", 1100.0, time.time())
 
 
 def _census(**group: Any) -> dict[str, Any]:

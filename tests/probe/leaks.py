@@ -472,6 +472,17 @@ REPORTED: Dict[str, str] = {
 }
 
 
+def inspected(types: Any, every_s: float, wait: Callable[[float], Any] = time.sleep) -> Any:
+    """Take all steps of an inspection and return its result."""
+    from _gpuwatchd_probe import inspection
+
+    result: Dict[str, Any] = {}
+    for number, result in enumerate(inspection.steps(types)):  # noqa: B007
+        if number:
+            wait(every_s)
+    return result
+
+
 def main(programs: Dict[str, Callable[[Any], Any]]) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("name")
@@ -481,14 +492,12 @@ def main(programs: Dict[str, Callable[[Any], Any]]) -> None:
     chosen = parser.parse_args()
     kit = Torch() if chosen.kit == "torch" else Plain()
     KITS.append(kit)
-    from _gpuwatchd_probe import inspection
-
     result: Dict[str, Any] = {}
 
     def agent() -> None:
         WARM.wait(60)
         wait = wait_steps if chosen.by_steps else time.sleep
-        result.update(inspection.inspect(kit.types, every_s=chosen.every, wait=wait))
+        result.update(inspected(kit.types, chosen.every, wait))
         DONE.set()
 
     thread = threading.Thread(target=agent, daemon=True)

@@ -100,7 +100,7 @@ def test_of_several_growing_graphs_the_first_variable_is_meant() -> None:
     rows = [row(nodes) for nodes in (100, 200, 300, 400)]
     (found,) = inspection._growing_variables(rows, [])
     assert (found["holder"]["name"], found["sure"]) == ("hidden", "graph")
-    loose = [inspection._told("[4]", [1, 2, 3, 4], 9, None, "native")]
+    loose = [inspection._group("[4]", [1, 2, 3, 4], 9, None, "native")]
     assert inspection._growing_variables([row(tensors.MOST_NODES)] * 4, loose) == []
     assert (loose[0]["holder"]["name"], loose[0]["sure"]) == ("hidden", "graph")
 

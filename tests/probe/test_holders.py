@@ -14,10 +14,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from _gpuwatchd_probe import attributes, heap, holders, inspection
+from _gpuwatchd_probe import attributes, heap, holders, names
 
+from gpuwatchd.analysis.frameworks import advice
 from tests.probe import planted
-from tests.probe.leaks import CLEAN, LEAKS, Blob
+from tests.probe.leaks import CLEAN, LEAKS, Blob, inspected
 from tests.probe.test_census import CALLED, Hostile, HostileBlob
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -128,7 +129,9 @@ def holder(members: list[Any]) -> dict[str, Any]:
         while frame.f_code.co_name != "holder":
             own.append(frame := frame.f_back)
         CALLED.clear()
-        return {"found": holders.walk(members, (Blob,), own, 60.0), "called": CALLED}
+        known = set(map(id, gc.get_objects())) - {id(members)}
+        namer = names.Namer(known, set(map(id, own)))
+        return {"found": holders.walk(members, (Blob,), 60.0, namer), "called": CALLED}
 
     answer = heap.in_child(work, 100.0)
     assert answer["called"] == []
@@ -168,6 +171,8 @@ def test_what_bounds_a_holder_is_read(kind: str, of_every_kind: dict[str, dict[s
     found = of_every_kind[kind]
     assert (found["len"], found["bound"]) == (LENGTH, BOUND if kind in BOUNDED else None)
     assert found["name"].startswith(("kept", "lru_cache of")), found
+    if kind in {"lru_cache", "deque"}:
+        assert advice.of_holder(found["kind"], graph=False)
 
 
 def test_hostile_objects_on_the_way_are_not_called() -> None:
@@ -201,7 +206,7 @@ def test_an_error_is_a_code(monkeypatch: pytest.MonkeyPatch) -> None:
         raise heap.HeapError("memory")
 
     monkeypatch.setattr(heap, "in_child", refuse)
-    seen = inspection.inspect((Blob,), 0.0, wait=lambda _: None)
+    seen = inspected((Blob,), 0.0)
     assert (seen["error"], seen["groups"]) == ("memory", [])
 
 
@@ -211,7 +216,7 @@ def test_not_while_pytorch_compiles() -> None:
     end = threading.Event()
     thread = threading.Thread(target=space["run"], args=(end,))
     thread.start()
-    seen = inspection.inspect((Blob,), 0.0)
+    seen = inspected((Blob,), 0.0)
     end.set()
     thread.join()
     assert (seen["error"], seen["censuses"]) == ("compiling", 0)

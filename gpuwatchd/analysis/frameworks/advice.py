@@ -324,7 +324,7 @@ _HOLDERS: Final = {
     "dict": "Bound the dict: remove the oldest entry, or use functools.lru_cache(maxsize=N).",
     "defaultdict": "Remove entries of the defaultdict once they are used.",
     "OrderedDict": "Remove the oldest entry of the OrderedDict when a new one comes.",
-    "functools._lru_cache_wrapper": "Give lru_cache a maxsize that fits the memory.",
+    "lru_cache": "Give lru_cache a maxsize that fits the memory.",
     "Queue": "Give the queue a maxsize: what fills it is faster than what empties it.",
 }
 
@@ -332,12 +332,7 @@ _HOLDERS: Final = {
 def of_holder(kind: str | None, bound: str = "", *, graph: bool) -> str | None:
     """Return what to change where a variable of this type keeps what grows; None: nobody knows.
 
-    Parameters
-    ----------
-    bound
-        What it takes at most, in words; "" where no bound was found.
-    graph
-        It keeps tensors with their graph.
+    ``bound`` is what it takes at most, in words; ``graph``: it keeps tensors with their graph.
 
     Examples
     --------

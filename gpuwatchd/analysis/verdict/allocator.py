@@ -73,20 +73,10 @@ def tensor_series(series: Series) -> Series | None:
 
 
 def combined(series: Series, whole: Finding, tensors: Finding, least: float) -> Finding:
-    """Return the judgement on a process with what its allocator says.
+    """Return the judgement on the whole of a process with what its allocator says.
 
-    Parameters
-    ----------
-    whole, tensors
-        The judgements on what it has taken from the device, and on what of it is in tensors.
-    least
-        Growth in bytes below which nothing grows.
-
-    Returns
-    -------
-    Finding
-        That of the tensors where they support more than the whole does; of tier "none" where only
-        free cache grows. :attr:`Finding.allocator` says which of them grows.
+    That on the tensors where they support more; of tier "none" where only free cache grows.
+    ``least`` are the bytes below which nothing grows.
     """
     allocator = series.allocator
     assert allocator is not None  # noqa: S101 - tensors were judged
@@ -110,8 +100,8 @@ def combined(series: Series, whole: Finding, tensors: Finding, least: float) -> 
     elif verdict in _ADVICE:
         text = f"outside the framework's allocator: {held} in tensors do not grow"
         if verdict is AllocatorVerdict.FRAGMENTATION:
-            text = f"fragmentation: {units.percent(_split(allocator))} of what the allocator "
-            text += "holds is free in pieces"
+            share = units.percent(_split(allocator))
+            text = f"fragmentation: {share} of what the allocator holds is free in pieces"
         out = msgspec.structs.replace(with_reason(whole, text), advice=_ADVICE[verdict])
     elif whole.pattern == "preallocated":
         inside = f"inside it {held} in tensors, which do not grow"
@@ -172,6 +162,8 @@ def with_holder(series: Series, finding: Finding, settings: DetectionSection) ->
     holder, rate = series.holder, finding.rate_bytes_per_s
     if holder is None or finding.tier == "none" or not rate:
         return finding
+    if finding.onset_at_s is not None and holder.at_s < finding.onset_at_s:
+        return finding  # it was found while something else grew
     explains = holder.rate_bytes_per_s >= FOLLOWS * rate
     if not (explains or holder.graph):
         return finding
@@ -203,11 +195,13 @@ def with_holder(series: Series, finding: Finding, settings: DetectionSection) ->
 
 
 def _level_when_full(series: Series, holder: Holder) -> float | None:
-    """Return what the subject holds once its holder is full; None where it holds more already."""
-    bound = holder.bounded_at_bytes
-    if bound is None:
+    """Return what the subject holds once its holder is full; None where it holds more already.
+
+    None too where nothing is known of what it held when the holder was found.
+    """
+    bound, t_s, values = holder.bounded_at_bytes, series.t_s, series.used_bytes
+    if bound is None or holder.at_s < t_s[0]:
         return None
-    t_s, values = series.t_s, series.used_bytes
     then = float(np.interp(holder.at_s, t_s, values))
     level = then + max(0.0, bound - holder.held_bytes)
     return level if float(values[-1]) <= BEYOND * level + 64.0 * MIB else None

@@ -81,7 +81,7 @@ def probes(around: CheckContext) -> Iterator[Check]:
     """Yield which prepared processes of this user are not read, and which cannot be prepared."""
     uid = os.getuid()
     place = mailboxes.folder(uid)
-    pids = sorted(int(file.stem) for file in place.glob("*.json") if file.stem.isdigit())
+    pids = sorted(int(file.stem) for file in place.glob("*.json") if file.stem.isdecimal())
     pids = [pid for pid in pids if (around.root / f"proc/{pid}").exists()]
     ignored = Counter(
         fault for pid in pids if isinstance(fault := mailboxes.read(place, pid, uid), MailboxFault)

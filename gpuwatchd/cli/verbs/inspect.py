@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +39,7 @@ _MARGIN_S = 60.0
 """Beside the pauses between censuses: a tick of the probe, and its children."""
 _WARM_UP_S = 60.0
 """After a framework's import, before the first census."""
+_PREPARE = "start it with: gpuwatchctl run -- COMMAND"
 
 
 @click.command(
@@ -111,8 +111,7 @@ def command(  # noqa: PLR0913, PLR0917 - one argument per flag
     if uid is None:
         return _answer(_ended(pid))
     place = mailboxes.folder_of(pid, uid)
-    mailbox = mailboxes.read(place, pid, uid)
-    doubts: list[tuple[str, str]] = []
+    mailbox, doubts = mailboxes.read(place, pid, uid), []
     if attach and isinstance(mailbox, MailboxFault):
         doubts = _attach(pid, uid, place, yes=yes)
         mailbox = mailboxes.read(place, pid, uid)
@@ -143,9 +142,7 @@ def _answer(data: InspectionData, doubts: Sequence[tuple[str, str]] = ()) -> int
         output.emit_answer(Inspect, data, source="process", warnings=doubts)
         return OK
     out = output.Out(flags)
-    for _, words in doubts:
-        out.line(words)
-    for line in inspection.lines(data):
+    for line in (*(words for _, words in doubts), *inspection.lines(data)):
         out.line(line)
     return OK
 
@@ -177,7 +174,7 @@ def _ended(pid: int) -> InspectionData:
 
 
 def _fault(pid: int, fault: MailboxFault, more: str = "") -> GpuwatchdError:
-    hint = "start it with: gpuwatchctl run -- COMMAND"
+    hint = _PREPARE
     if fault is MailboxFault.NONE and mailboxes.is_isolated(pid):
         hint = "it was started with -I or -E, which switch the probe off"
     words = f"process {pid} {inspection.FAULTS[fault]}"
@@ -200,9 +197,7 @@ def _ask(
 ) -> Kind:
     verb = "functions" if kind is mailboxes.Functions else "census"
     request = mailboxes.ask(place, mailbox, verb, uid=uid, limit_s=limit_s, **words)
-    answer = mailboxes.answer(
-        place, mailbox.pid, uid, request, kind, limit_s=limit_s, wait=time.sleep
-    )
+    answer = mailboxes.answer(place, mailbox.pid, uid, request, kind, limit_s=limit_s)
     if isinstance(answer, MailboxFault):
         raise _fault(mailbox.pid, answer)
     return answer
@@ -238,17 +233,15 @@ def _attach(pid: int, uid: int, place: Path, *, yes: bool) -> list[tuple[str, st
     if uid == os.geteuid():
         private_directory(place)
     fault = outside.attach(pid, uid, place)
-    if fault is None:
-        user_filter.write_action("attach", key, "done", "")
-        return doubts
-    user_filter.write_action("attach", key, "refused", fault)
-    raise _not_attached(pid, fault)
+    user_filter.write_action("attach", key, "refused" if fault else "done", fault or "")
+    if fault is not None:
+        raise _not_attached(pid, fault)
+    return doubts
 
 
 def _not_attached(pid: int, fault: OutsideFault) -> GpuwatchdError:
     words = f"the probe was not put into process {pid}: {inspection.OUTSIDE[fault]}"
-    hint = "start it with: gpuwatchctl run -- COMMAND"
-    return GpuwatchdError(words, hint=hint, page="errors#not-attached")
+    return GpuwatchdError(words, hint=_PREPARE, page="errors#not-attached")
 
 
 def _data(

@@ -154,15 +154,10 @@ def _loaded(raw: IO[bytes]) -> Any:
 
 
 def summary(data: object) -> Snapshot:
-    """Return what a loaded snapshot holds.
+    """Return what a loaded snapshot holds; SnapshotError where it is none.
 
     Levels are absolute: the trace is followed backwards from the state at its end, since it keeps
     the newest events only.
-
-    Raises
-    ------
-    SnapshotError
-        When it is none.
     """
     if not isinstance(data, dict) or not isinstance(data.get("segments"), list):
         raise SnapshotError("this pickle is no memory snapshot of PyTorch")

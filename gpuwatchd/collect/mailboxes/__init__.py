@@ -9,12 +9,13 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import secrets
 import stat
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
@@ -22,9 +23,6 @@ from gpuwatchd.core import directories
 from gpuwatchd.core.codes import MailboxFault
 from gpuwatchd.core.decoding import decode
 from gpuwatchd.core.model import FunctionCalls
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 MOST_BYTES: Final = 64 * 1024
 MOST_ANSWER_BYTES: Final = 1 << 20
@@ -123,6 +121,8 @@ class Census(msgspec.Struct, kw_only=True):
     """The answer to an inspection."""
 
     id: str
+    at_s: float | None = None
+    """When the last census was taken."""
     groups: tuple[Group, ...] = ()
     pauses_ms: tuple[float, ...] = ()
     censuses: int = 0
@@ -171,10 +171,7 @@ def folder(uid: int) -> Path:
 
 
 def folder_of(pid: int, uid: int) -> Path:
-    """Return where a process writes its mailbox: as its environment says, where that can be read.
-
-    Only of a process that was started with ``gpuwatchctl run``; else where its user's lie.
-    """
+    """Return where a process writes its mailbox: as ``run`` said, else where its user's lie."""
     with suppress(OSError):
         for entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
             name, _, value = entry.partition(b"=")
@@ -184,15 +181,7 @@ def folder_of(pid: int, uid: int) -> Path:
 
 
 def read(place: Path, pid: int, uid: int) -> Mailbox | MailboxFault:
-    """Return the mailbox of a process, or why there is none to be believed.
-
-    Parameters
-    ----------
-    place
-        Directory of the mailboxes.
-    pid, uid
-        The process and the user whose it is.
-    """
+    """Return the mailbox of a process of this user, or why there is none to be believed."""
     mailbox = last_words(place, pid, uid)
     if isinstance(mailbox, MailboxFault):
         return mailbox
@@ -220,21 +209,18 @@ def is_isolated(pid: int) -> bool:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[1:]
     except OSError:
         return False
-    flags = []
     for word in words:
         if not word.startswith(b"-") or word in (b"-c", b"-m"):
             break
-        flags.append(word)
-    return any(letter in word for word in flags for letter in (b"I", b"E"))
+        if re.fullmatch(rb"-[bBdEiIOPqsSuvx]*[IE][bBdEiIOPqsSuvx]*", word):
+            return True
+    return False
 
 
 def ask(place: Path, mailbox: Mailbox, verb: str, *, uid: int, limit_s: float, **words: Any) -> str:
     """Leave a request to a prepared process of the user ``uid``; return its id.
 
-    Raises
-    ------
-    OSError
-        Where the directory is not ours to write to, or not that user's.
+    OSError where the directory is not ours to write to, or not that user's.
     """
     request_id = secrets.token_hex(8)
     request = {
@@ -263,24 +249,9 @@ def ask(place: Path, mailbox: Mailbox, verb: str, *, uid: int, limit_s: float, *
 
 
 def answer(
-    place: Path,
-    pid: int,
-    uid: int,
-    request_id: str,
-    kind: type[Kind],
-    *,
-    limit_s: float,
-    wait: Callable[[float], Any],
+    place: Path, pid: int, uid: int, request_id: str, kind: type[Kind], *, limit_s: float
 ) -> Kind | MailboxFault:
-    """Wait for the answer to a request, and take it away.
-
-    Parameters
-    ----------
-    limit_s
-        For how long, in seconds.
-    wait
-        Called with seconds between two looks.
-    """
+    """Wait for the answer to a request, and take it away."""
     path = place / f"{pid}.{request_id}.json"
     until_s = time.monotonic() + limit_s
     while time.monotonic() < until_s:
@@ -288,7 +259,7 @@ def answer(
         if content is MailboxFault.NONE:
             if not Path(f"/proc/{pid}").exists():
                 return MailboxFault.GONE
-            wait(0.2)
+            time.sleep(0.2)
             continue
         with suppress(OSError):
             path.unlink()
@@ -313,16 +284,6 @@ def sweep(place: Path) -> None:
 def _content(
     path: Path, uid: int, most_bytes: int, kind: type[_Content]
 ) -> _Content | MailboxFault:
-    content = _trusted(path, uid, most_bytes)
-    if isinstance(content, MailboxFault):
-        return content
-    try:
-        return decode(content, kind)
-    except msgspec.MsgspecError:
-        return MailboxFault.NO_MAILBOX
-
-
-def _trusted(path: Path, uid: int, most_bytes: int) -> bytes | MailboxFault:
     try:
         # Not to wait for a writer, where it is a pipe.
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -336,7 +297,10 @@ def _trusted(path: Path, uid: int, most_bytes: int) -> bytes | MailboxFault:
             return MailboxFault.NOT_TRUSTED
         if about.st_mode & 0o077 or about.st_size > most_bytes:
             return MailboxFault.NOT_TRUSTED
-        return file.read(most_bytes)
+        try:
+            return decode(file.read(most_bytes), kind)
+        except msgspec.MsgspecError:
+            return MailboxFault.NO_MAILBOX
 
 
 def _started_ticks(pid: int) -> int | None:

@@ -62,26 +62,26 @@ def stack(pid: int, uid: int) -> tuple[mailboxes.Thread, ...] | OutsideFault:
     """Return where each thread of a process is, innermost frame first; or why that is not seen."""
     version = python_of(pid)
     if version is not None and version >= _DUMP:
-        said = _own_python(pid, uid, "-m", "profiling.sampling", "dump", str(pid))
+        output = _own_python(pid, uid, "-m", "profiling.sampling", "dump", str(pid))
     else:
         beside = str(Path(sys.executable).parent)
         spy = shutil.which("py-spy") or shutil.which("py-spy", path=beside)
         if spy is None:
             return OutsideFault.NO_TOOL
-        said = _run([spy, "dump", "--nonblocking", "--json", "--pid", str(pid)])
-    if isinstance(said, OutsideFault):
-        return said
-    if said[:1] == b"[":
+        output = _run([spy, "dump", "--nonblocking", "--json", "--pid", str(pid)])
+    if isinstance(output, OutsideFault):
+        return output
+    if output[:1] == b"[":
         try:
-            threads = decode(said, tuple[mailboxes.Thread, ...])
+            threads = decode(output, tuple[mailboxes.Thread, ...])
         except msgspec.MsgspecError:
             return OutsideFault.FAILED
     else:
-        found = [
+        frames = [
             mailboxes.Frame(name=name, filename=file, line=int(line))
-            for file, line, name in _FRAME.findall(said.decode("utf-8", "replace"))
+            for file, line, name in _FRAME.findall(output.decode("utf-8", "replace"))
         ]
-        threads = (mailboxes.Thread(thread_name="MainThread", frames=tuple(found[::-1])),)
+        threads = (mailboxes.Thread(thread_name="MainThread", frames=tuple(frames[::-1])),)
     ordered = sorted(threads, key=lambda thread: thread.thread_name != "MainThread")
     shown = [
         msgspec.structs.replace(thread, frames=thread.frames[:MOST])
@@ -124,18 +124,18 @@ def attach(pid: int, uid: int, place: Path) -> OutsideFault | None:
     except OSError:
         return OutsideFault.REFUSED
     code = "import sys; sys.remote_exec(int(sys.argv[1]), sys.argv[2])"
-    said = _own_python(pid, uid, "-c", code, str(pid), seen)
+    output = _own_python(pid, uid, "-c", code, str(pid), seen)
     until_s = time.monotonic() + LIMIT_S
-    while not isinstance(said, OutsideFault) and time.monotonic() < until_s:
+    while not isinstance(output, OutsideFault) and time.monotonic() < until_s:
         if isinstance(mailboxes.read(place, pid, uid), mailboxes.Mailbox):
             return None
         time.sleep(0.1)
-    if not isinstance(said, OutsideFault):
+    if not isinstance(output, OutsideFault):
         # What has not begun is left there: it begins, and takes itself away, when Python runs on.
         return OutsideFault.TIMEOUT if script.exists() else None
     with suppress(OSError):
         script.unlink()
-    return said
+    return output
 
 
 def _own_python(pid: int, uid: int, *words: str) -> bytes | OutsideFault:

@@ -88,19 +88,15 @@ class FunctionGrowth(Value, frozen=True, kw_only=True):
 
 
 class AllocatorSeries(Value, frozen=True, kw_only=True, eq=False):
-    """What the allocator of a framework says over time of one process on one device; (n,) each."""
+    """What :class:`AllocatorReading` says, over time, of one process on one device; (n,) each."""
 
     t_s: FloatArray
     allocated_bytes: FloatArray
-    """In tensors."""
     reserved_bytes: FloatArray
-    """Taken from the device: in tensors, or held ready for them."""
     peak_bytes: FloatArray | None = None
-    """The most that was in tensors at once so far."""
     inactive_split_bytes: float | None = None
-    """Held ready in pieces, beside tensors: the newest figure."""
+    """The newest figure, as is the next."""
     limit_bytes: float | None = None
-    """The most that the allocator may take, where it has such a limit."""
     functions: tuple[FunctionGrowth, ...] = ()
     """The functions that have added most."""
     fragmentation_ratio: float = 0.3

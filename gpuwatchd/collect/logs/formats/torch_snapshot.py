@@ -47,15 +47,9 @@ def is_pickle(head: bytes) -> bool:
 
 
 def read(raw: IO[bytes], sink: Collector) -> Snapshot:
-    """Return a snapshot, and put its series into the collector.
+    """Return a snapshot, and put its two series of each device into the collector.
 
-    Every device gives two subjects: what the allocator has reserved from the driver, and what of
-    it is allocated to live tensors.
-
-    Raises
-    ------
-    SnapshotError
-        When the file is no snapshot, or not one that may be opened.
+    SnapshotError where the file is no snapshot, or not one that may be opened.
     """
     answer = _asked(_content(raw))
     snapshot = answer.snapshot

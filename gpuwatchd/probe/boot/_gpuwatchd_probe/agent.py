@@ -51,9 +51,11 @@ def start(framework: str, first_s: float = IMPORT_S) -> None:
             if not _hooked:
                 _hooked = True
                 os.register_at_fork(
-                    before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child
+                    before=lambda: _have("end"),
+                    after_in_parent=lambda: _have("start"),
+                    after_in_child=_in_child,
                 )
-                atexit.register(_at_exit)
+                atexit.register(_have, "close")
                 _chain_excepthook()
         if framework not in _agent.frameworks:
             _agent.frameworks.append(framework)
@@ -62,25 +64,19 @@ def start(framework: str, first_s: float = IMPORT_S) -> None:
         pass
 
 
-def _before_fork() -> None:
-    if _agent is not None:
-        _agent.end()
-
-
-def _after_fork() -> None:
-    if _agent is not None:
-        _agent.start()
+def _have(what: str) -> None:
+    """Have the agent start, end or close; what it raises Python would print."""
+    try:
+        if _agent is not None:
+            getattr(_agent, what)()
+    except Exception:
+        pass
 
 
 def _in_child() -> None:
     """Forget the parent's agent; the queued start of CUDA, where there is one, begins a new one."""
     global _agent  # noqa: PLW0603
     _agent = None
-
-
-def _at_exit() -> None:
-    if _agent is not None:
-        _agent.close()
 
 
 def _chain_excepthook() -> None:
@@ -114,10 +110,11 @@ class Agent:
         """Start the thread, where none runs that is not about to end."""
         if self._thread is None:
             self._stop = threading.Event()
-            self._thread = threading.Thread(
+            thread = threading.Thread(
                 target=self._run, args=(self._stop,), name="gpuwatchd-probe", daemon=True
             )
-            self._thread.start()
+            thread.start()
+            self._thread = thread
 
     def end(self) -> None:
         """Stop the thread; one that waits for a child of its own ends as soon as it has."""
@@ -129,11 +126,13 @@ class Agent:
     def close(self) -> None:
         """Take the mailbox away, but leave what says why the job failed."""
         self.end()
+        if self._failure is None:
+            self._mailbox.remove()
+        else:
+            self._write()  # again: the thread may have written in between
         running = self._inspections.running
         if running is not None:
             self._mailbox.answer(running, {"error": "stopped"})
-        if self._failure is None:
-            self._mailbox.remove()
 
     def failed(self, kind: Any) -> None:
         """Write down which exception ends the job."""

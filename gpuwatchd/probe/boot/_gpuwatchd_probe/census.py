@@ -38,18 +38,7 @@ class Census(NamedTuple):
 
 
 def take(types: Tuple[type, ...]) -> Census:
-    """Count the objects of these classes and of those below them.
-
-    Parameters
-    ----------
-    types
-        The tensor classes; which class an object has is compared by identity.
-
-    Returns
-    -------
-    Census
-        Fine and coarse groups by a name that says what is in them.
-    """
+    """Count the objects of these classes, by identity, and of those below them."""
     frozen = gc.get_freeze_count()
     if frozen:  # hidden from get_objects and get_referrers; in the child this harms nobody
         gc.unfreeze()
@@ -85,12 +74,10 @@ def _grouped(
             if not facts.storage or facts.storage not in seen:
                 seen.add(facts.storage)
                 sizes[key] = sizes.get(key, 0) + facts.size
-    fine = {
-        key: Group(len(ids[key]), sizes.get(key, 0), ids[key][-MOST_IDS:], kind)
-        for key, kind in above.items()
-    }
-    coarse = {
-        kind: Group(len(ids[kind]), sizes.get(kind, 0), ids[kind][-MOST_IDS:], kind)
-        for kind in set(above.values())
-    }
-    return fine, coarse
+
+    def group(key: str, kind: str) -> Group:
+        """Return the group of this name."""
+        return Group(len(ids[key]), sizes.get(key, 0), ids[key][-MOST_IDS:], kind)
+
+    fine = {key: group(key, kind) for key, kind in above.items()}
+    return fine, {kind: group(kind, kind) for kind in set(above.values())}

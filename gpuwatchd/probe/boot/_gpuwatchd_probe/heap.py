@@ -56,25 +56,11 @@ class _NeverStarted(Exception):
 
 
 def in_child(work: Callable[[], Dict[str, Any]], limit_s: float = 20.0) -> Dict[str, Any]:
-    """Run ``work`` in a copy of this process and return what it returned.
+    """Return what ``work`` returns in a copy of this process, which is killed after ``limit_s``.
 
-    Parameters
-    ----------
-    work
-        Returns a dict that JSON can hold. It may read everything, and may not take locks, import,
-        print or touch a device.
-    limit_s
-        When the child is killed.
-
-    Returns
-    -------
-    dict
-        The dict, with ``pause_ms`` added: how long the fork stopped the job.
-
-    Raises
-    ------
-    HeapError
-        When the heap may not be read here, or the child gave no answer.
+    That is a dict that JSON can hold; ``pause_ms``, how long the fork stopped the job, is added.
+    ``work`` may read everything, and may not take locks, import, print or touch a device.
+    HeapError where the heap may not be read here, or the child gave no answer.
     """
     _check_allowed()
     for _ in range(ATTEMPTS):

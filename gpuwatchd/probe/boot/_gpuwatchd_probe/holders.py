@@ -12,10 +12,10 @@ import operator
 import sys
 import time
 import types
-from typing import Any, Dict, Iterable, List, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
 from . import attributes, places
-from .names import CACHE, Name, Namer, bounds_of
+from .names import CACHE, Name, Namer, bounds_of, of_cache
 
 MOST_LEVELS = 14
 MOST_FRONTIER = 300
@@ -33,41 +33,16 @@ NOT_ENTERED = (types.ModuleType, types.FunctionType, types.FrameType, type)
 
 
 def walk(
-    members: Sequence[Any],
-    types: Tuple[type, ...],
-    skip_frames: Iterable[types.FrameType],
-    budget_s: float,
-    namer: Optional[Namer] = None,
+    members: Sequence[Any], types: Tuple[type, ...], budget_s: float, namer: Namer
 ) -> List[Dict[str, Any]]:
-    """Return what holds these objects, the best name first.
+    """Return what holds some objects of a group: name, kind, len, bound, file, line; best first.
 
-    Parameters
-    ----------
-    members
-        Some new objects of a group that grows.
-    types
-        The tensor classes: a tensor is never the holder of tensors.
-    skip_frames
-        Our own frames, whose variables are not the user's.
-    budget_s
-        How long to look.
-    namer
-        What is known of variables; made here when left out.
-
-    Returns
-    -------
-    list of dict
-        name, kind, len, bound, file, line; empty when nothing was found.
+    A tensor, of one of these types, is never the holder of tensors.
     """
     end = time.monotonic() + budget_s
-    if namer is None:
-        # what is not among these objects was made by the walk
-        known = set(map(id, gc.get_objects())) - {id(members)}
-        namer = Namer(known, set(map(id, skip_frames)))
-    found = _climb(members, set(types), namer, end)
-    if not found:
-        found = _descend(members, namer, min(end, time.monotonic() + FORWARD_LIMIT_S))
-    return found
+    return _climb(members, set(types), namer, end) or _descend(
+        members, namer, min(end, time.monotonic() + FORWARD_LIMIT_S)
+    )
 
 
 def _climb(
@@ -140,21 +115,12 @@ def _named(candidates: List[Tuple[int, Any]], namer: Namer, end: float) -> List[
     """Name the candidates; where two names are equally good, either may be meant."""
     named: List[Tuple[Name, Any]] = []
     for _, owner in sorted(candidates, key=lambda one: -one[0])[:MOST_CANDIDATES]:
-        names = [_itself(owner)] if type(owner) is CACHE else namer.names_of(owner, end)[:1]
+        names = [of_cache(owner)] if type(owner) is CACHE else namer.names_of(owner, end)[:1]
         named += [(name, owner) for name in names if name is not None]
     users = [one for one in named if places.is_users(one[0].file or "")]
     ordered = sorted(users or named, key=lambda one: one[0].rank)
     best = [one for one in ordered if one[0].rank[:2] == ordered[0][0].rank[:2]]
     return [described(owner, name, namer) for name, owner in best[:2]]
-
-
-def _itself(owner: Any) -> Optional[Name]:
-    function = attributes.own_dict(owner).get("__wrapped__")
-    code = getattr(function, "__code__", None) if type(function) is types.FunctionType else None
-    if code is None:
-        return None
-    text = f"lru_cache of {code.co_name}()"
-    return Name(text, code.co_filename, code.co_firstlineno, 0)
 
 
 def described(owner: Any, name: Name, namer: Namer) -> Dict[str, Any]:
@@ -249,7 +215,7 @@ def variables(namer: Namer) -> List[Tuple[Any, Name]]:
     """Return the variables of the user's running functions and modules."""
     roots: List[Tuple[Any, Name]] = []
     for places_of in list(namer.locals.values()):
-        variable, frame, _ = places_of[0]
+        variable, frame = places_of[0]
         if places.is_users(frame.f_code.co_filename):
             code = frame.f_code
             value = dict(frame.f_locals).get(variable)

@@ -7,7 +7,7 @@ import random
 import sys
 import time
 from types import FrameType
-from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional, Set, Tuple
+from typing import Any, ContextManager, Dict, Iterator, List, Optional, Set, Tuple
 
 from . import attributes, census, heap, holders, tensors
 from .names import Name, Namer
@@ -28,34 +28,11 @@ COMPILES = "torch/_dynamo/convert_frame"
 """In whose frames PyTorch compiles; its tensors of no memory are not the job's."""
 
 
-def inspect(
-    types: Classes, every_s: float, wait: Callable[[float], Any] = time.sleep, **more: Any
-) -> Row:
-    """Take all steps of an inspection and return its result."""
-    result: Row = {}
-    for number, result in enumerate(steps(types, **more)):  # noqa: B007  # the last is returned
-        if number:
-            wait(every_s)
-    return result
-
-
 def steps(types: Classes, censuses: int = 4, limit_s: float = 20.0) -> Iterator[Row]:
     """Find the groups of tensors that grow steadily and what holds them, a census at each step.
 
-    Parameters
-    ----------
-    types
-        The tensor classes.
-    censuses
-        How many; at least 4, for with fewer a clean program looks like a leak.
-    limit_s
-        When a child is killed.
-
-    Yields
-    ------
-    dict
-        Before each census the one result that they fill: groups, pauses_ms, censuses, frozen and
-        error (a code, or None). Raises nothing.
+    Yield before each census the one result that they fill: groups, pauses_ms, censuses, frozen and
+    error (a code, or None). With fewer than 4 a clean program looks like a leak. Raises nothing.
     """
     result: Row = {"groups": [], "pauses_ms": [], "censuses": 0, "frozen": 0, "error": None}
     earlier: List[Row] = []
@@ -84,13 +61,13 @@ def steps(types: Classes, censuses: int = 4, limit_s: float = 20.0) -> Iterator[
 def _in_child(types: Classes, earlier: List[Row], limit_s: float, *, last: bool) -> Row:
     end = time.monotonic() + 0.8 * limit_s
     attributes.remember_dicts()
-    running = [one for first in sys._current_frames().values() for one in _frames(first)]
+    running = [one for first in sys._current_frames().values() for one in frames_of(first)]
     if any(COMPILES in frame.f_code.co_filename for frame in running):
         raise heap.HeapError("compiling")
     with without_torch_functions():
         taken = census.take(types)
         known = set(map(id, taken.objects))
-        namer = Namer(known, set(map(id, _frames(sys._getframe()))))
+        namer = Namer(known, set(map(id, frames_of(sys._getframe()))))
         answer: Row = {
             "frozen": taken.frozen,
             "fine": {
@@ -112,7 +89,8 @@ def without_torch_functions() -> ContextManager[Any]:
     return guard() if guard is not None else contextlib.nullcontext()
 
 
-def _frames(frame: Optional[FrameType]) -> Iterator[FrameType]:
+def frames_of(frame: Optional[FrameType]) -> Iterator[FrameType]:
+    """Yield a call and those around it."""
     while frame is not None:
         yield frame
         frame = frame.f_back
@@ -157,14 +135,14 @@ def _groups(
         members = _members(held.ids, rows, taken)
         walked: List[Row] = []
         if budget > 0 and members:
-            walked = holders.walk(members, types, (), budget, namer)
+            walked = holders.walk(members, types, budget, namer)
         holder = dict(walked[0]) if walked else None
         if holder is not None and len(walked) > 1 and walked[1]["name"] != holder["name"]:
             holder["name"] += " or " + walked[1]["name"]
             sure = "either"
         else:
             sure = "named" if holder else "unknown" if time.monotonic() > end else "native"
-        groups.append(_told(key, steady[key], held.size, holder, sure))
+        groups.append(_group(key, steady[key], held.size, holder, sure))
         groups[-1]["addresses"] = tensors.addresses(members)
     _explain_by_graph(groups)
     for group in groups:
@@ -189,9 +167,9 @@ def _members(ids: List[int], rows: List[Row], taken: census.Census) -> List[Any]
     return [obj for obj in taken.found if id(obj) in sampled]
 
 
-def _told(key: str, counts: List[int], size: int, holder: Optional[Row], sure: str) -> Row:
-    told = {"group": key, "counts": counts, "bytes": size, "holder": holder, "sure": sure}
-    return dict(told, line=None, bounded_at_bytes=None)
+def _group(key: str, counts: List[int], size: int, holder: Optional[Row], sure: str) -> Row:
+    group = {"group": key, "counts": counts, "bytes": size, "holder": holder, "sure": sure}
+    return dict(group, line=None, bounded_at_bytes=None)
 
 
 def _explain_by_graph(groups: List[Row]) -> None:
@@ -265,8 +243,8 @@ def _growing_variables(rows: List[Row], groups: List[Row]) -> List[Row]:
             for group in loose:
                 group.update(holder=dict(holder, kind="graph"), sure="graph")
             if not loose:
-                found.append(_told(facts["kind"], nodes, facts["count"], holder, "graph"))
+                found.append(_group(facts["kind"], nodes, facts["count"], holder, "graph"))
             named, loose = True, []
         elif is_steady(sizes, SMALLEST_STEP_OF_ONE):
-            found.append(_told(facts["kind"], sizes, facts["count"], holder, "named"))
+            found.append(_group(facts["kind"], sizes, facts["count"], holder, "named"))
     return found

@@ -23,9 +23,9 @@ ANSWER_BYTES = 1 << 20
 
 def directory() -> str | None:
     """Return where mailboxes lie: as ``gpuwatchctl run`` says, else the user's own place."""
-    told = os.environ.get("GPUWATCHD_PROBE_DIR")
-    if told:
-        return told
+    folder = os.environ.get("GPUWATCHD_PROBE_DIR")
+    if folder:
+        return folder
     runtime = os.environ.get("GPUWATCHD_RUNTIME_DIR")
     if not runtime:
         base = os.environ.get("XDG_RUNTIME_DIR") or "/run/user/%d" % os.getuid()

@@ -72,7 +72,7 @@ class Namer:
     def __init__(self, known: Set[int], own_frames: Set[int]) -> None:
         self.known = known
         self.running: Set[int] = set()
-        self.locals: Dict[int, List[Tuple[str, types.FrameType, int]]] = {}
+        self.locals: Dict[int, List[Tuple[str, types.FrameType]]] = {}
         self.modules: Dict[int, Tuple[str, Optional[str]]] = {}
         self.codes: Dict[str, types.CodeType] = {}
         for frame in sys._current_frames().values():
@@ -87,31 +87,22 @@ class Namer:
         return key in self.known or attributes.is_made(key)
 
     def _read_frames(self, frame: Optional[types.FrameType], own_frames: Set[int]) -> None:
-        depth, frames = 0, []
+        frames = []
         while frame is not None:
             self.running.add(id(frame))
             frames.append(frame)
             frame = frame.f_back
         for frame in reversed(frames):  # outermost first: where the variable was made
-            depth += 1
             if id(frame) in own_frames:
                 continue
             if frame.f_code.co_name == "<module>":
                 self.codes[frame.f_code.co_filename] = frame.f_code
                 continue
             for name, value in list(frame.f_locals.items()):
-                self.locals.setdefault(id(value), []).append((name, frame, depth))
+                self.locals.setdefault(id(value), []).append((name, frame))
 
     def names_of(self, obj: Any, end: float) -> List[Name]:
-        """Return the nearest names of an object, best first.
-
-        Parameters
-        ----------
-        obj
-            What is to be named.
-        end
-            When to stop looking, on the monotonic clock.
-        """
+        """Return the nearest names of an object, best first; look until then."""
         level: Dict[int, Step] = {id(obj): Step(obj, "")}
         seen = set(level)
         found: List[Name] = []
@@ -148,7 +139,7 @@ class Namer:
         return following
 
     def _roots(self, step: Step, count: int) -> Iterator[Name]:
-        for variable, frame, _ in self.locals.get(id(step.obj), ())[:1]:
+        for variable, frame in self.locals.get(id(step.obj), ())[:1]:
             yield _in_code(variable + step.inside(), variable, frame.f_code, count)
         module = self.modules.get(id(step.obj))
         if module is not None and type(step.key) is str:
@@ -173,15 +164,19 @@ class Namer:
         if cls is types.FrameType:
             return _in_frame(owner, step, count)
         if cls is CACHE:
-            function = attributes.own_dict(owner).get("__wrapped__")
-            code = function.__code__ if type(function) is types.FunctionType else None
-            if code is None:
-                return None
-            text = f"lru_cache of {code.co_name}()"
-            return Name(text, code.co_filename, code.co_firstlineno, count)
+            return of_cache(owner, count)
         if type in attributes.mro(cls) and type(step.key) is str:
             return _of_class(owner, step, count)
         return None
+
+
+def of_cache(owner: Any, count: int = 0) -> Optional[Name]:
+    """Return the name of an lru_cache: the function that it is around."""
+    function = attributes.own_dict(owner).get("__wrapped__")
+    if type(function) is not types.FunctionType:
+        return None
+    code = function.__code__
+    return Name(f"lru_cache of {code.co_name}()", code.co_filename, code.co_firstlineno, count)
 
 
 def _in_frame(frame: types.FrameType, step: Step, count: int) -> Optional[Name]:

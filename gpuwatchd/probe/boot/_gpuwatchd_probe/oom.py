@@ -138,20 +138,18 @@ def _frames(frame: Optional[FrameType]) -> List[Dict[str, Any]]:
 def _census(types: Tuple[type, ...], end_s: float) -> Dict[str, Any]:
     """Return which tensors take most memory, and what holds them (in the child)."""
     attributes.remember_dicts()
-    own, frame = [], sys._getframe()
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(places.PROBE):
-        own.append(id(frame))
-        frame = frame.f_back
+    calls = inspection.frames_of(sys._getframe())
+    own = {id(frame) for frame in calls if frame.f_code.co_filename.startswith(places.PROBE)}
     with inspection.without_torch_functions():
         taken = census.take(types)
-        namer = names.Namer(set(map(id, taken.objects)), set(own))
+        namer = names.Namer(set(map(id, taken.objects)), own)
         groups = []
         largest = sorted(taken.fine.items(), key=lambda one: -one[1].size)
         for key, group in largest[:MOST_GROUPS]:
             sampled = set(random.sample(group.ids, min(inspection.SAMPLED, len(group.ids))))
             members = [obj for obj in taken.found if id(obj) in sampled]
             budget_s = end_s - time.monotonic()
-            walked = holders.walk(members, types, (), budget_s, namer) if budget_s > 0 else []
+            walked = holders.walk(members, types, budget_s, namer) if budget_s > 0 else []
             found = {"group": key, "counts": [group.total], "bytes": group.size}
             groups.append(dict(found, holder=walked[0] if walked else None))
     return {"groups": groups}

@@ -6,7 +6,7 @@ import dis
 import os
 import sys
 import types
-from typing import Any, Iterable, Optional
+from typing import Optional
 
 LIBRARIES = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
 STANDARD = (os.path.dirname(os.__file__) + os.sep, "<frozen", sys.base_prefix + os.sep + "lib")
@@ -22,30 +22,16 @@ def is_users(path: str) -> bool:
 
 def line_of_name(code: types.CodeType, name: str) -> int:
     """Return the line where a function first sets one of its variables, else its own line."""
-    return _line_of(code, name, "STORE_") or code.co_firstlineno
-
-
-def line_of_attribute(cls_dict: Iterable[Any], name: str) -> Optional[int]:
-    """Return the line where a method of a class first sets an attribute."""
-    for member in cls_dict:
-        if type(member) is types.FunctionType:
-            line = _line_of(member.__code__, name, "STORE_ATTR")
-            if line:
-                return line
-    return None
-
-
-def _line_of(code: types.CodeType, name: str, operation: str) -> Optional[int]:
     line = code.co_firstlineno
     for step in dis.get_instructions(code):
         number = getattr(step, "line_number", None) or step.starts_line
         if number is not None and not isinstance(number, bool):
             line = number
-        if step.opname.startswith(operation):
+        if step.opname.startswith("STORE_"):
             value = step.argval  # two names where Python 3.13 joined two steps
             if value == name or (isinstance(value, tuple) and name in value):
                 return line
-    return None
+    return code.co_firstlineno
 
 
 def module_name(name: str, path: Optional[str]) -> str:

@@ -76,6 +76,7 @@ class Inspections:
         if more is not None:
             return None
         self._steps = None
+        self.result["at_s"] = time.time()
         from . import oom
 
         oom.add_lines(self.result["groups"])

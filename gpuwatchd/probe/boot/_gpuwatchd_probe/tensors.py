@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from typing import Any, Callable, Dict, List, NamedTuple, Tuple
@@ -66,9 +67,7 @@ def reader(classes: Tuple[type, ...]) -> Callable[[Any], Facts]:
         if cls not in bases:
             bases[cls] = base_of(cls, classes)
         base = bases[cls]
-        if base is torch:
-            return _read_torch(tensor, base, cls)
-        return _read_other(tensor, base, cls)
+        return (_read_torch if base is torch else _read_other)(tensor, base, cls)
 
     return read
 
@@ -80,10 +79,7 @@ def base_of(cls: type, classes: Tuple[type, ...]) -> type:
 
 
 def _read_torch(tensor: Any, base: type, cls: type) -> Facts:
-    def get(name: str) -> Any:
-        """Return an attribute by the framework's own class."""
-        return attributes.through(base, name, tensor)
-
+    get = functools.partial(attributes.through, base, obj=tensor)
     shape = str(list(get("shape")))
     grad = get("grad_fn")
     if grad is not None:
@@ -104,10 +100,7 @@ def _read_torch(tensor: Any, base: type, cls: type) -> Facts:
 
 
 def _read_other(tensor: Any, base: type, cls: type) -> Facts:
-    def get(name: str) -> Any:
-        """Return an attribute by the framework's own class."""
-        return attributes.through(base, name, tensor)
-
+    get = functools.partial(attributes.through, base, obj=tensor)
     shape, size, node = get("shape"), get("nbytes"), get("grad_fn")
     kind = "{} {}".format(get("dtype") or "", "" if node is None else "graph").strip()
     return Facts(
