@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from gpuwatchd.core.model import AllocatorReading, AllocatorSeries, Holder
+from gpuwatchd.core.text import clean
 from gpuwatchd.store.ring import Ring
 
 if TYPE_CHECKING:
@@ -119,17 +120,17 @@ def holder_of(census: Census, now_s: float) -> Holder | None:
         held = float(group.bytes)
         place = (holder.name, holder.file, holder.line)
         before = best.get(place) or Holder(
-            name=holder.name,
-            kind=holder.kind,
+            name=clean(holder.name),
+            kind=clean(holder.kind),
             at_s=now_s,
             length=holder.len,
-            file=holder.file,
+            file=holder.file and clean(holder.file, limit=1024),
             line=holder.line,
         )
         bound = group.bounded_at_bytes
         best[place] = msgspec.structs.replace(
             before,
-            kind=holder.kind if before.kind == "graph" else before.kind,
+            kind=clean(holder.kind) if before.kind == "graph" else before.kind,
             graph=before.graph or group.sure == "graph",
             held_bytes=before.held_bytes + held,
             rate_bytes_per_s=before.rate_bytes_per_s + held * (1.0 - first / last) / span_s,

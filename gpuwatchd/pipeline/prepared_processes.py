@@ -8,6 +8,7 @@ has said so.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -56,7 +57,7 @@ class PreparedProcesses:
                     continue
                 place = mailboxes.folder(uid)
                 mailbox = mailboxes.read(place, key.pid, uid)
-                if isinstance(mailbox, mailboxes.Mailbox) and wall_s - mailbox.at_s < SILENT_S:
+                if isinstance(mailbox, mailboxes.Mailbox) and abs(wall_s - mailbox.at_s) < SILENT_S:
                     rows += self._take(device, track, mailbox, now_s)
         return rows
 
@@ -106,7 +107,8 @@ class PreparedProcesses:
             return
         if track.lead is None and allocator.may_ask(track.alert):
             place = mailboxes.folder(uid)
-            mailboxes.ask(place, mailbox, "census", uid=uid, limit_s=_ANSWER_S, answer=False)
+            with suppress(OSError):  # its directory is not to be written to
+                mailboxes.ask(place, mailbox, "census", uid=uid, limit_s=_ANSWER_S, answer=False)
 
 
 def counters_of(device: Device, mailbox: Mailbox, *, alone: bool) -> Counters | None:

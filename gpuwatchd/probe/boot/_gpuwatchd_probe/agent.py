@@ -109,15 +109,20 @@ class Agent:
         self._content: dict[str, Any] = {}
         self._failure: str | None = None
         self._recorder: Any = None
+        self._closed = False
 
     def start(self) -> None:
         """Start the thread, where none runs that is not about to end."""
-        if self._thread is None:
+        if self._thread is None and not self._closed:
             self._stop = threading.Event()
-            self._thread = threading.Thread(
+            thread = threading.Thread(
                 target=self._run, args=(self._stop,), name="gpuwatchd-probe", daemon=True
             )
-            self._thread.start()
+            try:
+                thread.start()
+                self._thread = thread
+            except RuntimeError:  # no more threads, or the interpreter ends
+                pass
 
     def end(self) -> None:
         """Stop the thread; one that waits for a child of its own ends as soon as it has."""
@@ -128,6 +133,7 @@ class Agent:
 
     def close(self) -> None:
         """Take the mailbox away, but leave what says why the job failed."""
+        self._closed = True  # a fork that comes later starts nothing again
         self.end()
         running = self._inspections.running
         if running is not None:
