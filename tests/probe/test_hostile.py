@@ -12,7 +12,7 @@ import pytest
 from _gpuwatchd_probe import mailbox
 
 from gpuwatchd.collect import mailboxes
-from gpuwatchd.collect.mailboxes import Census, Group, Holder
+from gpuwatchd.collect.mailboxes import Census, Framework, Group, Holder, Mailbox
 from gpuwatchd.core.decoding import decode
 from gpuwatchd.pipeline import allocator
 from tests.probe.test_start import ran
@@ -108,3 +108,16 @@ def test_a_replaced_open_costs_no_handles(tmp_path: Path, monkeypatch: pytest.Mo
     for _ in range(3):
         box.write()
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+
+
+def test_a_request_is_not_put_over_one_of_just_before(tmp_path: Path) -> None:
+    torch = Framework(name="torch")
+    known = {"v": 1, "started_ticks": 1, "boot_id": "b", "seq": 1, "at_s": 1.0, "python": "3"}
+    box = Mailbox(pid=7, framework=torch, **known)  # type: ignore[arg-type]
+    first = mailboxes.ask(tmp_path, box, "census", uid=os.getuid(), limit_s=5.0)
+    with pytest.raises(FileExistsError):
+        mailboxes.ask(tmp_path, box, "census", uid=os.getuid(), limit_s=5.0)
+    assert json.loads((tmp_path / "7.req").read_text())["id"] == first
+    last = mailboxes.ask(tmp_path, box, "census", uid=os.getuid(), limit_s=5.0, patience_s=0.1)
+    assert json.loads((tmp_path / "7.req").read_text())["id"] == last
+    assert [file.name for file in tmp_path.iterdir()] == ["7.req"]

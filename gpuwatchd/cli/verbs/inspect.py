@@ -199,6 +199,7 @@ def _ask(
     place: Path, uid: int, mailbox: Mailbox, kind: type[Kind], limit_s: float, **words: float
 ) -> Kind:
     verb = "functions" if kind is mailboxes.Functions else "census"
+    words["patience_s"] = 3.0  # it looks every second
     request = mailboxes.ask(place, mailbox, verb, uid=uid, limit_s=limit_s, **words)
     answer = mailboxes.answer(
         place, mailbox.pid, uid, request, kind, limit_s=limit_s, wait=time.sleep

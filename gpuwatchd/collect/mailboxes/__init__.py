@@ -230,13 +230,25 @@ def is_isolated(pid: int) -> bool:
     return any(letter in word for word in flags for letter in (b"I", b"E"))
 
 
-def ask(place: Path, mailbox: Mailbox, verb: str, *, uid: int, limit_s: float, **words: Any) -> str:
+def ask(
+    place: Path,
+    mailbox: Mailbox,
+    verb: str,
+    *,
+    uid: int,
+    limit_s: float,
+    patience_s: float = 0.0,
+    **words: Any,
+) -> str:
     """Leave a request to a prepared process of the user ``uid``; return its id.
+
+    One that was left just before, by somebody else, is given ``patience_s`` to be taken.
 
     Raises
     ------
     OSError
-        Where the directory is not ours to write to, or not that user's.
+        Where the directory is not ours to write to, or not that user's; without patience also
+        where a request is there.
     """
     request_id = secrets.token_hex(8)
     request = {
@@ -253,6 +265,13 @@ def ask(place: Path, mailbox: Mailbox, verb: str, *, uid: int, limit_s: float, *
     try:
         if os.fstat(within).st_uid != uid:  # else root would write where a link leads
             raise PermissionError(errno.EPERM, "the directory is not the user's", str(place))
+        until_s = time.monotonic() + patience_s
+        while path in os.listdir(within):  # noqa: PTH208 - beneath the handle
+            if not patience_s:
+                raise FileExistsError(errno.EEXIST, "somebody has just asked", str(place / path))
+            if time.monotonic() > until_s:  # nobody takes it
+                break
+            time.sleep(0.05)
         handle = os.open(fresh, flags, _PRIVATE, dir_fd=within)
         with os.fdopen(handle, "wb") as file:
             if os.geteuid() != uid:
