@@ -11,9 +11,11 @@ import msgspec
 import pytest
 from _gpuwatchd_probe import mailbox
 
+from gpuwatchd.cli.verbs import inspect
 from gpuwatchd.collect import mailboxes
 from gpuwatchd.collect.mailboxes import Census, Framework, Group, Holder, Mailbox
 from gpuwatchd.core.decoding import decode
+from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.pipeline import allocator
 from tests.probe.test_start import ran
 
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="run needs /proc to be of use")
+KNOWN: dict[str, Any] = {"started_ticks": 1, "boot_id": "b", "seq": 1, "at_s": 1.0, "python": "3"}
+BOX = Mailbox(v=1, pid=7, framework=Framework(name="torch"), **KNOWN)
 ASKED_FIRST = """
 import importlib.util, threading
 assert importlib.util.find_spec("cupy") and importlib.util.find_spec("cupy")
@@ -111,13 +115,20 @@ def test_a_replaced_open_costs_no_handles(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_request_is_not_put_over_one_of_just_before(tmp_path: Path) -> None:
-    torch = Framework(name="torch")
-    known = {"v": 1, "started_ticks": 1, "boot_id": "b", "seq": 1, "at_s": 1.0, "python": "3"}
-    box = Mailbox(pid=7, framework=torch, **known)  # type: ignore[arg-type]
-    first = mailboxes.ask(tmp_path, box, "census", uid=os.getuid(), limit_s=5.0)
+    first = mailboxes.ask(tmp_path, BOX, "census", uid=os.getuid(), limit_s=5.0)
     with pytest.raises(FileExistsError):
-        mailboxes.ask(tmp_path, box, "census", uid=os.getuid(), limit_s=5.0)
+        mailboxes.ask(tmp_path, BOX, "census", uid=os.getuid(), limit_s=5.0)
     assert json.loads((tmp_path / "7.req").read_text())["id"] == first
-    last = mailboxes.ask(tmp_path, box, "census", uid=os.getuid(), limit_s=5.0, patience_s=0.1)
+    last = mailboxes.ask(tmp_path, BOX, "census", uid=os.getuid(), limit_s=5.0, patience_s=0.1)
     assert json.loads((tmp_path / "7.req").read_text())["id"] == last
     assert [file.name for file in tmp_path.iterdir()] == ["7.req"]
+
+
+@pytest.mark.parametrize("kind", ["link", "gone"])
+def test_a_directory_that_takes_no_request_is_one_sentence(kind: str, tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    if kind == "link":
+        place.symlink_to(tmp_path)
+    with pytest.raises(GpuwatchdError, match=r"mailbox that is not its user's alone") as error:
+        inspect._ask(place, os.getuid(), BOX, mailboxes.Census, 1.0)
+    assert error.value.page == "errors#not-prepared"

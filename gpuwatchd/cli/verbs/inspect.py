@@ -200,7 +200,10 @@ def _ask(
 ) -> Kind:
     verb = "functions" if kind is mailboxes.Functions else "census"
     words["patience_s"] = 3.0  # it looks every second
-    request = mailboxes.ask(place, mailbox, verb, uid=uid, limit_s=limit_s, **words)
+    try:
+        request = mailboxes.ask(place, mailbox, verb, uid=uid, limit_s=limit_s, **words)
+    except OSError as error:  # a link, another's, read-only, full
+        raise _fault(mailbox.pid, MailboxFault.NOT_TRUSTED, f" ({error.strerror})") from error
     answer = mailboxes.answer(
         place, mailbox.pid, uid, request, kind, limit_s=limit_s, wait=time.sleep
     )
