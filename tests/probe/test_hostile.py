@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from _gpuwatchd_probe import mailbox
+from _gpuwatchd_probe import agent, mailbox
 
 from gpuwatchd.cli.verbs import inspect
 from gpuwatchd.collect import mailboxes
@@ -48,6 +48,23 @@ def late():
 atexit.register(late)
 import cupy
 """
+
+
+def _refuse(_: object) -> Any:
+    raise SystemExit
+
+
+Nameless = type("Nameless", (type,), dict.fromkeys(("__name__", "__module__"), property(_refuse)))
+
+
+def test_what_ends_the_job_is_named_without_asking_it(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    ending = agent.Agent(str(tmp_path), 0.0)
+    ending.frameworks.append("cupy")
+    ending.failed(Nameless("Ended", (Exception,), {"__module__": "job"}))
+    found = mailboxes.last_words(tmp_path, os.getpid(), os.getuid())
+    assert isinstance(found, mailboxes.Mailbox)
+    assert found.failure == "job.Ended"
 
 
 @pytest.mark.parametrize(

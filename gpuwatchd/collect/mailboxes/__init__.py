@@ -339,7 +339,7 @@ def _content(
         return content
     try:
         return decode(content, kind)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):  # the latter for what is nested too deeply
         return MailboxFault.NO_MAILBOX
 
 

@@ -15,7 +15,7 @@ import threading
 import time
 from typing import Any
 
-from . import counters, mailbox, requests
+from . import attributes, counters, mailbox, requests
 
 TICK_S = 1.0
 """How often a request is looked for: one open of a file that is not there."""
@@ -144,7 +144,8 @@ class Agent:
     def failed(self, kind: Any) -> None:
         """Write down which exception ends the job."""
         try:
-            self._failure = "%s.%s" % (type.__getattribute__(kind, "__module__"), kind.__name__)
+            module = type.__dict__["__module__"].__get__(kind)  # whatever a metaclass says
+            self._failure = "%s.%s" % (module, attributes.class_name(kind))
             self._write()
         except Exception:
             pass
