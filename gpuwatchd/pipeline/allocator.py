@@ -143,17 +143,17 @@ def holder_of(census: Census, at_s: float) -> Holder | None:
         held = float(group.bytes)
         place = (holder.name, holder.file, holder.line)
         before = best.get(place) or Holder(
-            name=holder.name,
-            kind=holder.kind,
+            name=clean(holder.name),
+            kind=clean(holder.kind),
             at_s=at_s,
             length=holder.len,
-            file=holder.file,
+            file=holder.file and clean(holder.file, limit=1024),
             line=holder.line,
         )
         bound = group.bounded_at_bytes
         best[place] = msgspec.structs.replace(
             before,
-            kind=holder.kind if before.kind == "graph" else before.kind,
+            kind=clean(holder.kind) if before.kind == "graph" else before.kind,
             graph=before.graph or group.sure == "graph",
             held_bytes=before.held_bytes + held,
             rate_bytes_per_s=before.rate_bytes_per_s + held * (1.0 - first / last) / span_s,

@@ -194,8 +194,10 @@ def _content(**changes: Any) -> bytes:
         (_content(spans=[{"name": "f", "call_count": 10**16}]), 0o600, MailboxFault.NO_MAILBOX),
         (b"\xff{", 0o600, MailboxFault.NO_MAILBOX),
         (b"", 0o600, MailboxFault.NO_MAILBOX),
+        (b'{"last":' * 8000, 0o600, MailboxFault.NO_MAILBOX),
+        (b'{"seq":' + b"9" * 60000 + b"}", 0o600, MailboxFault.NO_MAILBOX),
     ],
-    ids=range(11),
+    ids=range(13),
 )
 def test_a_mailbox_is_believed_only_of_its_own_process(
     content: bytes, mode: int, fault: MailboxFault | None, tmp_path: Path

@@ -196,7 +196,11 @@ def _ask(
     place: Path, uid: int, mailbox: Mailbox, kind: type[Kind], limit_s: float, **words: float
 ) -> Kind:
     verb = "functions" if kind is mailboxes.Functions else "census"
-    request = mailboxes.ask(place, mailbox, verb, uid=uid, limit_s=limit_s, **words)
+    words["patience_s"] = 3.0  # it looks every second
+    try:
+        request = mailboxes.ask(place, mailbox, verb, uid=uid, limit_s=limit_s, **words)
+    except OSError as error:  # a link, another's, read-only, full
+        raise _fault(mailbox.pid, MailboxFault.NOT_TRUSTED, f" ({error.strerror})") from error
     answer = mailboxes.answer(place, mailbox.pid, uid, request, kind, limit_s=limit_s)
     if isinstance(answer, MailboxFault):
         raise _fault(mailbox.pid, answer)

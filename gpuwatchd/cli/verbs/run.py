@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from contextlib import suppress
 
 import click
@@ -43,7 +44,7 @@ def command(command: tuple[str, ...], counters_only: bool, record: bool) -> int:
     on, write what their framework's allocator says into a file that only you can read; their heap
     is looked into only when you ask. Exit 127: no such command; 126: it cannot be run.
     """
-    place = private_directory(mailboxes.folder(os.getuid()))
+    place = private_directory(mailboxes.folder(os.getuid()).absolute())  # the job may chdir
     mailboxes.sweep(place)
     agreed = False
     with suppress(GpuwatchdError):  # whoever reads it for its own sake says what is wrong
@@ -57,6 +58,11 @@ def command(command: tuple[str, ...], counters_only: bool, record: bool) -> int:
         **({"GPUWATCHD_PROBE_RECORD": "1"} if record else {}),
     }
     name = text.clean(command[0])
+    for ignored in (
+        signal.SIGPIPE,
+        signal.SIGXFSZ,
+    ):  # by Python; what it runs would ignore them too
+        signal.signal(ignored, signal.SIG_DFL)
     try:
         os.execvpe(command[0], command, environ)  # noqa: S606 - no shell is wanted
     except FileNotFoundError:

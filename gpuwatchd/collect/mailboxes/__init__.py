@@ -34,6 +34,8 @@ BOOT: Final = Path(__file__).parents[2] / "probe" / "boot"
 _OOM_KEPT_S: Final = 7 * 86400.0
 _OOM: Final = "oom-"
 _Content = TypeVar("_Content")
+Number = Annotated[int, msgspec.Meta(ge=-(1 << 62), le=1 << 62)]
+"""What floats and a database take: Python's own numbers have no end."""
 Spans = Annotated[tuple[FunctionCalls, ...], msgspec.Meta(max_length=50)]
 
 
@@ -41,15 +43,15 @@ class Counters(msgspec.Struct, kw_only=True):
     """What a framework's allocator says of one device; bytes, None where it has no such figure."""
 
     uid: str | None = None
-    index: int | None = None
-    allocated: int | None = None
-    reserved: int | None = None
-    active: int | None = None
-    inactive_split: int | None = None
-    limit: int | None = None
-    peak: int | None = None
-    retries: int | None = None
-    ooms: int | None = None
+    index: Number | None = None
+    allocated: Number | None = None
+    reserved: Number | None = None
+    active: Number | None = None
+    inactive_split: Number | None = None
+    limit: Number | None = None
+    peak: Number | None = None
+    retries: Number | None = None
+    ooms: Number | None = None
 
 
 class Framework(msgspec.Struct, kw_only=True):
@@ -62,22 +64,22 @@ class Framework(msgspec.Struct, kw_only=True):
 class Mailbox(msgspec.Struct, kw_only=True):
     """What a prepared process says of itself."""
 
-    v: int
-    pid: int
-    started_ticks: int | None
+    v: Number
+    pid: Number
+    started_ticks: Number | None
     boot_id: str | None
-    seq: int
+    seq: Number
     at_s: float
     python: str
     framework: Framework
-    rank: int | None = None
-    local_rank: int | None = None
+    rank: Number | None = None
+    local_rank: Number | None = None
     devices: tuple[Counters, ...] = ()
     spans: Spans = ()
     counters_only: bool = False
     inspect_on_alert: bool = False
     """Its owner agrees that the daemon has it inspected when its alert opens."""
-    frozen: int = 0
+    frozen: Number = 0
     recording: bool = False
     failure: str | None = None
     inspecting: str | None = None
@@ -90,10 +92,10 @@ class Holder(msgspec.Struct, kw_only=True):
 
     name: str
     kind: str
-    len: int | None = None
-    bound: int | None = None
+    len: Number | None = None
+    bound: Number | None = None
     file: str | None = None
-    line: int | None = None
+    line: Number | None = None
 
 
 class Frame(msgspec.Struct, kw_only=True):
@@ -101,16 +103,16 @@ class Frame(msgspec.Struct, kw_only=True):
 
     name: str
     filename: str
-    line: int
+    line: Number
 
 
 class Group(msgspec.Struct, kw_only=True):
     """Alike tensors that became more with every census; of an OOM, counted once."""
 
     group: str
-    counts: tuple[int, ...]
-    bytes: int
-    bounded_at_bytes: int | None = None
+    counts: Annotated[tuple[Number, ...], msgspec.Meta(min_length=1)]
+    bytes: Number
+    bounded_at_bytes: Number | None = None
     """What it takes once its holder is as full as it may be."""
     holder: Holder | None = None
     line: Frame | None = None
@@ -125,9 +127,9 @@ class Census(msgspec.Struct, kw_only=True):
     """When the last census was taken."""
     groups: tuple[Group, ...] = ()
     pauses_ms: tuple[float, ...] = ()
-    censuses: int = 0
-    every_s: float = 10.0
-    frozen: int = 0
+    censuses: Number = 0
+    every_s: Annotated[float, msgspec.Meta(gt=0.0, le=86400.0)] = 10.0
+    frozen: Number = 0
     error: str | None = None
 
 
@@ -141,12 +143,12 @@ class Thread(msgspec.Struct, kw_only=True):
 class Oom(msgspec.Struct, kw_only=True):
     """What was there when an allocation failed; what comes last may be missing."""
 
-    started_ticks: int | None
+    started_ticks: Number | None
     at_s: float
-    device: int
-    requested: int
-    limit: int
-    free: int
+    device: Number
+    requested: Number
+    limit: Number
+    free: Number
     devices: tuple[Counters, ...] = ()
     threads: tuple[Thread, ...] = ()
     groups: tuple[Group, ...] = ()
@@ -217,10 +219,20 @@ def is_isolated(pid: int) -> bool:
     return False
 
 
-def ask(place: Path, mailbox: Mailbox, verb: str, *, uid: int, limit_s: float, **words: Any) -> str:
+def ask(
+    place: Path,
+    mailbox: Mailbox,
+    verb: str,
+    *,
+    uid: int,
+    limit_s: float,
+    patience_s: float = 0.0,
+    **words: Any,
+) -> str:
     """Leave a request to a prepared process of the user ``uid``; return its id.
 
-    OSError where the directory is not ours to write to, or not that user's.
+    OSError where the directory is not ours to write to, or not that user's; where a request of
+    somebody else is there that is not taken within ``patience_s``.
     """
     request_id = secrets.token_hex(8)
     request = {
@@ -237,6 +249,13 @@ def ask(place: Path, mailbox: Mailbox, verb: str, *, uid: int, limit_s: float, *
     try:
         if os.fstat(within).st_uid != uid:  # else root would write where a link leads
             raise PermissionError(errno.EPERM, "the directory is not the user's", str(place))
+        until_s = time.monotonic() + patience_s
+        while path in os.listdir(within):  # noqa: PTH208 - beneath the handle
+            if not patience_s:
+                raise FileExistsError(errno.EEXIST, "somebody has just asked", str(place / path))
+            if time.monotonic() > until_s:  # nobody takes it
+                break
+            time.sleep(0.05)
         handle = os.open(fresh, flags, _PRIVATE, dir_fd=within)
         with os.fdopen(handle, "wb") as file:
             if os.geteuid() != uid:
@@ -299,7 +318,7 @@ def _content(
             return MailboxFault.NOT_TRUSTED
         try:
             return decode(file.read(most_bytes), kind)
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, RecursionError):  # the latter: nested too deeply
             return MailboxFault.NO_MAILBOX
 
 

@@ -75,24 +75,32 @@ class _Finder:
 
     def __init__(self, names: Any) -> None:
         self.waiting = set(names)
+        self.asking: set[str] = set()
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         """Return the spec of the next finders, its loader telling us when it is done."""
-        if name not in self.waiting:
+        if name not in self.waiting or name in self.asking:
             return None
-        self.waiting.discard(name)
+        self.asking.add(name)
+        try:
+            return self._next_spec(name, path, target)
+        finally:
+            self.asking.discard(name)
+
+    def _next_spec(self, name: str, path: Any, target: Any) -> ModuleSpec | None:
         for finder in list(sys.meta_path):
             find = getattr(finder, "find_spec", None)
             if finder is self or find is None:
                 continue
             spec: ModuleSpec | None = find(name, path, target)
             if spec is not None:
-                _hook(spec.loader, name)
+                _hook(spec.loader, name, self.waiting)
                 return spec
         return None
 
 
-def _hook(loader: Any, name: str) -> None:
+def _hook(loader: Any, name: str, waiting: set[str]) -> None:
+    """Whoever only asks for the spec, to see what is installed, imports nothing: wait on."""
     try:
         execute = loader.exec_module
 
@@ -100,6 +108,7 @@ def _hook(loader: Any, name: str) -> None:
             """Execute the module, then say that its framework is ready."""
             execute(module)
             try:
+                waiting.discard(name)
                 _ready(name)
             except Exception:
                 pass

@@ -15,7 +15,7 @@ import threading
 import time
 from typing import Any
 
-from . import counters, mailbox, requests
+from . import attributes, counters, mailbox, requests
 
 TICK_S = 1.0
 """How often a request is looked for: one open of a file that is not there."""
@@ -105,16 +105,20 @@ class Agent:
         self._content: dict[str, Any] = {}
         self._failure: str | None = None
         self._recorder: Any = None
+        self._closed = False
 
     def start(self) -> None:
         """Start the thread, where none runs that is not about to end."""
-        if self._thread is None:
+        if self._thread is None and not self._closed:
             self._stop = threading.Event()
             thread = threading.Thread(
                 target=self._run, args=(self._stop,), name="gpuwatchd-probe", daemon=True
             )
-            thread.start()
-            self._thread = thread
+            try:
+                thread.start()
+                self._thread = thread
+            except RuntimeError:  # no more threads, or the interpreter ends
+                pass
 
     def end(self) -> None:
         """Stop the thread; one that waits for a child of its own ends as soon as it has."""
@@ -125,6 +129,7 @@ class Agent:
 
     def close(self) -> None:
         """Take the mailbox away, but leave what says why the job failed."""
+        self._closed = True  # a fork that comes later starts nothing again
         self.end()
         if self._failure is None:
             self._mailbox.remove()
@@ -137,7 +142,8 @@ class Agent:
     def failed(self, kind: Any) -> None:
         """Write down which exception ends the job."""
         try:
-            self._failure = "%s.%s" % (type.__getattribute__(kind, "__module__"), kind.__name__)
+            module = type.__dict__["__module__"].__get__(kind)  # whatever a metaclass says
+            self._failure = "%s.%s" % (module, attributes.class_name(kind))
             self._write()
         except Exception:
             pass

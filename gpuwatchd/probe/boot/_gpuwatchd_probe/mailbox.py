@@ -72,9 +72,9 @@ class Mailbox:
         """Replace the mailbox; OSError where its place is not ours alone."""
         self._seq += 1
         whole = dict(self.head, seq=self._seq, at_s=time.time(), **content)
-        text = json.dumps(whole)
+        text = encoded(whole)
         if len(text) > MAILBOX_BYTES:
-            text = json.dumps(dict(whole, last=None, spans=[]))
+            text = encoded(dict(whole, last=None, spans=[]))
         self._replace("%d.json" % self.pid, text)
 
     def remove(self) -> None:
@@ -111,16 +111,16 @@ class Mailbox:
 
     def answer(self, request_id: str, content: dict[str, Any]) -> None:
         """Leave the answer to a request; OSError as in :meth:`write`."""
-        text = json.dumps(dict(content, id=request_id))
+        text = encoded(dict(content, id=request_id))
         if len(text) > ANSWER_BYTES:
-            text = json.dumps({"id": request_id, "error": "too-long"})
+            text = encoded({"id": request_id, "error": "too-long"})
         self.leave(request_id, text)
 
-    def leave(self, name: str, text: str) -> None:
+    def leave(self, name: str, text: bytes) -> None:
         """Write ``PID.NAME.json``, which outlives the process; OSError as in :meth:`write`."""
         self._replace("%d.%s.json" % (self.pid, name), text)
 
-    def _replace(self, name: str, text: str) -> None:
+    def _replace(self, name: str, text: bytes) -> None:
         os.makedirs(self.folder, mode=0o700, exist_ok=True)
         about = os.lstat(self.folder)
         if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o077:
@@ -133,9 +133,17 @@ class Mailbox:
             pass
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         handle = os.open(fresh, flags, 0o600)
-        with open(handle, "wb") as file:
-            file.write(text.encode("utf-8", "replace"))
+        try:  # not by open(), which a job may have replaced: the handle would stay open
+            if os.write(handle, text) < len(text):
+                raise OSError("no room for a mailbox")
+        finally:
+            os.close(handle)
         os.replace(fresh, path)
+
+
+def encoded(content: dict[str, Any]) -> bytes:
+    """Return JSON; of a file's name that is no UTF-8, what JSON cannot hold is a question mark."""
+    return json.dumps(content, ensure_ascii=False).encode("utf-8", "replace")
 
 
 def _number(name: str) -> int | None:

@@ -6,7 +6,6 @@ Only in a job that was started with ``run --record``. Not run on a GPU so far.
 from __future__ import annotations
 
 import inspect
-import json
 import random
 import sys
 import threading
@@ -108,7 +107,7 @@ class Recorder:
 
     def _write(self, record: Dict[str, Any]) -> None:
         name = "oom-%d" % (self._number % KEPT)
-        self._box.leave(name, json.dumps(dict(self._box.head, **record)))
+        self._box.leave(name, mailbox.encoded(dict(self._box.head, **record)))
 
 
 def stacks() -> List[Dict[str, Any]]:
