@@ -340,7 +340,7 @@ def of_holder(kind: str | None, bound: str = "", *, graph: bool) -> str | None:
     'It fills up to 2.0 GiB, then stops.'
     """
     if graph:
-        return "Keep loss.item() or loss.detach(), not the tensor with its graph."
+        return "Keep .item() or .detach() of it, not the tensor with its graph."
     if bound:
         return f"It fills up to {bound}, then stops."
     return _HOLDERS.get(kind or "")

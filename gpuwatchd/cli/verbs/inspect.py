@@ -124,7 +124,8 @@ def command(  # noqa: PLR0913, PLR0917 - one argument per flag
     else:
         if sys.stderr.isatty() and not flags.json and not flags.quiet:
             wait = units.duration(every_s * (censuses - 1))
-            sys.stderr.write(f"counting tensors {censuses} times, about {wait}\n")
+            sys.stderr.write(f"counting tensors {censuses} times, about {wait}")
+            sys.stderr.write(", after the first minute of the job\n")
         warmup_s = 0.0 if attach else _WARM_UP_S  # of an attached process nobody knows its age
         limit_s = every_s * (censuses - 1) + _MARGIN_S + warmup_s
         words = {"censuses": censuses, "every_s": every_s, "pause_s": pause_s}
@@ -133,6 +134,8 @@ def command(  # noqa: PLR0913, PLR0917 - one argument per flag
     _answer(data, doubts)
     functions = data.functions.functions if data.functions is not None else ()
     named = data.growing or any(one.verdict == "leak" for one in functions)
+    if data.error is not None:
+        return 1
     return FINDINGS if exit_code and named else OK
 
 
@@ -175,6 +178,8 @@ def _ended(pid: int) -> InspectionData:
 
 def _fault(pid: int, fault: MailboxFault, more: str = "") -> GpuwatchdError:
     hint = _PREPARE
+    if fault is MailboxFault.NONE and mailboxes.is_prepared(pid):
+        hint = "it is prepared: ask 10 s after its framework was imported, or a process of its own"
     if fault is MailboxFault.NONE and mailboxes.is_isolated(pid):
         hint = "it was started with -I or -E, which switch the probe off"
     words = f"process {pid} {inspection.FAULTS[fault]}"

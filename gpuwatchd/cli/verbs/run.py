@@ -18,7 +18,9 @@ NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """Exit codes, as shells have them."""
 
 
-class _NotRun(GpuwatchdError):
+class RunError(GpuwatchdError):
+    """The command was not started; its exit code is that of a shell."""
+
     def __init__(self, message: str, code: int, hint: str) -> None:
         super().__init__(message, hint=hint, page="errors#not-run")
         self.exit_code = code  # type: ignore[misc]
@@ -66,7 +68,7 @@ def command(command: tuple[str, ...], counters_only: bool, record: bool) -> int:
     try:
         os.execvpe(command[0], command, environ)  # noqa: S606 - no shell is wanted
     except FileNotFoundError:
-        raise _NotRun(f"{name}: no such command", NOT_FOUND, "which " + name) from None
+        raise RunError(f"{name}: no such command", NOT_FOUND, "which " + name) from None
     except (OSError, ValueError) as error:
         why = text.clean(str(getattr(error, "strerror", None) or error))
-        raise _NotRun(f"{name}: {why}", NOT_EXECUTABLE, f"ls -l {name}") from None
+        raise RunError(f"{name}: {why}", NOT_EXECUTABLE, f"ls -l {name}") from None

@@ -174,12 +174,22 @@ def folder(uid: int) -> Path:
 
 def folder_of(pid: int, uid: int) -> Path:
     """Return where a process writes its mailbox: as ``run`` said, else where its user's lie."""
+    place = _told(pid)
+    return Path(os.fsdecode(place)) if place else folder(uid)
+
+
+def is_prepared(pid: int) -> bool:
+    """Say whether a process was started with ``gpuwatchctl run``, or by one that was."""
+    return bool(_told(pid))
+
+
+def _told(pid: int) -> bytes:
     with suppress(OSError):
         for entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
             name, _, value = entry.partition(b"=")
-            if name == VARIABLE.encode() and value:
-                return Path(os.fsdecode(value))
-    return folder(uid)
+            if name == VARIABLE.encode():
+                return value
+    return b""
 
 
 def read(place: Path, pid: int, uid: int) -> Mailbox | MailboxFault:

@@ -126,7 +126,8 @@ class Holder(Value, frozen=True, kw_only=True):
     @property
     def place(self) -> str:
         """Where it is, for people: ``losses in train() (train.py:22)``."""
-        return f"{self.name} ({self.file}:{self.line})" if self.file else self.name
+        where = self.file if self.line is None else f"{self.file}:{self.line}"
+        return f"{self.name} ({where})" if self.file else self.name
 
 
 class AllocatorState(Value, frozen=True, kw_only=True):

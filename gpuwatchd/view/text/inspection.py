@@ -51,7 +51,7 @@ ERRORS: Final[dict[str, str]] = {
     CensusError.STOPPED: "its heap was not read to the end: the job forked or ended meanwhile",
     CensusError.TOO_LONG: "what grows is too much to be listed",
     CensusError.UNKNOWN_VERB: "its probe is of an earlier version, which cannot say that",
-    CensusError.TOO_SOON: "its heap is looked into once a minute at most",
+    CensusError.TOO_SOON: "its heap was looked into less than a minute ago: ask again in a minute",
     CensusError.DEVICE_MEMORY: "its heap is not looked into: its device's memory is almost full",
     CensusError.COMPILING: "its heap is not looked into while PyTorch compiles",
 }
@@ -205,8 +205,8 @@ def _devices(devices: Sequence[AllocatorCounters]) -> Iterator[str]:
 
 
 def _place(holder: HolderShape) -> str:
-    where = f" ({holder.file}:{holder.line})" if holder.file else ""
-    return f"{holder.name}{where}"
+    where = holder.file if holder.line is None else f"{holder.file}:{holder.line}"
+    return f"{holder.name} ({where})" if holder.file else holder.name
 
 
 def _holder(place: str, groups: list[GrowingGroup]) -> Iterator[str]:

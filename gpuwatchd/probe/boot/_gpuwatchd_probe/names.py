@@ -40,6 +40,10 @@ class Name(NamedTuple):
         end = " in %s()" % self.function if self.function else ""
         return self.text[: len(self.text) - len(end)] + path + end
 
+    def set_at(self, place: Optional[Tuple[str, int]]) -> Name:
+        """Return it with where an attribute of it is set, where that is known."""
+        return self if place is None else self._replace(file=place[0], line=place[1])
+
     @property
     def rank(self) -> Tuple[bool, int, int]:
         """The user's own files first, then the shorter way."""
@@ -57,6 +61,8 @@ class Step(NamedTuple):
     path: str
     key: Any = None
     value: Any = None
+    place: Optional[Tuple[str, int]] = None
+    """Where the attribute next to the holder is set."""
 
     def inside(self) -> str:
         """Return the path for an owner that holds this object as a container, not as attributes.
@@ -132,7 +138,7 @@ class Namer:
                     continue
                 name = self._last(owner, step, count + 1)
                 if name is not None:
-                    found.append(name)
+                    found.append(name.set_at(step.place))
                 else:
                     following[key] = _upward(owner, step)
                 break
@@ -140,7 +146,8 @@ class Namer:
 
     def _roots(self, step: Step, count: int) -> Iterator[Name]:
         for variable, frame in self.locals.get(id(step.obj), ())[:1]:
-            yield _in_code(variable + step.inside(), variable, frame.f_code, count)
+            found = _in_code(variable + step.inside(), variable, frame.f_code, count)
+            yield found.set_at(step.place)
         module = self.modules.get(id(step.obj))
         if module is not None and type(step.key) is str:
             name, file = module
@@ -148,7 +155,7 @@ class Namer:
             code = self.codes.get(file or "")
             line = places.line_of_name(code, step.key) if code is not None else None
             text = _short(f"{name}.{step.key}{step.path}")
-            yield Name(text, file, line, count)
+            yield Name(text, file, line, count).set_at(step.place)
 
     def _last(self, owner: Any, step: Step, count: int) -> Optional[Name]:
         """Return the name where the owner is the end of the way up."""
@@ -204,6 +211,20 @@ def _of_class(owner: type, step: Step, count: int) -> Optional[Name]:
 
 def _upward(owner: Any, step: Step) -> Step:
     """Return the step from an owner down to the one it holds."""
+    return _step(owner, step)._replace(place=step.place or _place(owner, step))
+
+
+def _place(owner: Any, step: Step) -> Optional[Tuple[str, int]]:
+    space = attributes.own_dict(owner)
+    classes = attributes.mro(type(owner))
+    name = step.key
+    if space is not step.obj:
+        rows = [*space.items(), *attributes.slots(owner)]
+        name = next((key for key, value in rows if value is step.obj), None)
+    return places.of_attribute(classes, name) if type(name) is str else None
+
+
+def _step(owner: Any, step: Step) -> Step:
     cls = type(owner)
     if dict in attributes.mro(cls):
         key = next((k for k, value in dict.items(owner) if value is step.obj), None)

@@ -6,7 +6,9 @@ import dis
 import os
 import sys
 import types
-from typing import Optional
+from typing import Optional, Tuple
+
+from . import attributes
 
 LIBRARIES = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
 STANDARD = (os.path.dirname(os.__file__) + os.sep, "<frozen", sys.base_prefix + os.sep + "lib")
@@ -22,16 +24,33 @@ def is_users(path: str) -> bool:
 
 def line_of_name(code: types.CodeType, name: str) -> int:
     """Return the line where a function first sets one of its variables, else its own line."""
+    return _first_store(code, name, "STORE_") or code.co_firstlineno
+
+
+def of_attribute(classes: Tuple[type, ...], name: str) -> Optional[Tuple[str, int]]:
+    """Return where a class of the user's first sets an attribute; None where none does."""
+    for cls in classes:
+        for function in list(attributes.class_dict(cls).values()):
+            if type(function) is types.FunctionType:
+                code = function.__code__
+                if name in code.co_names and is_users(code.co_filename):
+                    line = _first_store(code, name, "STORE_ATTR")
+                    if line is not None:
+                        return code.co_filename, line
+    return None
+
+
+def _first_store(code: types.CodeType, name: str, kind: str) -> Optional[int]:
     line = code.co_firstlineno
     for step in dis.get_instructions(code):
         number = getattr(step, "line_number", None) or step.starts_line
         if number is not None and not isinstance(number, bool):
             line = number
-        if step.opname.startswith("STORE_"):
+        if step.opname.startswith(kind):
             value = step.argval  # two names where Python 3.13 joined two steps
             if value == name or (isinstance(value, tuple) and name in value):
                 return line
-    return code.co_firstlineno
+    return None
 
 
 def module_name(name: str, path: Optional[str]) -> str:
