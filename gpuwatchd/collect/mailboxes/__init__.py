@@ -71,16 +71,13 @@ class Mailbox(msgspec.Struct, kw_only=True):
     python: str
     framework: Framework
     rank: int | None = None
-    local_rank: int | None = None
     devices: tuple[Counters, ...] = ()
     spans: Spans = ()
     counters_only: bool = False
     inspect_on_alert: bool = False
     """Its owner agrees that the daemon has it inspected when its alert opens."""
-    frozen: int = 0
     recording: bool = False
     failure: str | None = None
-    inspecting: str | None = None
     last: Census | None = None
     """What was last found."""
 
@@ -124,10 +121,8 @@ class Census(msgspec.Struct, kw_only=True):
     at_s: float | None = None
     """When the last census was taken."""
     groups: tuple[Group, ...] = ()
-    pauses_ms: tuple[float, ...] = ()
     censuses: int = 0
     every_s: float = 10.0
-    frozen: int = 0
     error: str | None = None
 
 
