@@ -6,12 +6,13 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from _gpuwatchd_probe import counters, mailbox, requests
+from _gpuwatchd_probe import agent, counters, mailbox, requests
 
 from gpuwatchd.cli.verbs import inspect
 from gpuwatchd.collect import mailboxes
@@ -282,6 +283,20 @@ def test_free_device_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(counters, "read", lambda _: rows)
     assert counters.free("jax") == pytest.approx(0.01)
     assert counters.free("torch") == 1.0
+
+
+def test_no_hook_raises_into_the_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    own = agent.Agent(str(tmp_path / "none"), 0.0)
+    own._failure, own._content = "builtins.KeyError", {"framework": {"name": "torch"}}
+    own._mailbox.folder = "/proc/none"
+    monkeypatch.setattr(agent, "_agent", own)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    for what in ("start", "end", "close"):
+        agent._have(what)
+        assert own._thread is None
 
 
 def test_what_ended_processes_left_is_swept_away(tmp_path: Path) -> None:

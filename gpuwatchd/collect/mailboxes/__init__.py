@@ -73,16 +73,13 @@ class Mailbox(msgspec.Struct, kw_only=True):
     python: str
     framework: Framework
     rank: Number | None = None
-    local_rank: Number | None = None
     devices: tuple[Counters, ...] = ()
     spans: Spans = ()
     counters_only: bool = False
     inspect_on_alert: bool = False
     """Its owner agrees that the daemon has it inspected when its alert opens."""
-    frozen: Number = 0
     recording: bool = False
     failure: str | None = None
-    inspecting: str | None = None
     last: Census | None = None
     """What was last found."""
 
@@ -126,10 +123,8 @@ class Census(msgspec.Struct, kw_only=True):
     at_s: float | None = None
     """When the last census was taken."""
     groups: tuple[Group, ...] = ()
-    pauses_ms: tuple[float, ...] = ()
     censuses: Number = 0
     every_s: Annotated[float, msgspec.Meta(gt=0.0, le=86400.0)] = 10.0
-    frozen: Number = 0
     error: str | None = None
 
 

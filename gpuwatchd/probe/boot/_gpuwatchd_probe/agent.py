@@ -111,14 +111,13 @@ class Agent:
         """Start the thread, where none runs that is not about to end."""
         if self._thread is None and not self._closed:
             self._stop = threading.Event()
-            thread = threading.Thread(
+            self._thread = threading.Thread(
                 target=self._run, args=(self._stop,), name="gpuwatchd-probe", daemon=True
             )
             try:
-                thread.start()
-                self._thread = thread
-            except RuntimeError:  # no more threads, or the interpreter ends
-                pass
+                self._thread.start()
+            except Exception:  # no thread can be had now; a later fork tries again
+                self._thread = None
 
     def end(self) -> None:
         """Stop the thread; one that waits for a child of its own ends as soon as it has."""
@@ -133,8 +132,8 @@ class Agent:
         self.end()
         if self._failure is None:
             self._mailbox.remove()
-        else:
-            self._write()  # again: the thread may have written in between
+        elif self._content:  # again: the thread may have written in between
+            self._mailbox.write(**dict(self._content, failure=self._failure))
         running = self._inspections.running
         if running is not None:
             self._mailbox.answer(running, {"error": "stopped"})
