@@ -136,7 +136,8 @@ def test_the_variable_is_named_and_the_allocator_read(
     assert answer.error is None
     assert job.poll() is None
     assert "kept in train()" in "".join(lines(answer))
-    assert ctl.data("inspect", str(job.pid))["error"] == CensusError.TOO_SOON
+    again = ctl.json("inspect", str(job.pid), code=1)
+    assert again["data"]["error"] == CensusError.TOO_SOON
     job.end()
     assert job.communicate()[1] == ""
     assert not list(mailboxes.folder(os.getuid()).glob("*.req*"))

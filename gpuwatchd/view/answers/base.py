@@ -323,7 +323,6 @@ class KeptBy(Shape):
     name: str
     """As the program writes it, such as `losses in train()`."""
     kind: str
-    """Its type."""
     length: Count | None
     file: FilePath | None
     line: Count | None
@@ -335,7 +334,6 @@ class KeptBy(Shape):
     bounded_at_bytes: Bytes | None
     """What it keeps once it is full; null: no bound was found."""
     at: Instant
-    """When it was found."""
 
 
 class FunctionGrowthShape(Shape):
@@ -352,7 +350,6 @@ class AllocatorShape(Shape):
     verdict: Literal["flat", "tensors", "fragmentation", "outside", "free-cache"] | None
     """What grows; null: too little was seen."""
     allocated_bytes: Bytes | None
-    """In tensors."""
     reserved_bytes: Bytes | None
     """Taken from the device, in tensors or free."""
     inactive_split_bytes: Bytes | None
