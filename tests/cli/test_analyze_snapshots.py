@@ -158,6 +158,7 @@ def test_half_a_pair_is_exit_5(
     monkeypatch.chdir(tmp_path)
     (bad := tmp_path / "bad.pickle").write_bytes(content)
     said = ctl.both("analyze", pair[0], str(bad), code=5)
+    ctl.both("analyze", pair[0], str(tmp_path / "missing.pickle"), code=5)
     assert said.err.startswith(f"gpuwatchctl: {bad}: ")
     assert [line.partition(": ")[0] for line in said.err.splitlines()[1:]] == ["hint", "see"]
     answer = ctl.json("analyze", pair[0], str(bad), code=5)
