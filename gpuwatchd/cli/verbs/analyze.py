@@ -377,12 +377,8 @@ def _answer(
 def _failed(judged: list[Judged]) -> LogFile | None:
     """Return the log for want of which there is no answer: of two snapshots either is."""
     broken = [one.log for one in judged if one.log.error is not None]
-    read = {one.log.format for one in judged if one.log.error is None}
-    return (
-        broken[0]
-        if broken and ((len(judged) == 2 and read <= {_SNAPSHOT}) or len(broken) == len(judged))
-        else None
-    )
+    pair = len(judged) == 2 and {x.log.format for x in judged if not x.log.error} <= {_SNAPSHOT}
+    return broken[0] if broken and (pair or len(broken) == len(judged)) else None
 
 
 def _exit_code(
