@@ -8,8 +8,10 @@ from gpuwatchd.core import units
 from gpuwatchd.core.codes import AllocatorVerdict, Ending, Hold
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gpuwatchd.core.codes import Facts
-    from gpuwatchd.core.model import Finding
+    from gpuwatchd.core.model import Finding, FunctionRemark
 
 _ENDINGS: dict[Ending, str] = {
     Ending.PROCESS_ENDED: "its process ended",
@@ -59,6 +61,39 @@ _ALLOCATOR: dict[AllocatorVerdict, str] = {
 }
 
 
+_FUNCTIONS: dict[str, tuple[str, str]] = {
+    "memory_leak": (
+        "grew by {growth_bytes} within {span_s}, {rate_bytes_per_s}; {own_share} of it is its own",
+        "without --functions, inspect names the variable that keeps it",
+    ),
+    "fragmentation": (
+        "{share} of reserved memory is free between tensors",
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; tensors of few sizes",
+    ),
+    "spikes": (
+        "{count} above {threshold_bytes}: up to {largest_bytes}, usually {median_bytes}",
+        "smaller batches in these calls, or gradient checkpointing",
+    ),
+    "repeated_allocations": (
+        "{call_count} calls add {grown_bytes} in all, which is given back",
+        "allocate once and fill it in place: out=, copy_()",
+    ),
+    "inefficient_allocation": (
+        "only {share} of reserved memory is in tensors",
+        "nothing, unless other processes need the memory: the rest is free for reuse",
+    ),
+    "temporal_growth": ("{rate_bytes_per_s} over {span_s}, r {r}, p {p_value}", ""),
+    "growth_elsewhere": ("memory grows, but not by these functions: mark others", ""),
+}
+"""What is said of a finding or an insight, and what to do about it."""
+_UNITS: dict[str, Callable[[float], str]] = {
+    "_per_s": units.rate,
+    "_bytes": units.size,
+    "_s": units.duration,
+    "share": units.percent,
+}
+
+
 def inside(finding: Finding) -> dict[str, str]:
     """Return what was learned inside the process: label and text; nothing that is unknown."""
     lines = {}
@@ -74,7 +109,29 @@ def inside(finding: Finding) -> dict[str, str]:
                 f"{one.name} +{units.size(one.growth_bytes)} in {one.call_count:,} calls"
                 for one in state.functions
             )
+        if state.score is not None:
+            lines["Functions' score"] = f"{state.score} of 100"
+        for number, remark in enumerate(state.remarks, 1):
+            lines[f"Function finding {number}"] = _remark(remark)
     return lines
+
+
+def _remark(remark: FunctionRemark) -> str:
+    kind, names = remark.kind.replace("_", " "), ", ".join(remark.functions)
+    texts = "; ".join(function_text(remark).values())
+    return f"{remark.weight}: {kind}, {names}: {texts}"
+
+
+def function_text(remark: FunctionRemark) -> dict[str, str]:
+    """Return the texts of a finding or an insight."""
+    shown = {name: _fact(name, value) for name, value in remark.facts.items()}
+    text, suggestion = _FUNCTIONS[remark.kind]
+    return {"text": text.format_map(shown)} | ({"suggestion": suggestion} if suggestion else {})
+
+
+def _fact(name: str, value: float) -> str:
+    show = next((show for ending, show in _UNITS.items() if name.endswith(ending)), None)
+    return show(value) if show else f"{value:,.3g}" if value < 1 else f"{value:,.0f}"
 
 
 def ending(code: Ending, /, **facts: float | str) -> dict[str, Any]:

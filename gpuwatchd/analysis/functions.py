@@ -12,6 +12,7 @@ import numpy as np
 
 from gpuwatchd.analysis import numerics, verdict
 from gpuwatchd.analysis.numerics import MIB
+from gpuwatchd.core.model import FunctionRemark as Remark
 from gpuwatchd.core.model import Series, Subject, is_leak
 
 if TYPE_CHECKING:
@@ -32,17 +33,6 @@ Verdict = Literal["leak", "watch", "elsewhere", "none", "unknown"]
 POINTS = {"critical": 20, "warning": 10, "info": 5, "high": 15, "medium": 8, "low": 3}
 """What a finding or an insight takes from the score of 100."""
 GRADES = ((90, "A"), (80, "B"), (70, "C"), (0, "D"))
-
-
-class Remark(NamedTuple):
-    """A finding or an insight about functions."""
-
-    kind: str
-    weight: str
-    """Severity of a finding, impact of an insight."""
-    functions: tuple[str, ...]
-    facts: dict[str, float]
-    confidence: float = 1.0
 
 
 class Judged(NamedTuple):

@@ -5,8 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+from msgspec.structs import replace
 
-from gpuwatchd.core.model import AllocatorReading, AllocatorSeries, FunctionGrowth, Holder
+from gpuwatchd.core.model import (
+    AllocatorReading,
+    AllocatorSeries,
+    FunctionGrowth,
+    FunctionRemark,
+    Holder,
+)
 from gpuwatchd.core.text import clean
 from gpuwatchd.pipeline.clock import moved_holder
 from gpuwatchd.store.ring import Ring
@@ -15,11 +22,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpuwatchd.collect.mailboxes import Census
-    from gpuwatchd.core.config.schema import ProbeSection
+    from gpuwatchd.core.config.schema import Config, ProbeSection
     from gpuwatchd.core.model import Alert
     from gpuwatchd.core.model.readings import FunctionCalls
 
 MOST_FUNCTIONS: Final = 3
+MOST_REMARKS: Final = 5
 UNCHANGED_S: Final = 60.0
 """A figure that stays the same is noted again after this time."""
 
@@ -33,11 +41,15 @@ class Allocator(msgspec.Struct, kw_only=True, eq=False):
     newest: AllocatorReading | None = None
     fragmentation_ratio: float = 0.3
     functions: tuple[FunctionGrowth, ...] = ()
+    remarks: tuple[FunctionRemark, ...] = ()
+    score: int | None = None
+    request: str = ""
+    """Id of a request for the functions' calls that is not answered yet."""
     holder: Holder | None = None
     census: str | None = None
     """Id of the inspection that it comes from."""
-    asked: tuple[float, str] | None = None
-    """The alert, and its state, that an inspection was last asked for."""
+    asked: dict[str, tuple[float, str]] = {}
+    """What was asked -> the alert, and its state, that it was last asked for."""
 
     @classmethod
     def begun(cls, span_s: float, alert: Alert | None) -> Allocator:
@@ -86,8 +98,7 @@ class Allocator(msgspec.Struct, kw_only=True, eq=False):
         for ring in self.rings:
             ring.shift(by_s)
         self.holder = self.holder and moved_holder(self.holder, by_s)
-        if self.asked is not None:
-            self.asked = (self.asked[0] + by_s, self.asked[1])
+        self.asked = {verb: (at_s + by_s, state) for verb, (at_s, state) in self.asked.items()}
 
     def take_census(self, census: Census, at_s: float) -> bool:
         """Take in what an inspection found that was over then; say whether that is new."""
@@ -97,12 +108,29 @@ class Allocator(msgspec.Struct, kw_only=True, eq=False):
         self.holder = holder_of(census, at_s) or self.holder
         return True
 
-    def may_ask(self, alert: Alert | None) -> bool:
-        """Say whether an inspection is due for an alert: once for each of its open states."""
-        if alert is None or alert.state not in {"watch", "firing"} or alert.finding.holder:
+    def may_ask(self, verb: str, alert: Alert | None) -> bool:
+        """Say whether something is to be asked for an alert: once for each of its open states."""
+        if alert is None or alert.state not in {"watch", "firing"}:
             return False
-        before, self.asked = self.asked, (alert.opened_at_s, alert.state)
-        return self.asked != before
+        before = self.asked.get(verb)
+        self.asked[verb] = (alert.opened_at_s, alert.state)
+        return self.asked[verb] != before
+
+    def asked_for(self, verb: str, request: str | None) -> None:
+        """Take down the id of what was asked; None: it could not be asked, try again."""
+        if request is None:
+            del self.asked[verb]
+        elif verb == "functions":
+            self.request = request
+
+    def take_functions(self, calls: Sequence[FunctionCalls], config: Config) -> None:
+        """Take in the calls of functions, as they were asked for: those that add most."""
+        from gpuwatchd.analysis import functions  # noqa: PLC0415 - numpy: 1 s while others work
+
+        named = [replace(one, name=clean(one.name, limit=60)) for one in calls[:MOST_FUNCTIONS]]
+        judged = functions.judge(named, config.probe, config.detection)
+        self.request, self.score = "", judged.score
+        self.remarks = tuple([*judged.findings, *judged.insights][:MOST_REMARKS])
 
     def series(self) -> AllocatorSeries | None:
         """Return its figures as the detectors want them; None before there are any."""
@@ -124,11 +152,13 @@ class Allocator(msgspec.Struct, kw_only=True, eq=False):
             limit_bytes=newest.limit_bytes,
             fragmentation_ratio=self.fragmentation_ratio,
             functions=self.functions,
+            remarks=self.remarks,
+            score=self.score,
         )
 
 
 def _figures(reading: AllocatorReading) -> AllocatorReading:
-    return msgspec.structs.replace(reading, at_s=0.0)
+    return replace(reading, at_s=0.0)
 
 
 def holder_of(census: Census, at_s: float) -> Holder | None:
@@ -151,7 +181,7 @@ def holder_of(census: Census, at_s: float) -> Holder | None:
             line=holder.line,
         )
         bound = group.bounded_at_bytes
-        best[place] = msgspec.structs.replace(
+        best[place] = replace(
             before,
             kind=clean(holder.kind) if before.kind == "graph" else before.kind,
             graph=before.graph or group.sure == "graph",

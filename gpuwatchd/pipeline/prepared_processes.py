@@ -99,7 +99,7 @@ class PreparedProcesses:
             age_s = 0.0 if census.at_s is None else max(0.0, mailbox.at_s - census.at_s)
             if allocator.take_census(census, now_s - age_s):
                 track.hurry(now_s)
-        self._inspect(track, allocator, mailbox)
+        self._ask(track, allocator, mailbox)
 
     def _is_alone(self, device: TrackedDevice, track: Track) -> bool:
         """Say whether a process is on no other device: its only counters are of this one."""
@@ -107,16 +107,34 @@ class PreparedProcesses:
         others = [one for one in self._intake.devices.values() if one is not device]
         return not any(key in one.processes for one in others)
 
-    def _inspect(self, track: Track, allocator: Allocator, mailbox: Mailbox) -> None:
-        """Have the heap of a process looked into whose alert is open, once for each state of it."""
+    def _ask(self, track: Track, allocator: Allocator, mailbox: Mailbox) -> None:
+        """Ask a process whose alert is open, once for each state of it, one thing at a time.
+
+        What its functions add; and, where its owner agrees, who keeps what grows in its heap.
+        """
         uid = None if track.info is None else track.info.uid
-        own = uid == os.geteuid() and self._intake.watcher.config.probe.inspect_on_alert
-        if uid is None or not (own or mailbox.inspect_on_alert) or mailbox.counters_only:
+        if uid is None or track.lead is not None:
             return
-        if track.lead is None and allocator.may_ask(track.alert):
-            place = mailboxes.folder(uid)
-            with suppress(OSError):  # of its own directory: other processes are read all the same
-                mailboxes.ask(place, mailbox, "census", uid=uid, limit_s=_ANSWER_S, answer=False)
+        config, place = self._intake.watcher.config, mailboxes.folder(uid)
+        if allocator.request:
+            kind = mailboxes.Functions
+            answer = mailboxes.take(place, mailbox.pid, uid, allocator.request, kind)
+            if isinstance(answer, mailboxes.Functions):
+                allocator.take_functions(answer.functions, config)
+        own = uid == os.geteuid() and config.probe.inspect_on_alert
+        agreed = (own or mailbox.inspect_on_alert) and not mailbox.counters_only
+        named = track.alert is not None and track.alert.finding.holder
+        if mailbox.spans and allocator.may_ask("functions", track.alert):
+            verb = "functions"
+        elif agreed and not named and allocator.may_ask("census", track.alert):
+            verb = "census"
+        else:
+            return
+        words = {"limit_s": _ANSWER_S, "answer": verb == "functions"}
+        request: str | None = None
+        with suppress(OSError):  # something else is asked just now, or its place is not trusted
+            request = mailboxes.ask(place, mailbox, verb, uid=uid, **words)
+        allocator.asked_for(verb, request)
 
 
 def counters_of(device: Device, mailbox: Mailbox, *, alone: bool) -> Counters | None:

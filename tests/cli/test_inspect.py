@@ -305,6 +305,9 @@ def test_what_ended_processes_left_is_swept_away(tmp_path: Path) -> None:
     for file in (own, gone):
         file.write_bytes(b"")
     mailboxes.sweep(tmp_path)
+    assert gone.exists()
+    os.utime(gone, (1.0, 1.0))
+    mailboxes.sweep(tmp_path)
     assert list(tmp_path.iterdir()) == [own]
     for number in range(10_000):
         (tmp_path / f"{2**22 + number}.json").touch()

@@ -51,6 +51,7 @@ class World:
     ) -> None:
         self.place, self.used, self.inside, self.begin, self.tick = place, used, inside, begin, 0
         self.last: dict[str, Any] | None = None
+        self.asked: list[tuple[str, bool]] = []
         now_s = 1000.0 + 5.0 * begin
         history = None if stored is None else opened(stored, Time(now_s))
         self.pipeline = Pipeline(
@@ -67,6 +68,9 @@ class World:
         self.tick = tick = tick + self.begin
         grown = max(0, tick - 60)
         self._write(2 * GIB + grown * self.inside, 19 * GIB + grown * self.used)
+        for path in self.place.glob("*.req"):
+            self._answer(json.loads(path.read_text()))
+            path.unlink()
         one = sample(1000.0 + 5.0 * tick, [(OWN, 20 * GIB + grown * self.used)])
         return msgspec.structs.replace(one, boot_id=BOOT)
 
@@ -91,6 +95,15 @@ class World:
         path = self.place / f"{os.getpid()}.json"
         path.touch(mode=0o600)
         path.write_text(json.dumps(content))
+
+    def _answer(self, request: dict[str, Any]) -> None:
+        self.asked.append((request["verb"], request["answer"]))
+        points = [[float(at), at * GIB, at * GIB, at * GIB] for at in range(100)]
+        step = {"name": "step", "call_count": 100, "points": points}
+        path = self.place / f"{os.getpid()}.{request['id']}.json"
+        if request["answer"]:
+            path.touch(mode=0o600)
+            path.write_text(json.dumps({"id": request["id"], "functions": [step]}))
 
     def run(self, ticks: int) -> Tick:
         return [self.pipeline.tick() for _ in range(ticks)][-1]
@@ -149,11 +162,13 @@ def test_figures_that_cannot_be_are_limited_and_others_left_alone(place: Path) -
 @pytest.mark.parametrize("config", [EAGER, AGREED], ids=["not-agreed", "agreed"])
 def test_the_heap_is_looked_into_where_its_owner_agreed(place: Path, config: Any) -> None:
     world = World(place, config=config)
-    world.run(300)
-    asked = [json.loads(path.read_text()) for path in place.glob("*.req")]
-    assert len(asked) == (config is AGREED)
-    for request in asked:
-        assert (request["verb"], request["answer"]) == ("census", False)
+    found = world.finding(300)
+    assert set(world.asked) == {("functions", True)} | (
+        {("census", False)} if config is AGREED else set()
+    )
+    assert found.allocator
+    assert [remark.kind for remark in found.allocator.remarks] == ["memory_leak", "temporal_growth"]
+    assert found.allocator.score == 87
 
 
 def test_a_mailbox_of_the_future_is_ignored(place: Path) -> None:

@@ -113,6 +113,8 @@ def combined(series: Series, whole: Finding, tensors: Finding, least: float) -> 
         reserved_bytes=float(allocator.reserved_bytes[-1]),
         inactive_split_bytes=allocator.inactive_split_bytes,
         functions=allocator.functions,
+        remarks=allocator.remarks,
+        score=allocator.score,
     )
     return msgspec.structs.replace(out, allocator=state)
 
@@ -139,6 +141,8 @@ def _verdict(
     if float(allocator.t_s[-1]) - begin_s < LEAST_S or process < least:
         return AllocatorVerdict.NONE
     reserved = grown(allocator.t_s, allocator.reserved_bytes)
+    if (allocator.reserved_bytes == allocator.allocated_bytes).all():
+        return AllocatorVerdict.NONE  # TensorFlow says nothing of what it reserves
     if reserved < FOLLOWS * process:
         return AllocatorVerdict.OUTSIDE
     needs = [allocator.allocated_bytes]

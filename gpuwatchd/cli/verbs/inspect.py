@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gpuwatchd.alerts import wording
 from gpuwatchd.cli import options, output
 from gpuwatchd.collect import mailboxes
 from gpuwatchd.collect.mailboxes import outside
@@ -122,7 +123,7 @@ def command(  # noqa: PLR0913, PLR0917 - one argument per flag
         asked = _ask(place, uid, mailbox, mailboxes.Functions, _MARGIN_S)
         data = _data(mailbox, oom, error=asked.error, functions=_functions(asked))
     else:
-        if sys.stderr.isatty() and not flags.json and not flags.quiet:
+        if not flags.json and not flags.quiet:
             wait = units.duration(every_s * (censuses - 1))
             sys.stderr.write(f"counting tensors {censuses} times, about {wait}")
             sys.stderr.write(", after the first minute of the job\n")
@@ -217,7 +218,7 @@ def _functions(asked: Functions) -> FunctionsData:
 
     config = options.current().load_config().config
     judgement = functions.judge(asked.functions, config.probe, config.detection)
-    texts = inspection.function_text
+    texts = wording.function_text
     return fill(
         FunctionsData,
         judgement,

@@ -59,11 +59,8 @@ def command(command: tuple[str, ...], counters_only: bool, record: bool) -> int:
         mailboxes.VARIABLE: str(place),
         **({"GPUWATCHD_PROBE_RECORD": "1"} if record else {}),
     }
-    name = text.clean(command[0])
-    for ignored in (
-        signal.SIGPIPE,
-        signal.SIGXFSZ,
-    ):  # by Python; what it runs would ignore them too
+    name = text.clean(command[0]) or "''"
+    for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # by Python, and by what it runs
         signal.signal(ignored, signal.SIG_DFL)
     try:
         os.execvpe(command[0], command, environ)  # noqa: S606 - no shell is wanted

@@ -26,12 +26,15 @@ from gpuwatchd.core.model import FunctionCalls
 
 MOST_BYTES: Final = 64 * 1024
 MOST_ANSWER_BYTES: Final = 1 << 20
+_MOST_ENVIRON_BYTES: Final = 8 << 20
 _PRIVATE: Final = 0o600
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 VARIABLE: Final = "GPUWATCHD_PROBE_DIR"
 BOOT: Final = Path(__file__).parents[2] / "probe" / "boot"
 """What a job has first in its path."""
-_OOM_KEPT_S: Final = 7 * 86400.0
+_KEPT_S: Final = 7 * 86400.0
+_MOST_KEPT: Final = 1000
+"""How long the last words of an ended job are kept, and in a directory of how many files."""
 _OOM: Final = "oom-"
 _Content = TypeVar("_Content")
 Number = Annotated[int, msgspec.Meta(ge=-(1 << 62), le=1 << 62)]
@@ -179,10 +182,10 @@ def is_prepared(pid: int) -> bool:
 
 
 def _told(pid: int) -> bytes:
-    with suppress(OSError):
-        for entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+    with suppress(OSError), Path(f"/proc/{pid}/environ").open("rb") as file:
+        for entry in file.read(_MOST_ENVIRON_BYTES).split(b"\0"):
             name, _, value = entry.partition(b"=")
-            if name == VARIABLE.encode():
+            if name == VARIABLE.encode() and value[:1] == b"/":
                 return value
     return b""
 
@@ -276,29 +279,39 @@ def answer(
     place: Path, pid: int, uid: int, request_id: str, kind: type[Kind], *, limit_s: float
 ) -> Kind | MailboxFault:
     """Wait for the answer to a request, and take it away."""
-    path = place / f"{pid}.{request_id}.json"
     until_s = time.monotonic() + limit_s
-    while time.monotonic() < until_s:
-        content = _content(path, uid, MOST_ANSWER_BYTES, kind)
-        if content is MailboxFault.NONE:
+    try:
+        while time.monotonic() < until_s:
+            content = take(place, pid, uid, request_id, kind)
+            if content is not MailboxFault.NONE:
+                return content
             if not Path(f"/proc/{pid}").exists():
                 return MailboxFault.GONE
             time.sleep(0.2)
-            continue
+        return MailboxFault.NO_ANSWER
+    finally:  # also when whoever waits is interrupted
+        with suppress(OSError):
+            (place / f"{pid}.req").unlink()
+
+
+def take(place: Path, pid: int, uid: int, request_id: str, kind: type[Kind]) -> Kind | MailboxFault:
+    """Take an answer away, if there is one."""
+    path = place / f"{pid}.{request_id}.json"
+    content = _content(path, uid, MOST_ANSWER_BYTES, kind)
+    if content is not MailboxFault.NONE:
         with suppress(OSError):
             path.unlink()
-        return content
-    with suppress(OSError):
-        (place / f"{pid}.req").unlink()
-    return MailboxFault.NO_ANSWER
+    return content
 
 
 def sweep(place: Path) -> None:
     """Remove what processes that have ended left in a directory of our own."""
     with suppress(OSError):
-        for path in place.iterdir():
+        paths = list(place.iterdir())
+        for path in paths:
             pid, _, rest = path.name.partition(".")
-            if rest.startswith(_OOM) and time.time() - path.lstat().st_mtime < _OOM_KEPT_S:
+            last_words = len(paths) < _MOST_KEPT and (rest == "json" or rest.startswith(_OOM))
+            if last_words and time.time() - path.lstat().st_mtime < _KEPT_S:
                 continue
             if pid.isdigit() and not Path(f"/proc/{pid}").exists():
                 with suppress(OSError):

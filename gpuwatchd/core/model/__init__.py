@@ -47,6 +47,7 @@ from gpuwatchd.core.model.findings import (
     EtaRange,
     Finding,
     FunctionGrowth,
+    FunctionRemark,
     Holder,
     Holding,
     Ledger,

@@ -87,6 +87,17 @@ class FunctionGrowth(Value, frozen=True, kw_only=True):
     growth_bytes: float
 
 
+class FunctionRemark(Value, frozen=True):
+    """A finding or an insight about functions that a job marks."""
+
+    kind: str
+    weight: str
+    """Severity of a finding, impact of an insight."""
+    functions: tuple[str, ...]
+    facts: dict[str, float]
+    confidence: float = 1.0
+
+
 class AllocatorSeries(Value, frozen=True, kw_only=True, eq=False):
     """What :class:`AllocatorReading` says, over time, of one process on one device; (n,) each."""
 
@@ -99,6 +110,9 @@ class AllocatorSeries(Value, frozen=True, kw_only=True, eq=False):
     limit_bytes: float | None = None
     functions: tuple[FunctionGrowth, ...] = ()
     """The functions that have added most."""
+    remarks: tuple[FunctionRemark, ...] = ()
+    """What stood out of these when they were last asked, and their score of 100."""
+    score: int | None = None
     fragmentation_ratio: float = 0.3
     """Share of ``reserved_bytes`` in pieces from which on that is called fragmentation."""
 
@@ -138,6 +152,8 @@ class AllocatorState(Value, frozen=True, kw_only=True):
     reserved_bytes: float
     inactive_split_bytes: float | None = None
     functions: tuple[FunctionGrowth, ...] = ()
+    remarks: tuple[FunctionRemark, ...] = ()
+    score: int | None = None
 
 
 class Series(Value, frozen=True, kw_only=True, eq=False):

@@ -28,7 +28,6 @@ from gpuwatchd import __version__
 from gpuwatchd.core import text, units
 from gpuwatchd.core.model import (
     EventKind,
-    HoldingKind,
     LedgerState,
     MemoryKind,
     Pattern,
@@ -344,6 +343,17 @@ class FunctionGrowthShape(Shape):
     growth_bytes: Bytes
 
 
+class FunctionRemarkShape(Shape):
+    """A finding or an insight about functions that a job marks."""
+
+    kind: str
+    weight: Literal["critical", "warning", "info", "high", "medium", "low"]
+    """The severity of a finding: critical to info; the impact of an insight: high to low."""
+    functions: tuple[str, ...]
+    facts: dict[str, float | None]
+    confidence: Share
+
+
 class AllocatorShape(Shape):
     """What the allocator of a framework says of the growth of its process."""
 
@@ -356,6 +366,10 @@ class AllocatorShape(Shape):
     """Free, in blocks beside tensors."""
     functions: tuple[FunctionGrowthShape, ...]
     """The three that have added most, of those that the job marks (`probe.watch`)."""
+    remarks: tuple[FunctionRemarkShape, ...]
+    """What stood out of these when the alert opened, worst first."""
+    score: Count | None
+    """100, less what each of the remarks takes off; null: not asked, or without figures."""
 
 
 class Verdict(Shape):
@@ -510,23 +524,6 @@ class Process(Info):
         verdict="finding",
         host_verdict="host_finding",
     )
-
-
-class HoldingShape(Shape):
-    """Idle memory."""
-
-    id: str
-    kind: HoldingKind
-    device_uid: str
-    process: Info | None
-    """Null when no process is known to hold it."""
-    held_bytes: Bytes | None
-    since_at: Instant | None
-    evidence: Sentence
-    advice: tuple[Sentence, ...]
-    gib_hours: float | None
-    cost_usd: float | None
-    """Null without a price."""
 
 
 A = TypeVar("A", bound=Answer)

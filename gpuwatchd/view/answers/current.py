@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import msgspec
 
 from gpuwatchd.core import units
-from gpuwatchd.core.model import DeviceState, Severity
+from gpuwatchd.core.model import DeviceState, HoldingKind, Severity
 from gpuwatchd.view.answers.base import (
     Answer,
     BlameShape,
@@ -15,13 +15,13 @@ from gpuwatchd.view.answers.base import (
     Count,
     DevicePlace,
     HappenedShape,
-    HoldingShape,
     Info,
     Instant,
     LedgerShape,
     Pid,
     Process,
     Seconds,
+    Sentence,
     Shape,
     Share,
     Verdict,
@@ -39,6 +39,23 @@ if TYPE_CHECKING:
     from gpuwatchd.core import model
     from gpuwatchd.view.queries.current_state import View
     from gpuwatchd.view.queries.direct_holdings import UnlistedOpeners
+
+
+class HoldingShape(Shape):
+    """Idle memory."""
+
+    id: str
+    kind: HoldingKind
+    device_uid: str
+    process: Info | None
+    """Null when no process is known to hold it."""
+    held_bytes: Bytes | None
+    since_at: Instant | None
+    evidence: Sentence
+    advice: tuple[Sentence, ...]
+    gib_hours: float | None
+    cost_usd: float | None
+    """Null without a price."""
 
 
 class Checked(Shape):

@@ -18,7 +18,6 @@ from gpuwatchd.view.answers.base import (
     Count,
     DeviceId,
     Filled,
-    HoldingShape,
     Info,
     Instant,
     Pid,
@@ -31,7 +30,7 @@ from gpuwatchd.view.answers.base import (
     of_verb,
     sources,
 )
-from gpuwatchd.view.answers.current import Silent
+from gpuwatchd.view.answers.current import HoldingShape, Silent
 from gpuwatchd.view.answers.history import PictureShape
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ from gpuwatchd.core.codes import CensusError, MailboxFault, OutsideFault
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from gpuwatchd.analysis.functions import Remark
     from gpuwatchd.view.answers.inspection import (
         AllocatorCounters,
         FunctionsData,
@@ -39,6 +38,8 @@ OUTSIDE: Final = {
     OutsideFault.ELSEWHERE: "gpuwatchd is not installed where it runs, in a container",
 }
 _NOW: Final = "where it is now; that says nothing of who allocated its memory:"
+_FAR_OFF: Final = 100
+"""A bound of so many times what is held may as well be none."""
 _MOST_THREADS, _MOST_FRAMES = 8, 12
 ERRORS: Final[dict[str, str]] = {
     CensusError.COUNTERS_ONLY: "its heap is not looked into: it was started with --counters-only",
@@ -55,37 +56,6 @@ ERRORS: Final[dict[str, str]] = {
     CensusError.DEVICE_MEMORY: "its heap is not looked into: its device's memory is almost full",
     CensusError.COMPILING: "its heap is not looked into while PyTorch compiles",
 }
-FUNCTION_TEXTS: Final = {
-    "memory_leak": (
-        "grew by {growth_bytes} within {span_s}, {rate_bytes_per_s}; {own_share} of it is its own",
-        "without --functions, inspect names the variable that keeps it",
-    ),
-    "fragmentation": (
-        "{share} of reserved memory is free between tensors",
-        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; tensors of few sizes",
-    ),
-    "spikes": (
-        "{count} above {threshold_bytes}: up to {largest_bytes}, usually {median_bytes}",
-        "smaller batches in these calls, or gradient checkpointing",
-    ),
-    "repeated_allocations": (
-        "{call_count} calls add {grown_bytes} in all, which is given back",
-        "allocate once and fill it in place: out=, copy_()",
-    ),
-    "inefficient_allocation": (
-        "only {share} of reserved memory is in tensors",
-        "nothing, unless other processes need the memory: the rest is free for reuse",
-    ),
-    "temporal_growth": ("{rate_bytes_per_s} over {span_s}, r {r}, p {p_value}", ""),
-    "growth_elsewhere": ("memory grows, but not by these functions: mark others", ""),
-}
-"""What is said of a finding or an insight, and what to do about it."""
-_UNITS: Final = {
-    "_per_s": units.rate,
-    "_bytes": units.size,
-    "_s": units.duration,
-    "share": units.percent,
-}
 _VERDICTS: Final = {
     "leak": "leaks",
     "watch": "may leak",
@@ -101,19 +71,10 @@ def advice(holder: HolderShape | None, bounded_at_bytes: int | None, *, graph: b
         return of_holder(None, graph=graph)
     amount = "" if bounded_at_bytes is None else f": {units.size(bounded_at_bytes)}"
     bound = "" if holder.bound is None else f"{holder.bound:,} entries{amount}"
-    return of_holder(holder.kind, bound, graph=graph)
-
-
-def function_text(remark: Remark) -> dict[str, str]:
-    """Return the texts of a finding or an insight."""
-    shown = {name: _fact(name, value) for name, value in remark.facts.items()}
-    text, suggestion = FUNCTION_TEXTS[remark.kind]
-    return {"text": text.format_map(shown)} | ({"suggestion": suggestion} if suggestion else {})
-
-
-def _fact(name: str, value: float) -> str:
-    show = next((show for ending, show in _UNITS.items() if name.endswith(ending)), None)
-    return show(value) if show else f"{value:,.3g}" if value < 1 else f"{value:,.0f}"
+    words = [of_holder(holder.kind, bound, graph=graph)]
+    if holder.bound is not None and holder.bound > _FAR_OFF * (holder.length or 1) and not graph:
+        words.append(of_holder(holder.kind, graph=False))
+    return " ".join(filter(None, words)) or None
 
 
 def _functions(data: FunctionsData) -> Iterator[str]:

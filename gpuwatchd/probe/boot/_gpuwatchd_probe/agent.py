@@ -84,7 +84,7 @@ def _chain_excepthook() -> None:
 
     def hook(kind: Any, value: Any, trace: Any) -> None:
         """Write down what ends the job, then do as before."""
-        if _agent is not None:
+        if _agent is not None and not hasattr(sys, "ps1"):  # at a prompt it ends nothing
             _agent.failed(kind)
         before(kind, value, trace)
 

@@ -1,18 +1,28 @@
 """Look into objects without running a line of the user's.
 
 No ``getattr``, no ``isinstance``, no ``len`` of an object that was not made here: each may call
-what the user's class defines. Dicts, slots and descriptors of C are read as what they are.
+what the user's class defines. Dicts, slots and descriptors of C are read as what they are, and
+classes are compared by their ids: ``==`` and ``hash`` of one are its metaclass's.
 """
 
 from __future__ import annotations
 
 import types
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, FrozenSet, Iterable, List, Optional, Tuple
 
 _MRO = type.__dict__["__mro__"]
 _NAME = type.__dict__["__name__"]
 _DICT = type.__dict__["__dict__"]
-_BUILTIN_DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType)
+
+
+def ids_of(classes: Iterable[type]) -> FrozenSet[int]:
+    """Return the ids of classes, which are to live on."""
+    return frozenset(map(id, classes))
+
+
+_DESCRIPTORS = ids_of([types.GetSetDescriptorType, types.MemberDescriptorType])
+_METHODS = ids_of([types.MethodDescriptorType, types.BuiltinFunctionType])
+_CONSTANTS = ids_of([int, str, tuple])
 
 made: Optional[Dict[int, Any]] = None
 """The dicts that were read, in the child only. Since Python 3.11 an instance may have none until it
@@ -52,7 +62,7 @@ def own_dict(obj: Any) -> Dict[Any, Any]:
         descriptor = class_dict(cls).get("__dict__")
         if descriptor is None:
             continue
-        if type(descriptor) not in _BUILTIN_DESCRIPTORS:  # a property of this name is the user's
+        if id(type(descriptor)) not in _DESCRIPTORS:  # a property of this name is the user's
             return {}
         try:
             found = descriptor.__get__(obj)
@@ -82,7 +92,7 @@ def slots(obj: Any) -> List[Tuple[str, Any]]:
 def reader(cls: type, name: str) -> Callable[[Any], Any]:
     """Return what reads an attribute of many objects of one class, as :func:`through` does."""
     found: Any = next((class_dict(one)[name] for one in mro(cls) if name in class_dict(one)), None)
-    if type(found) in _BUILTIN_DESCRIPTORS:
+    if id(type(found)) in _DESCRIPTORS:
         read: Callable[[Any], Any] = found.__get__
         return read
     return lambda obj: through(cls, name, obj)
@@ -94,11 +104,11 @@ def through(base: type, name: str, obj: Any) -> Any:
         found = class_dict(cls).get(name)
         if found is not None:
             kind = type(found)
-            if kind in _BUILTIN_DESCRIPTORS:
+            if id(kind) in _DESCRIPTORS:
                 return found.__get__(obj)
             if kind is property and class_dict(base).get("__module__") != "__main__":
                 return found.fget(obj) if found.fget is not None else None
-            return found if kind in (int, str, tuple) else None
+            return found if id(kind) in _CONSTANTS else None
     return own_dict(obj).get(name)
 
 
@@ -106,7 +116,7 @@ def call(base: type, name: str, obj: Any) -> Any:
     """Return what a method that is written in C gives."""
     for cls in mro(base):
         found = class_dict(cls).get(name)
-        if type(found) in (types.MethodDescriptorType, types.BuiltinFunctionType):
+        if id(type(found)) in _METHODS:
             return found.__get__(obj)()
         if found is not None:
             break

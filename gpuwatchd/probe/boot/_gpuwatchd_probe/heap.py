@@ -88,12 +88,13 @@ def in_child(work: Callable[[], Dict[str, Any]], limit_s: float = 20.0) -> Dict[
 def expected_pause_s() -> float:
     """Return how long a fork will stop this process, from the size of its page tables.
 
-    Measured 33 and 88 ms at 2 and 8 GiB of small pages, 7 and 11 ms of huge ones.
+    Measured 33 to 81 ms at 2 GiB of small pages, 180 at 6 GiB, and 7 and 11 ms of huge ones at 2
+    and 8 GiB.
     """
     sizes = _sizes("/proc/self/smaps_rollup")
     huge = sizes.get("AnonHugePages", 0)
     small = max(0, sizes.get("Anonymous", 0) - huge)
-    return 0.015 + 0.010 * small / GIB + 0.001 * huge / GIB
+    return 0.030 + 0.025 * small / GIB + 0.001 * huge / GIB
 
 
 def _check_allowed() -> None:
@@ -192,6 +193,7 @@ def _run_child(  # pragma: no cover  # no tracer sees the child
         gc.disable()
         sys.settrace(None)
         sys.setprofile(None)
+        sys.setrecursionlimit(1000)  # whatever the job's is
         _stop_monitoring()
         _isolate(writer, limit_s)
         for _ in range(1000):  # bytecode boundaries: here an inherited request would stop us

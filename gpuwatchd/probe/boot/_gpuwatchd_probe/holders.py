@@ -12,7 +12,7 @@ import operator
 import sys
 import time
 import types
-from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, FrozenSet, List, Optional, Sequence, Tuple
 
 from . import attributes, places
 from .names import CACHE, Name, Namer, bounds_of, of_cache
@@ -28,8 +28,10 @@ MOST_CANDIDATES = 8
 MOST_FORWARD = 200_000
 FORWARD_LIMIT_S = 2.0
 SIZED = (list, dict, set, frozenset, tuple, collections.deque)
-NO_HOLDERS = (types.FrameType, types.CellType, types.ModuleType, types.FunctionType)
-NOT_ENTERED = (types.ModuleType, types.FunctionType, types.FrameType, type)
+NO_HOLDERS = attributes.ids_of(
+    [types.FrameType, types.CellType, types.ModuleType, types.FunctionType]
+)
+NOT_ENTERED = attributes.ids_of([types.ModuleType, types.FunctionType, types.FrameType, type])
 
 
 def walk(
@@ -40,13 +42,13 @@ def walk(
     A tensor, of one of these types, is never the holder of tensors.
     """
     end = time.monotonic() + budget_s
-    return _climb(members, set(types), namer, end) or _descend(
+    return _climb(members, attributes.ids_of(types), namer, end) or _descend(
         members, namer, min(end, time.monotonic() + FORWARD_LIMIT_S)
     )
 
 
 def _climb(
-    members: Sequence[Any], classes: Set[type], namer: Namer, end: float
+    members: Sequence[Any], classes: FrozenSet[int], namer: Namer, end: float
 ) -> List[Dict[str, Any]]:
     frontier = {id(obj): (obj, 1 << number) for number, obj in enumerate(members)}
     enough = SHARED * len(frontier)
@@ -70,7 +72,7 @@ def _climb(
             (bin(mask).count("1"), owner)
             for owner, mask in following.values()
             if bin(mask).count("1") >= enough
-            and type(owner) not in classes
+            and id(type(owner)) not in classes
             and not _is_no_holder(owner, namer)
         ]
         found = _named(candidates, namer, end) or _alike(following, enough, namer, end)
@@ -81,7 +83,7 @@ def _climb(
 
 
 def _is_no_holder(owner: Any, namer: Namer) -> bool:
-    if type(owner) in NO_HOLDERS or id(owner) in namer.modules:
+    if id(type(owner)) in NO_HOLDERS or id(owner) in namer.modules:
         return True
     length = size_of(owner)[0]
     return length is not None and length < FEWEST_ENTRIES  # it is not what became longer
@@ -152,13 +154,13 @@ def _bound_beside(owner: Any, length: Optional[int], namer: Namer) -> Optional[i
             for above in gc.get_referrers(*filter(_is_sized, level))
             if namer.is_jobs(id(above))
             and id(above) not in namer.modules
-            and type(above) not in NOT_ENTERED
+            and id(type(above)) not in NOT_ENTERED
         ]
     return None
 
 
 def _is_sized(obj: Any) -> bool:
-    return any(base in attributes.mro(type(obj)) for base in SIZED)
+    return issubclass(type(obj), SIZED)  # of classes without a metaclass: it asks nobody
 
 
 def size_of(owner: Any) -> Tuple[Optional[int], Optional[int]]:
@@ -166,9 +168,8 @@ def size_of(owner: Any) -> Tuple[Optional[int], Optional[int]]:
     if type(owner) is CACHE:
         information = CACHE.cache_info(owner)
         return information.currsize, information.maxsize
-    line = attributes.mro(type(owner))
-    length = next((base.__len__(owner) for base in SIZED if base in line), None)
-    if collections.deque in line:
+    length = next((base.__len__(owner) for base in SIZED if issubclass(type(owner), base)), None)
+    if issubclass(type(owner), collections.deque):
         return length, collections.deque.maxlen.__get__(owner)
     return length, None
 
@@ -189,7 +190,7 @@ def _descend(members: Sequence[Any], namer: Namer, end: float) -> List[Dict[str,
             following = []
             for obj in [*gc.get_referents(*level), *_array_items(level)]:
                 key = id(obj)
-                if key in seen or type(obj) in NOT_ENTERED or key in namer.modules:
+                if key in seen or id(type(obj)) in NOT_ENTERED or key in namer.modules:
                     continue
                 seen.add(key)
                 following.append(obj)
@@ -227,7 +228,8 @@ def variables(namer: Namer) -> List[Tuple[Any, Name]]:
         file = space.get("__file__")
         if type(file) is str and places.is_users(file) and name != "__mp_main__":
             for variable, value in list(space.items()):
-                if variable[:2] != "__" and type(value) not in NOT_ENTERED:
+                named = type(variable) is str and variable[:2] != "__"
+                if named and id(type(value)) not in NOT_ENTERED:
                     short = places.module_name(name, file)
                     text = f"{short}.{variable}"
                     main = namer.codes.get(file)

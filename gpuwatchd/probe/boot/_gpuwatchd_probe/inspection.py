@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import random
 import sys
 import time
 from types import FrameType
-from typing import Any, ContextManager, Dict, Iterator, List, Optional, Set, Tuple
+from typing import Any, ContextManager, Dict, FrozenSet, Iterator, List, Optional, Set, Tuple
 
 from . import attributes, census, heap, holders, tensors
 from .names import Name, Namer
@@ -141,7 +142,8 @@ def _groups(
             holder["name"] += " or " + walked[1]["name"]
             sure = "either"
         else:
-            sure = "named" if holder else "unknown" if time.monotonic() > end else "native"
+            kept = any(namer.is_jobs(id(owner)) for owner in gc.get_referrers(*members))
+            sure = "named" if holder else "unknown" if kept else "native"
         groups.append(_group(key, steady[key], held.size, holder, sure))
         groups[-1]["addresses"] = tensors.addresses(members)
     _explain_by_graph(groups)
@@ -192,7 +194,7 @@ def _same_pace(one: List[int], other: List[int]) -> bool:
 
 def _variables(types: Classes, namer: Namer) -> Dict[str, Row]:
     """Return the size, and the size of the graph, of each tensor that a variable names."""
-    classes = set(types)
+    classes = attributes.ids_of(types)
     read = tensors.reader(types)
     found: Dict[str, Row] = {}
     left = tensors.MOST_NODES
@@ -209,15 +211,15 @@ def _variables(types: Classes, namer: Namer) -> Dict[str, Row]:
     return found
 
 
-def _one_level(value: Any, variable: Name, classes: Set[type]) -> List[Tuple[str, Any]]:
-    if type(value) in classes:
+def _one_level(value: Any, variable: Name, classes: FrozenSet[int]) -> List[Tuple[str, Any]]:
+    if id(type(value)) in classes:
         return [(variable.text, value)]
-    if type(value) in (tuple, list) and len(value) <= MOST_INSIDE:
-        return [(variable.part("[...]"), one) for one in value if type(one) in classes]
+    if (type(value) is tuple or type(value) is list) and len(value) <= MOST_INSIDE:
+        return [(variable.part("[...]"), one) for one in value if id(type(one)) in classes]
     return [
         (variable.part("." + name), tensor)
         for name, tensor in list(attributes.own_dict(value).items())
-        if type(name) is str and type(tensor) in classes
+        if type(name) is str and id(type(tensor)) in classes
     ]
 
 
@@ -225,12 +227,14 @@ def _growing_variables(rows: List[Row], groups: List[Row]) -> List[Row]:
     """Return single tensors that are made anew, each larger or with a longer history.
 
     What nobody is seen to keep is kept by such a history, where one grows or is past counting. Of
-    several the variable that is set first is meant: what is kept comes from before the loop.
+    several the shortest is meant, the others are made from it; of equal ones that which is set
+    first: what is kept comes from before the loop.
     """
     found = []
     loose = [group for group in groups if group["holder"] is None]
     named = any(group["sure"] == "named" for group in groups)
-    for name, facts in sorted(rows[-1]["variables"].items(), key=lambda one: one[1]["line"] or 0):
+    last = rows[-1]["variables"].items()
+    for name, facts in sorted(last, key=lambda one: (one[1]["nodes"], one[1]["line"] or 0)):
         series = [row["variables"].get(name) for row in rows]
         if any(one is None for one in series):
             continue

@@ -121,7 +121,8 @@ class Mailbox:
         self._replace("%d.%s.json" % (self.pid, name), text)
 
     def _replace(self, name: str, text: bytes) -> None:
-        os.makedirs(self.folder, mode=0o700, exist_ok=True)
+        for folder in (os.path.dirname(self.folder) or ".", self.folder):  # each of this mode
+            os.makedirs(folder, mode=0o700, exist_ok=True)
         about = os.lstat(self.folder)
         if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o077:
             raise OSError("the directory of the mailbox is not this user's alone")

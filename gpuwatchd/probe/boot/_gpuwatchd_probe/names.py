@@ -18,11 +18,11 @@ MOST_AT_ONCE = 200
 BOUNDS = {"maxsize", "maxlen", "capacity", "buffersize", "cachesize", "maxentries", "maxitems"}
 CACHE = type(functools.lru_cache(maxsize=1)(len))
 SUSPENDED = {
-    types.GeneratorType: "gi",
-    types.CoroutineType: "cr",
-    types.AsyncGeneratorType: "ag",
+    id(types.GeneratorType): "gi",
+    id(types.CoroutineType): "cr",
+    id(types.AsyncGeneratorType): "ag",
 }
-CONTAINERS = (list, tuple, set, frozenset)
+CONTAINERS = attributes.ids_of([list, tuple, set, frozenset])
 
 
 class Name(NamedTuple):
@@ -160,21 +160,34 @@ class Namer:
     def _last(self, owner: Any, step: Step, count: int) -> Optional[Name]:
         """Return the name where the owner is the end of the way up."""
         cls = type(owner)
-        if cls is types.FunctionType and owner.__closure__ is step.obj:
-            free = owner.__code__.co_freevars
-            variable = free[step.key] if step.key is not None and step.key < len(free) else "?"
-            return _in_code(variable + step.path, variable, owner.__code__, count)
-        if cls in SUSPENDED:
-            mark = SUSPENDED[cls]
+        if cls is types.FunctionType:
+            variable = _of_function(owner, step)
+            if variable is not None:
+                return _in_code(variable + step.path, variable, owner.__code__, count)
+        if id(cls) in SUSPENDED:
+            mark = SUSPENDED[id(cls)]
             frame = getattr(owner, mark + "_frame")
             return None if frame is None else _in_frame(frame, step, count)
         if cls is types.FrameType:
             return _in_frame(owner, step, count)
         if cls is CACHE:
             return of_cache(owner, count)
-        if type in attributes.mro(cls) and type(step.key) is str:
+        if issubclass(cls, type) and type(step.key) is str:
             return _of_class(owner, step, count)
         return None
+
+
+def _of_function(owner: Any, step: Step) -> Optional[str]:
+    """Return which variable of a function's closure, or which default, holds the step's object."""
+    code = owner.__code__
+    names: Any = ()
+    if owner.__closure__ is step.obj:
+        names = code.co_freevars
+    elif owner.__defaults__ is step.obj:
+        names = code.co_varnames[: code.co_argcount][-len(step.obj) :]
+    elif owner.__kwdefaults__ is step.obj:
+        return _text(step.key)
+    return names[step.key] if type(step.key) is int and step.key < len(names) else None
 
 
 def of_cache(owner: Any, count: int = 0) -> Optional[Name]:
@@ -226,7 +239,7 @@ def _place(owner: Any, step: Step) -> Optional[Tuple[str, int]]:
 
 def _step(owner: Any, step: Step) -> Step:
     cls = type(owner)
-    if dict in attributes.mro(cls):
+    if issubclass(cls, dict):
         key = next((k for k, value in dict.items(owner) if value is step.obj), None)
         return Step(owner, step.inside(), key if type(key) is str else 0, step.obj)
     if cls is tuple:
@@ -234,7 +247,7 @@ def _step(owner: Any, step: Step) -> Step:
         return Step(owner, step.inside(), index, step.obj)
     if cls is types.CellType:
         return Step(owner, step.inside())
-    if cls in CONTAINERS or not _has_attributes(owner):
+    if id(cls) in CONTAINERS or not _has_attributes(owner):
         return Step(owner, "[...]" + step.inside())
     space = attributes.own_dict(owner)
     if space is step.obj:
@@ -252,10 +265,10 @@ def _has_attributes(owner: Any) -> bool:
 
 def bounds_of(owner: Any) -> Iterator[int]:
     """Yield the limits that an object, its class or a dict keeps beside what it holds."""
-    line = attributes.mro(type(owner))
-    rows = [attributes.own_dict(owner).items(), attributes.slots(owner)]
-    rows += [attributes.class_dict(cls).items() for cls in line]
-    for name, value in [*(dict.items(owner) if dict in line else ()), *itertools.chain(*rows)]:
+    rows: List[Any] = [attributes.own_dict(owner).items(), attributes.slots(owner)]
+    rows += [attributes.class_dict(cls).items() for cls in attributes.mro(type(owner))]
+    rows += [dict.items(owner)] if issubclass(type(owner), dict) else []
+    for name, value in itertools.chain(*rows):
         if type(value) is int and value > 0 and type(name) is str:
             plain = re.sub("^_.*?__", "", name).replace("_", "").lower()
             if plain in BOUNDS:

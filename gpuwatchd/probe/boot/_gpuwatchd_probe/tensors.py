@@ -31,25 +31,25 @@ class Facts(NamedTuple):
 
 def types() -> Tuple[type, ...]:
     """Return the tensor classes of the frameworks that are imported, and all their subclasses."""
-    classes: List[type] = []
+    classes: Dict[int, type] = {}
     for module, name in FRAMEWORKS:
         found = attributes.own_dict(sys.modules.get(module)).get(name)
         if isinstance(found, type):
-            classes += [found, *subclasses(found)]
-    return tuple(dict.fromkeys(classes))
+            classes.update((id(cls), cls) for cls in (found, *subclasses(found)))
+    return tuple(classes.values())
 
 
 def subclasses(base: type) -> List[type]:
     """Return all classes below a class, asking no metaclass."""
-    found: Dict[type, None] = {}
+    found: Dict[int, type] = {}
     waiting = [base]
     while waiting:
         direct: List[type] = type.__subclasses__(waiting.pop())
         for below in direct:
-            if below not in found:
-                found[below] = None
+            if id(below) not in found:
+                found[id(below)] = below
                 waiting.append(below)
-    return list(found)
+    return list(found.values())
 
 
 def reader(classes: Tuple[type, ...]) -> Callable[[Any], Facts]:
@@ -58,15 +58,15 @@ def reader(classes: Tuple[type, ...]) -> Callable[[Any], Facts]:
     What a subclass overrides is not run: each attribute is looked up in the topmost class of the
     set that the object's class descends from, which is the framework's own.
     """
-    bases: Dict[type, type] = {}
+    bases: Dict[int, type] = {}
     torch = attributes.own_dict(sys.modules.get("torch")).get("Tensor")
 
     def read(tensor: Any) -> Facts:
         """Return what is known of a tensor."""
         cls = type(tensor)
-        if cls not in bases:
-            bases[cls] = base_of(cls, classes)
-        base = bases[cls]
+        if id(cls) not in bases:
+            bases[id(cls)] = base_of(cls, classes)
+        base = bases[id(cls)]
         return (_read_torch if base is torch else _read_other)(tensor, base, cls)
 
     return read
@@ -74,8 +74,8 @@ def reader(classes: Tuple[type, ...]) -> Callable[[Any], Facts]:
 
 def base_of(cls: type, classes: Tuple[type, ...]) -> type:
     """Return the framework's own class that a class descends from."""
-    known = set(classes)
-    return next((one for one in reversed(attributes.mro(cls)) if one in known), cls)
+    known = attributes.ids_of(classes)
+    return next((one for one in reversed(attributes.mro(cls)) if id(one) in known), cls)
 
 
 def _read_torch(tensor: Any, base: type, cls: type) -> Facts:
@@ -134,13 +134,13 @@ def graph_size(tensor: Any, base: type, most: int = MOST_NODES) -> int:
         return 0
     seen = {id(first): first}  # kept, for the id of a node is its own only while it lives
     waiting = [first]
-    readers: Dict[type, Callable[[Any], Any]] = {}
+    readers: Dict[int, Callable[[Any], Any]] = {}
     while waiting and len(seen) < most:
         node = waiting.pop()
         cls = type(node)
-        if cls not in readers:
-            readers[cls] = attributes.reader(cls, "next_functions")
-        following = readers[cls](node)
+        if id(cls) not in readers:
+            readers[id(cls)] = attributes.reader(cls, "next_functions")
+        following = readers[id(cls)](node)
         for node, _ in following if type(following) is tuple else ():
             if node is not None and id(node) not in seen:
                 seen[id(node)] = node
