@@ -145,7 +145,9 @@ class Namer:
         return following
 
     def _roots(self, step: Step, count: int) -> Iterator[Name]:
-        for variable, frame in self.locals.get(id(step.obj), ())[:1]:
+        held = self.locals.get(id(step.obj), [])
+        own = [one for one in held if places.is_users(one[1].f_code.co_filename)]
+        for variable, frame in (own or held)[:1]:
             found = _in_code(variable + step.inside(), variable, frame.f_code, count)
             yield found.set_at(step.place)
         module = self.modules.get(id(step.obj))
