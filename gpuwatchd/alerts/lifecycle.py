@@ -19,7 +19,7 @@ import msgspec
 from gpuwatchd.alerts import wording
 from gpuwatchd.alerts.matching import rules_for
 from gpuwatchd.alerts.policy_types import HOUR_S, RANK, Outcome, Rules
-from gpuwatchd.core.codes import Ending
+from gpuwatchd.core.codes import DIED, Ending
 from gpuwatchd.core.model import Alert, Finding, Value
 from gpuwatchd.core.model.alerts import SAID_FOR_S
 
@@ -411,7 +411,7 @@ def ended(
     if alert.state == "pending":
         return Outcome(alert=None, changed=False)
     over = _resolve(alert, wording.ending(code, **(facts or {})), rules, now_s)
-    if code is Ending.ENDED_NEAR_LIMIT:
+    if code in DIED:
         over = msgspec.structs.replace(over, severity="critical")
     if quietly:
         over = msgspec.structs.replace(over, next_notice_at_s=None)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _ENDINGS: dict[Ending, str] = {
     Ending.PROCESS_ENDED: "its process ended",
     Ending.ENDED_NEAR_LIMIT: "it ended near the limit: probably out of memory",
+    Ending.RAN_OUT: "it ran out of memory",
     Ending.FELL_NEAR_LIMIT: (
         "its memory was released after it came near the limit: probably out of memory"
     ),
@@ -125,7 +126,7 @@ def _remark(remark: FunctionRemark) -> str:
 def function_text(remark: FunctionRemark) -> dict[str, str]:
     """Return the texts of a finding or an insight."""
     shown = {name: _fact(name, value) for name, value in remark.facts.items()}
-    text, suggestion = _FUNCTIONS[remark.kind]
+    text, suggestion = _FUNCTIONS.get(remark.kind, ("", ""))  # of a later version
     return {"text": text.format_map(shown)} | ({"suggestion": suggestion} if suggestion else {})
 
 

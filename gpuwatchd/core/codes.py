@@ -28,6 +28,8 @@ class Ending(_Code):
     """Its process ended when memory was nearly full: probably out of memory."""
     FELL_NEAR_LIMIT = "fell-near-limit"
     """Memory was given back after it had been nearly full: probably out of memory."""
+    RAN_OUT = "ran-out-of-memory"
+    """Its process wrote down that it ended for want of memory."""
     ENDED_UNOBSERVED = "ended-unobserved"
     """Its process ended while no daemon ran."""
     STOPPED_GROWING = "stopped-growing"
@@ -61,7 +63,8 @@ class Ending(_Code):
     """Written by an earlier version in words that nobody knows any more, or by a later one."""
 
 
-OUT_OF_MEMORY: Final = frozenset({Ending.ENDED_NEAR_LIMIT, Ending.FELL_NEAR_LIMIT})
+DIED: Final = frozenset({Ending.ENDED_NEAR_LIMIT, Ending.RAN_OUT})
+OUT_OF_MEMORY: Final = DIED | {Ending.FELL_NEAR_LIMIT}
 
 
 class Hold(_Code):
@@ -251,5 +254,6 @@ class CensusError(_Code):
     UNKNOWN_VERB = "unknown-verb"
     TOO_LONG = "too-long"
     TOO_SOON = "too-soon"
+    RUNNING = "running"
     DEVICE_MEMORY = "device-memory"
     COMPILING = "compiling"

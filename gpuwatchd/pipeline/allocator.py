@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from msgspec.structs import replace
 
+from gpuwatchd.collect import mailboxes
+from gpuwatchd.core.codes import Ending, MailboxFault
 from gpuwatchd.core.model import (
     AllocatorReading,
     AllocatorSeries,
@@ -23,11 +25,15 @@ if TYPE_CHECKING:
 
     from gpuwatchd.collect.mailboxes import Census
     from gpuwatchd.core.config.schema import Config, ProbeSection
-    from gpuwatchd.core.model import Alert
+    from gpuwatchd.core.model import Alert, ProcessKey
     from gpuwatchd.core.model.readings import FunctionCalls
 
 MOST_FUNCTIONS: Final = 3
 MOST_REMARKS: Final = 5
+_OUT_OF_MEMORY: Final = {"OutOfMemoryError", "ResourceExhaustedError"}
+"""Of PyTorch and CuPy, and of TensorFlow."""
+_OF_ANY_KIND: Final = {"RuntimeError", "XlaRuntimeError", "JaxRuntimeError", "MemoryError"}
+"""Exceptions that say nothing of a device's memory either way."""
 UNCHANGED_S: Final = 60.0
 """A figure that stays the same is noted again after this time."""
 
@@ -127,7 +133,7 @@ class Allocator(msgspec.Struct, kw_only=True, eq=False):
         """Take in the calls of functions, as they were asked for: those that add most."""
         from gpuwatchd.analysis import functions  # noqa: PLC0415 - numpy: 1 s while others work
 
-        named = [replace(one, name=clean(one.name, limit=60)) for one in calls[:MOST_FUNCTIONS]]
+        named = [replace(one, name=clean(one.name, limit=60)) for one in calls]
         judged = functions.judge(named, config.probe, config.detection)
         self.request, self.score = "", judged.score
         self.remarks = tuple([*judged.findings, *judged.insights][:MOST_REMARKS])
@@ -157,6 +163,23 @@ class Allocator(msgspec.Struct, kw_only=True, eq=False):
         )
 
 
+def ending_of(key: ProcessKey, uid: int | None) -> Ending | None:
+    """Return why a prepared process has ended, where the exception that it wrote down says so."""
+    if uid is None:
+        return None
+    final = mailboxes.last_words(mailboxes.folder(uid), key.pid, uid)
+    if (
+        isinstance(final, MailboxFault)
+        or final.failure is None
+        or final.at_s < (key.started_at_s or 0.0)
+    ):
+        return None
+    error = final.failure.rpartition(".")[2]
+    if error in _OUT_OF_MEMORY:
+        return Ending.RAN_OUT
+    return None if error in _OF_ANY_KIND else Ending.PROCESS_ENDED
+
+
 def _figures(reading: AllocatorReading) -> AllocatorReading:
     return replace(reading, at_s=0.0)
 
@@ -184,7 +207,7 @@ def holder_of(census: Census, at_s: float) -> Holder | None:
         best[place] = replace(
             before,
             kind=clean(holder.kind) if before.kind == "graph" else before.kind,
-            graph=before.graph or group.sure == "graph",
+            graph=before.graph or group.graph or group.sure == "graph",
             held_bytes=before.held_bytes + held,
             rate_bytes_per_s=before.rate_bytes_per_s + held * (1.0 - first / last) / span_s,
             bounded_at_bytes=before.bounded_at_bytes

@@ -50,14 +50,14 @@ class PreparedProcesses:
         self._forget_s = self._forget_s or now_s + RESUMED_S
         if now_s > self._forget_s:
             self._earlier.clear()
-        owners = dict(self._present())
+        present = set(self._present())
         rows: list[AllocatorReading] = []
-        for device in self._intake.devices.values() if owners else ():
+        for device in self._intake.devices.values() if present else ():
             if device.source != source:
                 continue
             for key, track in device.processes.items():
-                uid = owners.get(key.pid)
-                if uid is None or track.info is None or track.info.foreign:
+                uid = None if track.info is None or track.info.foreign else track.info.uid
+                if uid is None or (key.pid, uid) not in present:
                     continue
                 place = mailboxes.folder(uid)
                 mailbox = mailboxes.read(place, key.pid, uid)
@@ -85,7 +85,13 @@ class PreparedProcesses:
     def _take(
         self, device: TrackedDevice, track: Track, mailbox: Mailbox, now_s: float
     ) -> Iterator[AllocatorReading]:
-        counters = counters_of(device.device, mailbox, alone=self._is_alone(device, track))
+        others = [one for one in self._intake.devices.values() if one is not device]
+        counters = counters_of(
+            device.device,
+            mailbox,
+            alone=not any(track.subject.process in one.processes for one in others),
+            alike=all(one.device.name == device.device.name for one in others),
+        )
         if counters is None:
             return
         allocator = track.prepared(self._intake.span_s)
@@ -101,16 +107,10 @@ class PreparedProcesses:
                 track.hurry(now_s)
         self._ask(track, allocator, mailbox)
 
-    def _is_alone(self, device: TrackedDevice, track: Track) -> bool:
-        """Say whether a process is on no other device: its only counters are of this one."""
-        key = track.subject.process
-        others = [one for one in self._intake.devices.values() if one is not device]
-        return not any(key in one.processes for one in others)
-
     def _ask(self, track: Track, allocator: Allocator, mailbox: Mailbox) -> None:
         """Ask a process whose alert is open, once for each state of it, one thing at a time.
 
-        What its functions add; and, where its owner agrees, who keeps what grows in its heap.
+        Where its owner agrees: what its functions add, and who keeps what grows in its heap.
         """
         uid = None if track.info is None else track.info.uid
         if uid is None or track.lead is not None:
@@ -122,11 +122,12 @@ class PreparedProcesses:
             if isinstance(answer, mailboxes.Functions):
                 allocator.take_functions(answer.functions, config)
         own = uid == os.geteuid() and config.probe.inspect_on_alert
-        agreed = (own or mailbox.inspect_on_alert) and not mailbox.counters_only
+        if not (own or mailbox.inspect_on_alert):
+            return
         named = track.alert is not None and track.alert.finding.holder
         if mailbox.spans and allocator.may_ask("functions", track.alert):
             verb = "functions"
-        elif agreed and not named and allocator.may_ask("census", track.alert):
+        elif not named and not mailbox.counters_only and allocator.may_ask("census", track.alert):
             verb = "census"
         else:
             return
@@ -137,14 +138,22 @@ class PreparedProcesses:
         allocator.asked_for(verb, request)
 
 
-def counters_of(device: Device, mailbox: Mailbox, *, alone: bool) -> Counters | None:
-    """Return the counters of a device: by its UUID; the only ones, of a process that is alone."""
+def counters_of(
+    device: Device, mailbox: Mailbox, *, alone: bool, alike: bool = False
+) -> Counters | None:
+    """Return the counters of a device: by its UUID, else by its number.
+
+    ``alone``: its process is on no other device, so that its only counters are of this one.
+    ``alike``: all devices are; else CUDA numbers them by speed, and the driver by place.
+    """
     rows = [row for row in mailbox.devices if row.allocated is not None]
     for row in rows:
         uuid = (row.uid or "").removeprefix("GPU-")
         if uuid and device.uid.endswith(uuid):
             return row
-    return rows[0] if alone and len(rows) == 1 else None
+    if alone and len(rows) == 1:
+        return rows[0]
+    return next((row for row in rows if alike and row.number == device.index is not None), None)
 
 
 def _reading(track: Track, counters: Counters, now_s: float) -> AllocatorReading:

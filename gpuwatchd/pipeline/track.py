@@ -23,7 +23,7 @@ from gpuwatchd.core.model import (
 )
 from gpuwatchd.core.model.alerts import Title, TitlePart
 from gpuwatchd.core.model.findings import Clause, dismissed_finding, reason_fields
-from gpuwatchd.pipeline.allocator import Allocator
+from gpuwatchd.pipeline.allocator import Allocator, ending_of
 from gpuwatchd.pipeline.clock import moved_alert, moved_finding
 from gpuwatchd.store.live import KnownRuns
 
@@ -52,6 +52,10 @@ _CALM_LOOK_S = 600.0
 
 def end_reason(track: Track) -> Ending:
     """Return why the alert on a process that has gone is over."""
+    if track.allocator is not None and track.info is not None:
+        written = ending_of(track.info.key, track.info.uid)
+        if written is not None:
+            return written
     last, full_s = track.window.last, track.room.full_at_s
     crashed = last is not None and full_s is not None and full_s >= last[0]
     full = crashed or _filled_it(track)

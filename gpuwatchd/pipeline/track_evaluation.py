@@ -15,7 +15,7 @@ from gpuwatchd import alerts
 from gpuwatchd.alerts import wording
 from gpuwatchd.analysis import attribution, frameworks
 from gpuwatchd.analysis.attribution import ledger
-from gpuwatchd.core.codes import Ending, Hold, Reason
+from gpuwatchd.core.codes import DIED, Ending, Hold, Reason
 from gpuwatchd.core.config import validation
 from gpuwatchd.core.model import Alert, AlertSubject, Finding, Matcher, Pattern, Series, Severity
 from gpuwatchd.core.model.alerts import Title
@@ -144,7 +144,7 @@ class Ranks:
             alert, key=f"leak:{heir.subject.id}", subject=heir.subject, finding=finding
         )
         heir.lead, heir.leads = None, track.leads
-        heir.fate = why if why is Ending.ENDED_NEAR_LIMIT else track.fate
+        heir.fate = why if why in DIED else track.fate
         for one in self._jobs.get(track.job, {}).values() if track.job is not None else ():
             if one.lead is track:
                 one.lead = heir

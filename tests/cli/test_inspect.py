@@ -120,7 +120,7 @@ def test_the_variable_is_named_and_the_allocator_read(
     monkeypatch.setattr(inspect, "_WARM_UP_S", 0.0)
     mailbox = _mailbox_of(job.pid)
     assert (mailbox.framework.name, mailbox.framework.version) == ("cupy", "9.9")
-    said = ctl.json("inspect", str(job.pid), "--every", "0.3s", "--exit-code", code=3)
+    said = ctl.json("inspect", str(job.pid), "--every", "1s", "--exit-code", code=3)
     answer = msgspec.convert(said["data"], InspectionData)
     (device,) = answer.devices
     assert device.allocated_bytes is not None
@@ -255,7 +255,7 @@ def test_a_request_that_is_none_is_passed_over(kind: str, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     ("free", "asked", "error"),
-    [(0.01, {}, "device-memory"), (1.0, {"verb": "exec"}, "unknown-verb"), (1.0, {}, "too-soon")],
+    [(0.01, {}, "device-memory"), (1.0, {"verb": "exec"}, "unknown-verb"), (1.0, {}, "running")],
 )
 def test_what_the_agent_refuses(
     free: float, asked: dict[str, Any], error: str, monkeypatch: pytest.MonkeyPatch
@@ -263,7 +263,7 @@ def test_what_the_agent_refuses(
     monkeypatch.setattr(counters, "free", lambda _: free)
     probe = requests.Inspections(0.0)
     words = {"id": "ab", "verb": "census", "warmup_s": 0.0, **asked}
-    if error == "too-soon":
+    if error == "running":
         assert probe.answer(words, ["cupy"]) is None
     assert probe.answer(words, ["cupy"]) == {"error": error}
 
@@ -272,10 +272,10 @@ def test_the_warm_up_is_waited_for() -> None:
     probe = requests.Inspections(time.monotonic())
     assert probe.answer({"id": "1", "verb": "census"}, []) is None
     assert probe.due_s == probe.began_s + requests.WARM_UP_S
-    probe.step()
+    probe.step(threading.Event())
     assert probe.result["censuses"] == 0
     probe.due_s = 0.0
-    probe.step()
+    probe.step(threading.Event())
     assert probe.result["pauses_ms"] or probe.result["error"]
 
 

@@ -112,4 +112,4 @@ def test_a_graph_is_as_large_as_its_nodes() -> None:
     total = kit.loss()
     for _ in range(20):
         total = kit.add(total, kit.loss())
-    assert tensors.graph_size(total, Blob) == 41
+    assert tensors.graph_size(total, (Blob,)) == 41

@@ -325,7 +325,10 @@ _HOLDERS: Final = {
     "defaultdict": "Remove entries of the defaultdict once they are used.",
     "OrderedDict": "Remove the oldest entry of the OrderedDict when a new one comes.",
     "lru_cache": "Give lru_cache a maxsize that fits the memory.",
-    "Queue": "Give the queue a maxsize: what fills it is faster than what empties it.",
+    "queue": "Give the queue a maxsize: what fills it is faster than what empties it.",
+    "hook": "Remove the hook once it is not needed: keep the handle, and call its remove().",
+    "parameter-group": "Call add_param_group once, not in the loop.",
+    "exception": "Keep str(exception): an exception keeps its traceback, and all variables in it.",
 }
 
 
@@ -343,7 +346,7 @@ def of_holder(kind: str | None, bound: str = "", *, graph: bool) -> str | None:
         return "Keep .item() or .detach() of it, not the tensor with its graph."
     if bound:
         return f"It fills up to {bound}, then stops."
-    return _HOLDERS.get(kind or "")
+    return _HOLDERS.get((kind or "").partition(" ")[0])
 
 
 def table() -> Iterator[tuple[str, str, tuple[str, ...]]]:

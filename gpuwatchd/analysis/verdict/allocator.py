@@ -90,7 +90,8 @@ def combined(series: Series, whole: Finding, tensors: Finding, least: float) -> 
             reason = reason_fields(first, *others, code=tensors.code)
             out = msgspec.structs.replace(tensors, framework=series.framework, **reason)
         else:
-            out = with_reason(whole, f"tensors are what grows, {held} now")
+            peaks = "" if tensors.tier != "none" else "peaks of "
+            out = with_reason(whole, f"{peaks}tensors are what grows, {held} now")
     elif verdict is AllocatorVerdict.FREE_CACHE:
         cache = float(allocator.reserved_bytes[-1] - allocator.allocated_bytes[-1])
         why = f"free cache of the allocator, {units.size(cache)}, of use to tensors"
@@ -128,9 +129,9 @@ def _verdict(
 ) -> AllocatorVerdict:
     if tensors.tier != "none":
         return AllocatorVerdict.TENSORS
+    begin_s, end_s = float(allocator.t_s[0]), float(allocator.t_s[-1])
     if whole.tier == "none":
-        return AllocatorVerdict.FLAT
-    begin_s = float(allocator.t_s[0])
+        return AllocatorVerdict.FLAT if end_s - begin_s >= LEAST_S else AllocatorVerdict.NONE
     if whole.onset_at_s is not None:
         begin_s = max(begin_s, whole.onset_at_s)
 
@@ -138,7 +139,7 @@ def _verdict(
         return float(values[-1]) - float(np.interp(begin_s, t_s, values))
 
     process = grown(series.t_s, series.used_bytes)
-    if float(allocator.t_s[-1]) - begin_s < LEAST_S or process < least:
+    if end_s - begin_s < LEAST_S or process < least:
         return AllocatorVerdict.NONE
     reserved = grown(allocator.t_s, allocator.reserved_bytes)
     if (allocator.reserved_bytes == allocator.allocated_bytes).all():

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
     from gpuwatchd.collect.mailboxes import Census, Functions, Kind, Mailbox, Oom
 
-_MARGIN_S = 60.0
-"""Beside the pauses between censuses: a tick of the probe, and its children."""
+_MARGIN_S, _CENSUS_S = 60.0, 25.0
+"""How long the first answer may take, and each census."""
 _WARM_UP_S = 60.0
 """After a framework's import, before the first census."""
 _PREPARE = "start it with: gpuwatchctl run -- COMMAND"
@@ -116,6 +116,11 @@ def command(  # noqa: PLR0913, PLR0917 - one argument per flag
     if attach and isinstance(mailbox, MailboxFault):
         doubts = _attach(pid, uid, place, yes=yes)
         mailbox = mailboxes.read(place, pid, uid)
+        if mailbox is MailboxFault.NONE:
+            words = f"the probe is in process {pid}, and waits for a framework to be imported"
+            raise GpuwatchdError(
+                words, hint=f"gpuwatchctl inspect {pid}", page="errors#not-attached"
+            )
     if isinstance(mailbox, MailboxFault):
         return _from_outside(pid, uid, mailbox)
     oom = mailboxes.last_oom(place, pid, uid)
@@ -128,13 +133,12 @@ def command(  # noqa: PLR0913, PLR0917 - one argument per flag
             sys.stderr.write(f"counting tensors {censuses} times, about {wait}")
             sys.stderr.write(", after the first minute of the job\n")
         warmup_s = 0.0 if attach else _WARM_UP_S  # of an attached process nobody knows its age
-        limit_s = every_s * (censuses - 1) + _MARGIN_S + warmup_s
-        words = {"censuses": censuses, "every_s": every_s, "pause_s": pause_s}
-        words["warmup_s"] = warmup_s
-        data = _data(mailbox, oom, _ask(place, uid, mailbox, mailboxes.Census, limit_s, **words))
+        limit_s = (every_s + _CENSUS_S) * censuses + _MARGIN_S + warmup_s
+        how = {"censuses": censuses, "every_s": every_s, "pause_s": pause_s, "warmup_s": warmup_s}
+        data = _data(mailbox, oom, _ask(place, uid, mailbox, mailboxes.Census, limit_s, **how))
     _answer(data, doubts)
     functions = data.functions.functions if data.functions is not None else ()
-    named = data.growing or any(one.verdict == "leak" for one in functions)
+    named = any([one.holder for one in data.growing] + [one.verdict == "leak" for one in functions])
     if data.error is not None:
         return 1
     return FINDINGS if exit_code and named else OK
@@ -195,7 +199,8 @@ def _from_outside(pid: int, uid: int, fault: MailboxFault) -> int:
     error = _fault(pid, fault)
     python = version and "{}.{}".format(*version)
     data = _data(None, None, pid=pid, stack=stack, python=python)
-    return _answer(data, [("not-prepared", f"{error.message}; {error.hint}")])
+    _answer(data, [("not-prepared", f"{error.message}; {error.hint}")])
+    return 1
 
 
 def _ask(
@@ -260,7 +265,8 @@ def _data(
     growing = []
     for group in census.groups if census is not None else ():
         holder = fill(HolderShape, group.holder)
-        advice = inspection.advice(holder, group.bounded_at_bytes, graph=group.sure == "graph")
+        graph = group.graph or group.sure == "graph"
+        advice = inspection.advice(holder, group.bounded_at_bytes, graph=graph)
         growing.append(fill(GrowingGroup, group, holder=holder, advice=advice))
     error = given.pop("error", None if census is None else census.error)
     known = {

@@ -15,7 +15,7 @@ import stat
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 
@@ -47,6 +47,8 @@ class Counters(msgspec.Struct, kw_only=True):
 
     uid: str | None = None
     index: Number | None = None
+    number: Number | None = None
+    """Of a device without a ``uid``, counted over all of the machine as CUDA orders them."""
     allocated: Number | None = None
     reserved: Number | None = None
     active: Number | None = None
@@ -67,7 +69,7 @@ class Framework(msgspec.Struct, kw_only=True):
 class Mailbox(msgspec.Struct, kw_only=True):
     """What a prepared process says of itself."""
 
-    v: Number
+    v: Literal[1]
     pid: Number
     started_ticks: Number | None
     boot_id: str | None
@@ -116,6 +118,8 @@ class Group(msgspec.Struct, kw_only=True):
     """What it takes once its holder is as full as it may be."""
     holder: Holder | None = None
     line: Frame | None = None
+    graph: bool = False
+    """They have one, and are kept in a variable without a bound."""
     sure: str = "unknown"
 
 
@@ -222,7 +226,7 @@ def is_isolated(pid: int) -> bool:
     for word in words:
         if not word.startswith(b"-") or word in (b"-c", b"-m"):
             break
-        if re.fullmatch(rb"-[bBdEiIOPqsSuvx]*[IE][bBdEiIOPqsSuvx]*", word):
+        if re.match(rb"-[^-WXcm]*[IES]", word):
             return True
     return False
 

@@ -122,6 +122,8 @@ def attach(pid: int, uid: int, place: Path) -> OutsideFault | None:
             file.write(source)
             os.fchown(handle, uid, -1)
     except OSError:
+        with suppress(OSError):
+            script.unlink()
         return OutsideFault.REFUSED
     code = "import sys; sys.remote_exec(int(sys.argv[1]), sys.argv[2])"
     output = _own_python(pid, uid, "-c", code, str(pid), seen)

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from gpuwatchd.core.codes import OUT_OF_MEMORY, Ending, Facts, Failure, Hold, TitleRole
+from gpuwatchd.core.codes import DIED, OUT_OF_MEMORY, Ending, Facts, Failure, Hold, TitleRole
 from gpuwatchd.core.model.base import (
     AlertState,
     ButtonName,
@@ -240,7 +240,7 @@ class Alert(Value, frozen=True, kw_only=True):
     @property
     def died(self) -> bool:
         """Whether its process ended so: what only gave memory back may go on."""
-        return self.state == "resolved" and self.ended_code is Ending.ENDED_NEAR_LIMIT
+        return self.state == "resolved" and self.ended_code in DIED
 
     @property
     def code(self) -> str:

@@ -53,6 +53,7 @@ ERRORS: Final[dict[str, str]] = {
     CensusError.TOO_LONG: "what grows is too much to be listed",
     CensusError.UNKNOWN_VERB: "its probe is of an earlier version, which cannot say that",
     CensusError.TOO_SOON: "its heap was looked into less than a minute ago: ask again in a minute",
+    CensusError.RUNNING: "its heap is being looked into just now: ask again when that is over",
     CensusError.DEVICE_MEMORY: "its heap is not looked into: its device's memory is almost full",
     CensusError.COMPILING: "its heap is not looked into while PyTorch compiles",
 }
@@ -178,7 +179,8 @@ def _holder(place: str, groups: list[GrowingGroup]) -> Iterator[str]:
         yield "not found what keeps:"
     else:
         length = f" of {holder.length:,}" if holder.length is not None else ""
-        yield f"{place}: a {holder.kind}{length} keeps"
+        article = "an" if holder.kind[:1] in "aeiouAEIOU" else "a"
+        yield f"{place}: {article} {holder.kind}{length} keeps"
     for group in groups:
         yield f"  {group.group}: {' → '.join(f'{count:,}' for count in group.counts)}"
         if (line := group.line) is not None:

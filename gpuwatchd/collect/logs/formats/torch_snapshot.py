@@ -32,6 +32,8 @@ _BYTES_PER_S: Final = 2 << 20
 """So much more time: 300,000 blocks and as many events, 118 MiB, take 7 s of a processor."""
 _MUCH_BYTES: Final = 256 << 20
 _LITTLE: Final = 0.2
+_FRAGMENTED: Final = 0.3
+_PIECES: Final = "fragmentation (try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True)"
 """Allocated memory that grows by less than this share of the reserved did not cause the growth."""
 
 
@@ -115,8 +117,9 @@ def _device(sink: Collector, memory: DeviceMemory, *, timed: bool) -> None:
             sink.point(place, None, float(now))
     reserved, allocated = grown.get("reserved", 0.0), grown.get("allocated", 0.0)
     if reserved > _MUCH_BYTES and allocated < _LITTLE * reserved:
+        split = memory.inactive_split_bytes >= _FRAGMENTED * memory.reserved_bytes
         sink.note(
             f"cuda:{memory.index}: reserved grew by {in_units(reserved)}, allocated by"
-            f" {in_units(max(0.0, allocated))}: fragmentation rather than a leak of tensors;"
-            " try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+            f" {in_units(max(0.0, allocated))}: {_PIECES if split else 'free cache'} rather than a"
+            " leak of tensors"
         )

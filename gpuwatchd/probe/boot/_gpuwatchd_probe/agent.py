@@ -23,6 +23,7 @@ WRITE_S = (2.0, 10.0)
 """A mailbox is written this often while its figures move, and while they do not."""
 IMPORT_S = 10.0
 """Without a device, the first look comes this long after a framework's import."""
+STILL_RUNS_S = 10.0
 _JOIN_S = 1.0
 
 _agent: Agent | None = None
@@ -104,6 +105,7 @@ class Agent:
         self._due_s = self._every_s = 0.0
         self._content: dict[str, Any] = {}
         self._failure: str | None = None
+        self._failed_s = 0.0
         self._recorder: Any = None
         self._closed = False
 
@@ -143,6 +145,7 @@ class Agent:
         try:
             module = type.__dict__["__module__"].__get__(kind)  # whatever a metaclass says
             self._failure = "%s.%s" % (module, attributes.class_name(kind))
+            self._failed_s = time.monotonic()
             self._write()
         except Exception:
             pass
@@ -150,8 +153,13 @@ class Agent:
     def _run(self, stop: threading.Event) -> None:
         wait_s = max(TICK_S / 100, self._inspections.began_s + self._first_s - time.monotonic())
         while not stop.wait(wait_s):
+            if (
+                time.monotonic() > self._failed_s + STILL_RUNS_S
+                and threading.main_thread().is_alive()
+            ):
+                self._failure = None  # it ended nothing: whoever called the hook goes on
             try:
-                self._tick()
+                self._tick(stop)
             except Exception:
                 pass
             wait_s = TICK_S
@@ -159,18 +167,18 @@ class Agent:
                 left_s = self._inspections.due_s - time.monotonic()
                 wait_s = min(TICK_S, max(TICK_S / 100, left_s))
 
-    def _tick(self) -> None:
+    def _tick(self, stop: threading.Event) -> None:
         asked = self._mailbox.request()
         if asked is not None:
             try:
                 answer = self._inspections.answer(asked, self.frameworks)
             except Exception:  # whoever asked must not wait in vain
                 answer = {"error": "died"}
-            if answer is not None:
+            if answer is not None and asked.get("answer", True):
                 self._mailbox.answer(asked["id"], answer)
             self._due_s = 0.0
         last = self._inspections.last
-        answer = self._inspections.step()
+        answer = self._inspections.step(stop)
         if answer is not None:
             self._mailbox.answer(answer["id"], answer)
         if last is not self._inspections.last:

@@ -20,9 +20,19 @@ def read(framework: str) -> list[Row]:
     if module is None or reader is None:
         return []
     try:
-        return reader(module)
+        return [_placed(row) for row in reader(module)]
     except Exception:
         return []
+
+
+def _placed(row: Row) -> Row:
+    """Return a row without a UUID with its device's, or with the device's number here."""
+    index = row.get("index")
+    if "uid" in row or index is None:
+        return row
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    name = dict(enumerate(visible.split(","))).get(index, "").strip() if visible else str(index)
+    return dict(row, number=int(name)) if name.isdecimal() else dict(row, uid=name or None)
 
 
 def free(framework: str) -> float:

@@ -55,9 +55,14 @@ class _NeverStarted(Exception):
     """The child waits for a thread that it does not have."""
 
 
-def in_child(work: Callable[[], Dict[str, Any]], limit_s: float = 20.0) -> Dict[str, Any]:
+def in_child(
+    work: Callable[[], Dict[str, Any]],
+    limit_s: float = 20.0,
+    is_stopping: Callable[[], bool] = bool,
+) -> Dict[str, Any]:
     """Return what ``work`` returns in a copy of this process, which is killed after ``limit_s``.
 
+    And where ``is_stopping`` turns true: the job is about to fork, and waits for this thread.
     That is a dict that JSON can hold; ``pause_ms``, how long the fork stopped the job, is added.
     ``work`` may read everything, and may not take locks, import, print or touch a device.
     HeapError where the heap may not be read here, or the child gave no answer.
@@ -71,7 +76,7 @@ def in_child(work: Callable[[], Dict[str, Any]], limit_s: float = 20.0) -> Dict[
                 pid, pause_s = _fork(work, writer, limit_s)
             finally:
                 os.close(writer)
-            answer = json.loads(_receive(pid, reader, limit_s).decode())
+            answer = json.loads(_receive(pid, reader, limit_s, is_stopping).decode())
         except _NeverStarted:
             continue
         finally:
@@ -249,7 +254,7 @@ def _write(writer: int, data: bytes) -> None:
         data = data[count:]
 
 
-def _receive(pid: int, reader: int, limit_s: float) -> bytes:
+def _receive(pid: int, reader: int, limit_s: float, is_stopping: Callable[[], bool]) -> bytes:
     """Return the child's answer.
 
     The end of the file is not waited for: a child that the job forks just then holds the pipe too.
@@ -264,15 +269,16 @@ def _receive(pid: int, reader: int, limit_s: float) -> bytes:
         if poll.poll(50):
             chunk = os.read(reader, 1 << 16)
             data += chunk
-            if len(data) >= head:
-                size = LENGTH.unpack_from(data, len(STARTED))[0]
-                if size > LARGEST_ANSWER:
-                    raise HeapError("died")
-                if len(data) - head >= size:
-                    return bytes(data[head:])
-            if chunk:
-                continue
-            raise HeapError("died")
+            size = (
+                LENGTH.unpack_from(data, len(STARTED))[0] if len(data) >= head else LARGEST_ANSWER
+            )
+            if len(data) - head >= size:
+                return bytes(data[head:])
+            if not chunk or size > LARGEST_ANSWER:
+                raise HeapError("died")
+            continue
+        if is_stopping():
+            raise HeapError("stopped")
         now = time.monotonic()
         if not data and now > start_end:
             raise _NeverStarted

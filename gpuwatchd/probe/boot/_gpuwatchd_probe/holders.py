@@ -27,6 +27,8 @@ SHARED = 0.6
 MOST_CANDIDATES = 8
 MOST_FORWARD = 200_000
 FORWARD_LIMIT_S = 2.0
+PLAIN = {"list", "dict", "set", "deque", "defaultdict", "OrderedDict"}
+"""Kinds of which it is said what to keep in them; of others what to do with them."""
 SIZED = (list, dict, set, frozenset, tuple, collections.deque)
 NO_HOLDERS = attributes.ids_of(
     [types.FrameType, types.CellType, types.ModuleType, types.FunctionType]
@@ -128,15 +130,30 @@ def _named(candidates: List[Tuple[int, Any]], namer: Namer, end: float) -> List[
 def described(owner: Any, name: Name, namer: Namer) -> Dict[str, Any]:
     """Return the holder as it is told: no value of the user's is in it."""
     length, bound = size_of(owner)
-    kind = "lru_cache" if type(owner) is CACHE else attributes.class_name(type(owner))
     return {
         "name": name.text,
-        "kind": kind,
+        "kind": _kind(owner, name),
         "len": length,
         "bound": bound if bound is not None else _bound_beside(owner, length, namer),
         "file": name.file,
         "line": name.line,
     }
+
+
+def _kind(owner: Any, name: Name) -> str:
+    """Return the type of a holder, with what it is for where that says what to change."""
+    if type(owner) is CACHE:
+        return "lru_cache"
+    kind, variable = attributes.class_name(type(owner)), name.text.partition(" in ")[0]
+    if variable.endswith((".queue", "._queue")):
+        return "queue"
+    if variable.endswith(".param_groups"):
+        return "parameter-group " + kind
+    if "hooks" in variable.rpartition(".")[2]:
+        return "hook " + kind
+    entries = gc.get_referents(owner)[:FEWEST_ENTRIES] if _is_sized(owner) else []
+    raised = any(issubclass(type(entry), BaseException) for entry in entries)
+    return "exception " + kind if raised else kind
 
 
 def _bound_beside(owner: Any, length: Optional[int], namer: Namer) -> Optional[int]:

@@ -175,8 +175,20 @@ class Namer:
         if cls is CACHE:
             return of_cache(owner, count)
         if issubclass(cls, type) and type(step.key) is str:
-            return _of_class(owner, step, count)
+            return self._of_class(owner, step, count)
         return None
+
+    def _of_class(self, owner: type, step: Step, count: int) -> Optional[Name]:
+        space = attributes.class_dict(owner)
+        if space.get(step.key) is not step.value:
+            return None
+        module = attributes.own_dict(sys.modules.get(_text(space.get("__module__")) or ""))
+        file, name = _text(module.get("__file__")), attributes.class_name(owner)
+        place = places.of_attribute(attributes.mro(owner), step.key)
+        code = self.codes.get(file or "")
+        line = None if code is None else places.line_in_class(code, name, step.key)
+        found = Name(_short(f"{name}.{step.key}{step.path}"), file, line, count)
+        return found if line is not None else found.set_at(place)
 
 
 def _of_function(owner: Any, step: Step) -> Optional[str]:
@@ -213,15 +225,6 @@ def _in_code(text: str, variable: str, code: types.CodeType, count: int) -> Name
     line = places.line_of_name(code, variable)
     where = f"{_short(text)} in {code.co_name}()"
     return Name(where, code.co_filename, line, count)
-
-
-def _of_class(owner: type, step: Step, count: int) -> Optional[Name]:
-    space = attributes.class_dict(owner)
-    if space.get(step.key) is not step.value:
-        return None
-    module = attributes.own_dict(sys.modules.get(_text(space.get("__module__")) or ""))
-    text = f"{attributes.class_name(owner)}.{step.key}{step.path}"
-    return Name(_short(text), _text(module.get("__file__")), None, count)
 
 
 def _upward(owner: Any, step: Step) -> Step:

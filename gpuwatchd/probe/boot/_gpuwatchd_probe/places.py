@@ -40,6 +40,14 @@ def of_attribute(classes: Tuple[type, ...], name: str) -> Optional[Tuple[str, in
     return None
 
 
+def line_in_class(module: types.CodeType, name: str, attribute: str) -> Optional[int]:
+    """Return where the body of a class of a module sets an attribute; None where it does not."""
+    bodies = [
+        one for one in module.co_consts if type(one) is types.CodeType and one.co_name == name
+    ]
+    return _first_store(bodies[0], attribute, "STORE_NAME") if bodies else None
+
+
 def _first_store(code: types.CodeType, name: str, kind: str) -> Optional[int]:
     line = code.co_firstlineno
     for step in dis.get_instructions(code):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from typing import Any, Iterator
 
@@ -29,6 +30,7 @@ class Inspections:
         self._steps: Iterator[dict[str, Any]] | None = None
         self._every_s = 0.0
         self._answers = True
+        self._stop = threading.Event()
 
     @property
     def running(self) -> str | None:
@@ -45,7 +47,9 @@ class Inspections:
         if counters_only():
             return {"error": "counters-only"}
         now_s = time.monotonic()
-        if now_s < self.last_s + BETWEEN_S or self._steps is not None:
+        if self._steps is not None:
+            return {"error": "running"}
+        if now_s < self.last_s + BETWEEN_S:
             return {"error": "too-soon"}
         if any(counters.free(name) < LEAST_FREE for name in frameworks):
             return {"error": "device-memory"}
@@ -55,20 +59,23 @@ class Inspections:
             return {"error": "pause"}
         warm_s = self.began_s + _within(asked.get("warmup_s", WARM_UP_S), 0.0, 600.0)
         self._every_s = _within(asked.get("every_s", 10.0), 0.1, 600.0)
-        self._steps = inspection.steps(
-            tensors.types(), int(_within(asked.get("censuses", 4), 4, 16))
-        )
+        censuses = int(_within(asked.get("censuses", 4), 4, 16))
+        self._steps = inspection.steps(tensors.types(), censuses, is_stopping=self._is_stopping)
         self.result = next(self._steps)
         self.result.update(id=asked["id"], every_s=self._every_s)
         self._answers = bool(asked.get("answer", True))
         self.last_s = self.due_s = max(now_s, warm_s)
         return None
 
-    def step(self) -> dict[str, Any] | None:
+    def _is_stopping(self) -> bool:
+        return self._stop.is_set()
+
+    def step(self, stop: threading.Event) -> dict[str, Any] | None:
         """Take the next census when it is due; after the last one return what is to be answered.
 
-        The thread may be another than the one before: a fork ends it.
+        The thread may be another than the one before: a fork ends it, which ``stop`` says.
         """
+        self._stop = stop
         if self._steps is None or time.monotonic() < self.due_s:
             return None
         more = next(self._steps, None)

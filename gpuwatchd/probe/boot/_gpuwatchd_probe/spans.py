@@ -264,15 +264,16 @@ def report() -> Dict[str, Any]:
     ``gpuwatchctl inspect PID --functions`` says.
     """
     with _lock:
-        return {"functions": [dict(one.facts(), **_shape(one)) for one in _functions.values()]}
+        rows = [(one.facts(), one.points[:]) for one in _functions.values()]
+    return {"functions": [dict(facts, **_shape(points)) for facts, points in rows]}
 
 
-def _shape(one: _Function) -> Dict[str, Any]:
-    if len(one.points) < 8:
+def _shape(points: List[List[float]]) -> Dict[str, Any]:
+    if len(points) < 8:
         return {"spikes": None, "trend": None}
     from statistics import mean, quantiles  # 39 ms, where nobody asks
 
-    at_s, low, high, _ = zip(*one.points)
+    at_s, low, high, _ = zip(*points)
     first, median, third = quantiles(high, n=4, method="inclusive")
     threshold = third + max(1.5 * (third - first), 0.05 * median, 1 << 20)
     spikes = {"count": sum(held > threshold for held in high), "threshold_bytes": threshold}

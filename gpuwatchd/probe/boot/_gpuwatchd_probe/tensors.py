@@ -124,12 +124,12 @@ def addresses(members: List[Any]) -> List[int]:
     return [address_of(obj) for obj in members if type(obj) is torch.get("Tensor")]
 
 
-def graph_size(tensor: Any, base: type, most: int = MOST_NODES) -> int:
+def graph_size(tensor: Any, classes: Tuple[type, ...], most: int = MOST_NODES) -> int:
     """Return how many nodes the graph behind a tensor has, at most so many.
 
     What the nodes saved is not read: hooks of the user would compute it anew.
     """
-    first = attributes.through(base, "grad_fn", tensor)
+    first = attributes.through(base_of(type(tensor), classes), "grad_fn", tensor)
     if first is None:
         return 0
     seen = {id(first): first}  # kept, for the id of a node is its own only while it lives
