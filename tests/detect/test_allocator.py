@@ -18,6 +18,7 @@ GIB = float(1 << 30)
 T = np.arange(0.0, 7200.0, 5.0)
 GROWS, FLAT = T * 1.5e6, T * 0.0
 SETTINGS = DetectionSection()
+FIGURES = ("t_s", "allocated_bytes", "reserved_bytes", "peak_bytes")
 
 
 def _series(used: Any, **allocator: Any) -> Series:
@@ -62,6 +63,16 @@ def test_the_allocator_says_what_of_a_process_grows(
     found = _judge(_series(used, **figures, inactive_split_bytes=pieces))
     assert found.allocator
     assert (found.allocator.verdict, found.tier) == (expected, tier)
+
+
+def test_two_points_say_nothing_of_growth() -> None:
+    series = _series(20e9 + FLAT, allocated_bytes=3e9 + GROWS, reserved_bytes=19e9 + FLAT)
+    assert series.allocator
+    short = [getattr(series.allocator, name)[:3] for name in FIGURES]
+    few = msgspec.structs.replace(series.allocator, **dict(zip(FIGURES, short, strict=True)))
+    found = _judge(msgspec.structs.replace(series, allocator=few))
+    assert found.allocator
+    assert found.allocator.verdict is AllocatorVerdict.NONE
 
 
 def test_cache_that_was_needed_at_once_is_no_free_cache() -> None:

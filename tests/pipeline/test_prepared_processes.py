@@ -12,11 +12,12 @@ import pytest
 
 from gpuwatchd.collect import mailboxes
 from gpuwatchd.collect.mailboxes import Census, Group, Holder
-from gpuwatchd.core.codes import AllocatorVerdict, Reason
+from gpuwatchd.core.codes import AllocatorVerdict, Ending, Reason
 from gpuwatchd.core.config.schema import ProbeSection
 from gpuwatchd.core.model import ProcessKey
 from gpuwatchd.pipeline import allocator
 from gpuwatchd.pipeline.tick import Pipeline
+from gpuwatchd.pipeline.track import end_reason
 from tests.making import CARD, GIB, LEAKER, MIB, sample
 from tests.pipeline.play import EAGER, Script
 from tests.store.world import BOOT, Time, opened
@@ -47,8 +48,10 @@ class World:
         begin: int = 0,
         stored: Path | None = None,
         config: Config = EAGER,
+        owner: int = os.getuid(),
         **more: Any,
     ) -> None:
+        self.process = msgspec.structs.replace(OWN, uid=owner)
         self.place, self.used, self.inside, self.begin, self.tick = place, used, inside, begin, 0
         self.last: dict[str, Any] | None = None
         self.asked: list[tuple[str, bool]] = []
@@ -71,7 +74,7 @@ class World:
         for path in self.place.glob("*.req"):
             self._answer(json.loads(path.read_text()))
             path.unlink()
-        one = sample(1000.0 + 5.0 * tick, [(OWN, 20 * GIB + grown * self.used)])
+        one = sample(1000.0 + 5.0 * tick, [(self.process, 20 * GIB + grown * self.used)])
         return msgspec.structs.replace(one, boot_id=BOOT)
 
     def _write(self, allocated: int, reserved: int) -> None:
@@ -169,6 +172,38 @@ def test_the_heap_is_looked_into_where_its_owner_agreed(place: Path, config: Any
     kinds = [remark.kind for remark in found.allocator.remarks]
     assert kinds == (["memory_leak", "temporal_growth"] if agreed else [])
     assert found.allocator.score == (87 if agreed else None)
+
+
+def test_a_mailbox_of_somebody_else_is_ignored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, owner=os.getuid() + 1)
+    folders = {os.getuid(): tmp_path}
+    monkeypatch.setattr(mailboxes, "folder", lambda uid: folders.get(uid, tmp_path / "none"))
+    assert world.finding(3).allocator in {None, msgspec.UNSET}
+    (track,) = world.pipeline.intake.devices[CARD.uid].processes.values()
+    assert track.allocator is None
+
+
+@pytest.mark.parametrize(
+    ("failure", "ending"),
+    [
+        ("torch.OutOfMemoryError", Ending.RAN_OUT),
+        ("builtins.KeyError", Ending.PROCESS_ENDED),
+        ("builtins.RuntimeError", Ending.ENDED_NEAR_LIMIT),
+        (None, Ending.ENDED_NEAR_LIMIT),
+    ],
+)
+def test_what_a_job_wrote_down_says_why_it_ended(
+    place: Path, failure: str | None, ending: Ending
+) -> None:
+    world = World(place)
+    world.run(300)
+    (track,) = world.pipeline.intake.devices[CARD.uid].processes.values()
+    track.room.full_at_s = 1e9
+    path = place / f"{os.getpid()}.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "failure": failure}))
+    assert end_reason(track) is ending
 
 
 def test_a_mailbox_of_the_future_is_ignored(place: Path) -> None:

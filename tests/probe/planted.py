@@ -59,17 +59,31 @@ def verdict(name: str, seen: dict[str, Any]) -> str:
     return "unnamed" if seen["groups"] else "missed"
 
 
+def bounded() -> int:
+    """Print what bounds a holder of each kind; 1 where one is wrong."""
+    from tests.probe import test_holders
+
+    wrong = 0
+    for kind, found in test_holders.holders_of_every_kind().items():
+        wrong += found["bound"] != (test_holders.BOUND if kind in test_holders.BOUNDED else None)
+        print(f"{kind}: {found['name']}, {found['kind']} of {found['len']}, bound {found['bound']}")
+    return int(wrong > 0)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.probe.planted", description=__doc__)
     parser.add_argument("names", nargs="*", default=[*LEAKS, *CLEAN])
     parser.add_argument("--reports", action="store_true", help="those of reports.py; needs torch")
     parser.add_argument("--clean", action="store_true", help="only the programs that do not leak")
+    parser.add_argument("--bounded", action="store_true", help="what bounds a holder, of each kind")
     parser.add_argument("--kit", choices=["plain", "torch"], default="plain")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--every", type=float, default=0.3)
     parser.add_argument("--by-steps", action="store_true")
     parser.add_argument("--python", default=sys.executable)
     chosen = parser.parse_args()
+    if chosen.bounded:
+        return bounded()
     clean = [*CLEAN, *CLEAN_TORCH] if chosen.kit == "torch" else [*CLEAN]
     chosen.names = [*REPORTED] if chosen.reports else clean if chosen.clean else chosen.names
     good = True

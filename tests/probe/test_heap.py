@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from _gpuwatchd_probe import heap
+from _gpuwatchd_probe import heap, inspection
 
 from tests.probe import gate
 
@@ -24,15 +24,16 @@ def test_an_answer_comes_back_with_the_pause() -> None:
     assert answer["pause_ms"] > 0
 
 
-def test_what_the_child_changes_stays_there() -> None:
-    values: list[int] = []
-
-    def work() -> dict[str, Any]:
-        values.append(1)
-        return {"length": len(values)}
-
-    assert heap.in_child(work)["length"] == 1
-    assert values == []
+def test_a_fork_of_the_job_ends_a_census_that_is_taken_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stops = iter([True])
+    seen = inspection.steps((), limit_s=20.0, is_stopping=lambda: next(stops, False))
+    monkeypatch.setattr(inspection, "_in_child", lambda *_, **__: gate.hang())
+    next(seen)
+    assert next(seen)["error"] is None
+    with pytest.raises(heap.HeapError, match="stopped"):
+        heap.in_child(gate.hang, is_stopping=lambda: True)
 
 
 @pytest.mark.parametrize(
@@ -109,5 +110,6 @@ def test_the_pause_is_expected_by_size(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_the_gate() -> None:
-    seen = gate.run(sys.executable, 2, 20, 20)
+    seen = gate.run(sys.executable, 2, 60, 20)
     assert gate.harmless(seen), seen
+    assert seen["objects"] == gate.run(sys.executable, 2, 0, 0)["objects"]

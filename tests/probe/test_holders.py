@@ -25,6 +25,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 
 LENGTH, BOUND = 20, 5000
+MAY_BE_UNNAMED = {"running total", "linked list", "numpy array", "kept grad"}
 Maker = Callable[[list[Blob]], Any]
 
 
@@ -232,4 +233,6 @@ def test_planted(name: str) -> None:
 @pytest.mark.parametrize("name", [*LEAKS, *CLEAN])
 def test_all_planted(name: str) -> None:
     seen = planted.inspected(name, "plain", sys.executable, 0.3, by_steps=True)
-    assert planted.verdict(name, seen) in {"right", "silent", "unnamed"}, seen
+    word = planted.verdict(name, seen)
+    right = word == ("silent" if name in CLEAN else "right")
+    assert right or (word == "unnamed" and name in MAY_BE_UNNAMED), seen

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from _gpuwatchd_probe import agent, mailbox
+from _gpuwatchd_probe import agent, counters, mailbox
 
 from gpuwatchd.cli.verbs import inspect
 from gpuwatchd.collect import mailboxes
@@ -17,6 +17,8 @@ from gpuwatchd.collect.mailboxes import Census, Framework, Group, Holder, Mailbo
 from gpuwatchd.core.decoding import decode
 from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.pipeline import allocator
+from gpuwatchd.pipeline.prepared_processes import counters_of
+from tests.making import CARD
 from tests.probe.test_start import ran
 
 if TYPE_CHECKING:
@@ -65,6 +67,34 @@ def test_what_ends_the_job_is_named_without_asking_it(tmp_path: Path) -> None:
     found = mailboxes.last_words(tmp_path, os.getpid(), os.getuid())
     assert isinstance(found, mailboxes.Mailbox)
     assert found.failure == "job.Ended"
+
+
+@pytest.mark.parametrize(("number", "alike", "known"), [(0, True, 5), (1, True, 0), (0, False, 0)])
+def test_counters_without_a_uuid_are_those_of_the_devices_number(
+    number: int, alike: bool, known: int
+) -> None:
+    box = msgspec.structs.replace(BOX, devices=(mailboxes.Counters(number=number, allocated=5),))
+    found = counters_of(CARD, box, alone=False, alike=alike)
+    assert (found.allocated if found else 0) == known
+
+
+@pytest.mark.parametrize(
+    ("visible", "index", "placed"),
+    [
+        (None, 1, {"number": 1}),
+        ("3, 5", 1, {"number": 5}),
+        ("GPU-ab,GPU-cd", 1, {"uid": "GPU-cd"}),
+        ("3", 1, {"uid": None}),
+    ],
+)
+def test_a_row_without_a_uuid_says_which_device_it_is(
+    visible: str | None, index: int, placed: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert counters._placed({"index": index}) == {"index": index, **placed}
+    assert counters._placed({"uid": "GPU-ef"}) == {"uid": "GPU-ef"}
 
 
 @pytest.mark.parametrize(
