@@ -171,7 +171,7 @@ def _fork(work: Callable[[], Dict[str, Any]], writer: int, limit_s: float) -> Tu
     # A thread that waits for the GIL asks for it after this interval, and the child would inherit
     # the request: it would let go and wait for ever for a thread that it does not have. So the
     # interval is made longer than the fork, and letting go once clears what was asked before.
-    sys.setswitchinterval(max(SWITCH_INTERVAL_S, 3 * expected_pause_s(), interval))
+    sys.setswitchinterval(max(SWITCH_INTERVAL_S, 2 * expected_pause_s(), interval))
     try:
         time.sleep(0)
         began = clock()

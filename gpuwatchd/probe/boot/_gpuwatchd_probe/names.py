@@ -229,20 +229,22 @@ def _in_code(text: str, variable: str, code: types.CodeType, count: int) -> Name
 
 def _upward(owner: Any, step: Step) -> Step:
     """Return the step from an owner down to the one it holds."""
-    return _step(owner, step)._replace(place=step.place or _place(owner, step))
-
-
-def _place(owner: Any, step: Step) -> Optional[Tuple[str, int]]:
-    space = attributes.own_dict(owner)
+    name = _attribute(owner, step)
     classes = attributes.mro(type(owner))
-    name = step.key
-    if space is not step.obj:
-        rows = [*space.items(), *attributes.slots(owner)]
-        name = next((key for key, value in rows if value is step.obj), None)
-    return places.of_attribute(classes, name) if type(name) is str else None
+    place = step.place or (places.of_attribute(classes, name) if name is not None else None)
+    return _step(owner, step, name)._replace(place=place)
 
 
-def _step(owner: Any, step: Step) -> Step:
+def _attribute(owner: Any, step: Step) -> Optional[str]:
+    """Return which attribute of the owner the object is, or holds as an entry of its dict."""
+    space = attributes.own_dict(owner)
+    if space is step.obj:
+        return _text(step.key)
+    rows = [*space.items(), *attributes.slots(owner)]
+    return next((_text(key) for key, value in rows if value is step.obj), None)
+
+
+def _step(owner: Any, step: Step, name: Optional[str]) -> Step:
     cls = type(owner)
     if issubclass(cls, dict):
         key = next((k for k, value in dict.items(owner) if value is step.obj), None)
@@ -254,14 +256,8 @@ def _step(owner: Any, step: Step) -> Step:
         return Step(owner, step.inside())
     if id(cls) in CONTAINERS or not _has_attributes(owner):
         return Step(owner, "[...]" + step.inside())
-    space = attributes.own_dict(owner)
-    if space is step.obj:
-        path = step.path if type(step.key) is not str else "." + step.key + step.path
-        return Step(owner, path)
-    for name, value in [*space.items(), *attributes.slots(owner)]:
-        if value is step.obj:
-            return Step(owner, "." + str(name) + step.inside())
-    return Step(owner, step.inside())
+    path = step.path if attributes.own_dict(owner) is step.obj else step.inside()
+    return Step(owner, path if name is None else "." + name + path)
 
 
 def _has_attributes(owner: Any) -> bool:
