@@ -14,15 +14,8 @@ from msgspec import UNSET
 
 from gpuwatchd.cli import demo_score, output
 from gpuwatchd.core import units
+from gpuwatchd.view.answers import program as answers
 from gpuwatchd.view.answers.base import fill
-from gpuwatchd.view.answers.program import (
-    DemoBegins,
-    DemoEnds,
-    DemoEvent,
-    DemoGoesOn,
-    DemoStarted,
-    DemoSummary,
-)
 from gpuwatchd.view.text import verdict_text
 
 if TYPE_CHECKING:
@@ -36,7 +29,6 @@ if TYPE_CHECKING:
     from gpuwatchd.store.live import LiveDevice, LiveProcess, LiveState
     from gpuwatchd.view import blocks
     from gpuwatchd.view.answers.base import Answer
-    from gpuwatchd.view.answers.program import Scored
 
 # Three ways to show the demo: plain lines, a live table, NDJSON.
 
@@ -140,7 +132,7 @@ class Lines:
         lines += [[" " * margin + line] for line in rest]
         return lines
 
-    def end(self, rows: Sequence[Scored], *, simulated_s: float) -> None:
+    def end(self, rows: Sequence[answers.Scored], *, simulated_s: float) -> None:
         """Write the final table and the next command."""
         self.out.line()
         wide = not self.out.terminal or self.out.width >= _WIDE
@@ -171,7 +163,8 @@ class Json:
 
     def begin(self, title: str, note: str) -> None:
         """Write the first object."""
-        _emit(DemoBegins, DemoStarted(event="started", world_s=0.0, title=title, note=note))
+        started = answers.DemoStarted(event="started", world_s=0.0, title=title, note=note)
+        _emit(answers.DemoBegins, started)
 
     def update(self, state: LiveState, world_s: float, events: Sequence[Event]) -> None:  # noqa: ARG002
         """Write the events of this tick."""
@@ -179,7 +172,7 @@ class Json:
         for event in events:
             alert = event.alert
             data = fill(
-                DemoEvent,
+                answers.DemoEvent,
                 alert or (),
                 event=event.kind,
                 world_s=event.world_s,
@@ -187,13 +180,15 @@ class Json:
                 text=event.words,
                 device=UNSET if alert is None else devices.get(alert.subject.device_uid),
             )
-            _emit(DemoGoesOn, data)
+            _emit(answers.DemoGoesOn, data)
 
-    def end(self, rows: Sequence[Scored], *, simulated_s: float) -> None:
+    def end(self, rows: Sequence[answers.Scored], *, simulated_s: float) -> None:
         """Write the last object."""
         words = demo_score.verdict_line(rows, simulated_s=simulated_s)
-        summary = DemoSummary(event="summary", world_s=simulated_s, text=words, rows=tuple(rows))
-        _emit(DemoEnds, summary)
+        summary = answers.DemoSummary(
+            event="summary", world_s=simulated_s, text=words, rows=tuple(rows)
+        )
+        _emit(answers.DemoEnds, summary)
 
     def close(self) -> None:
         """Nothing to restore."""
@@ -268,7 +263,7 @@ class Screen(Lines):
         self._drawn_s = now_s
         self._live.update(self._picture(state, world_s), refresh=True)
 
-    def end(self, rows: Sequence[Scored], *, simulated_s: float) -> None:
+    def end(self, rows: Sequence[answers.Scored], *, simulated_s: float) -> None:
         """Replace the live table by what remains: heading, events, final table."""
         self.close()
         super().begin(self._title, self._note)

@@ -84,10 +84,9 @@ class Out(Page):
 
     def add(self, block: Block) -> None:
         """Write one block."""
-        end = getattr(block, "end", "\n")
         for row in self.lay_out(block):
             line = "".join(self._coloured(words, style) for words, style in row)
-            self._stream.write((line.rstrip() if isinstance(block, Flow) else line) + end)
+            self.raw(line.rstrip() if isinstance(block, Flow) else line)
 
     def _coloured(self, words: str, style: str) -> str:
         return f"\x1b[{_SGR[style]}m{words}\x1b[0m" if self.colour and style and words else words

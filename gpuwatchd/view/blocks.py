@@ -42,7 +42,6 @@ class Line(msgspec.Struct, frozen=True):
     """Parts one after the other, never broken."""
 
     parts: tuple[Part, ...]
-    end: str = "\n"
 
 
 class Flow(msgspec.Struct, frozen=True):
@@ -163,9 +162,9 @@ class Page:
         """Take one block."""
         self.blocks.append(block)
 
-    def line(self, *parts: Part, end: str = "\n") -> None:
+    def line(self, *parts: Part) -> None:
         """Add parts one after the other."""
-        self.add(Line(parts, end))
+        self.add(Line(parts))
 
     def flow(
         self,
@@ -182,6 +181,12 @@ class Page:
         at its spaces and wherever it must be; a pipe gets it whole.
         """
         self.add(Flow(tuple(parts), first, rest, gap, whole))
+
+    def prose(
+        self, words: str, style: str = "", *, first: str = "", rest: str = "", whole: bool = False
+    ) -> None:
+        """Add a text that is broken between its words where the width ends."""
+        self.flow(sentence(words, style), first=first, rest=rest, gap=" ", whole=whole)
 
     def table(
         self,

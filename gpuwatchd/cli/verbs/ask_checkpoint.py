@@ -11,7 +11,6 @@ from gpuwatchd.act import ACTIONS
 from gpuwatchd.cli import options, output
 from gpuwatchd.core.errors import ActionError, TargetGone
 from gpuwatchd.core.registry import load
-from gpuwatchd.view import blocks
 from gpuwatchd.view.answers.base import ProcessId, fill
 from gpuwatchd.view.answers.program import AskCheckpoint, Asked
 from gpuwatchd.view.queries import state_location, user_filter
@@ -93,5 +92,5 @@ def _answer(
         if not done:
             out.line("dry run; --yes does it")
     for _, words in doubts or ():
-        out.flow(blocks.sentence(f"! {words}", "yellow"), rest="  ", gap=" ")
+        out.prose(f"! {words}", "yellow", rest="  ")
     return 0

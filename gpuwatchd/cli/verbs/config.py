@@ -11,17 +11,7 @@ import click
 from gpuwatchd.cli import config_text, options, output, rules_text
 from gpuwatchd.core import config
 from gpuwatchd.core.errors import ConfigError, GpuwatchdError
-from gpuwatchd.view.answers.program import (
-    ConfigFile,
-    ConfigInit,
-    ConfigKey,
-    ConfigPath,
-    ConfigPaths,
-    ConfigPrint,
-    ConfigValidate,
-    Validated,
-    Written,
-)
+from gpuwatchd.view.answers import program as answers
 
 _ORIGINS = {"environment": "environment variable"}
 
@@ -37,13 +27,13 @@ def path() -> int:
     flags = options.current()
     named = flags.config or os.environ.get("GPUWATCHD_CONFIG")
     files = [Path(named)] if named else [config.SYSTEM_FILE, config.user_file()]
-    paths = ConfigPaths(
-        files=tuple(ConfigFile(path=str(file), exists=file.exists()) for file in files),
+    paths = answers.ConfigPaths(
+        files=tuple(answers.ConfigFile(path=str(file), exists=file.exists()) for file in files),
         state_dir=str(config.state_dir()),
         runtime_dir=str(config.runtime_dir()),
     )
     if flags.json:
-        output.emit_answer(ConfigPath, paths, source="files")
+        output.emit_answer(answers.ConfigPath, paths, source="files")
         return 0
     out = output.Out(flags)
     for file in paths.files:
@@ -74,7 +64,7 @@ def show(origin: bool) -> int:  # noqa: FBT001
             sections = [config_text.masked(section) for section in loaded.config.override]
             rows.append(("override", sections, [], loaded.origin["override"]))
         data = tuple(
-            ConfigKey(
+            answers.ConfigKey(
                 key=key,
                 value=config_text.plain(value),
                 default=config_text.plain(default),
@@ -82,7 +72,7 @@ def show(origin: bool) -> int:  # noqa: FBT001
             )
             for key, value, default, source in rows
         )
-        output.emit_answer(ConfigPrint, data, source="files", warnings=warnings)
+        output.emit_answer(answers.ConfigPrint, data, source="files", warnings=warnings)
         return 0
     out = output.Out(flags)
     section = None
@@ -135,7 +125,7 @@ def init(force: bool) -> int:  # noqa: FBT001
     with os.fdopen(handle, "w", encoding="utf-8") as stream:
         stream.write(config_text.default_file())
     if flags.json:
-        output.emit_answer(ConfigInit, Written(written=str(file)), source="files")
+        output.emit_answer(answers.ConfigInit, answers.Written(written=str(file)), source="files")
     elif not flags.quiet:
         output.Out(flags).line(f"wrote {file}")
     return 0
@@ -162,7 +152,7 @@ def validate(file: Path | None) -> int:
         raise ConfigError("", "", first, hint="gpuwatchctl config print --origin")
     files = [str(name) for name in loaded.files]
     if flags.json:
-        data = Validated(
+        data = answers.Validated(
             files=tuple(files),
             valid=not problems,
             problems=tuple(problems),
@@ -170,7 +160,7 @@ def validate(file: Path | None) -> int:
             rules=tuple(rules),
         )
         warnings = [("environment", words) for words in loaded.warnings]
-        output.emit_answer(ConfigValidate, data, source="files", warnings=warnings)
+        output.emit_answer(answers.ConfigValidate, data, source="files", warnings=warnings)
         return 5 if problems else 0
     out = output.Out(flags)
     if not flags.quiet:

@@ -7,7 +7,7 @@ import sys
 import click
 
 from gpuwatchd.cli import options, output
-from gpuwatchd.view import blocks, manual
+from gpuwatchd.view import manual
 from gpuwatchd.view.answers.base import fill
 from gpuwatchd.view.answers.program import Pages, PagesFound, PageShown, PageText
 
@@ -141,7 +141,7 @@ def _search(found: list[manual.Page], words: list[str]) -> int:
     for hit in hits:
         out.flow([(f"{hit.page}#{hit.anchor}", "bold"), hit.title])
         if hit.line:
-            out.flow(blocks.sentence(hit.line), first="    ", rest="    ", gap=" ")
+            out.prose(hit.line, first="    ", rest="    ")
     if not hits and not flags.quiet:
         out.line(f"no page has all of: {' '.join(words)}")
     return 0 if hits else 1

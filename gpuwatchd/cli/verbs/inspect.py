@@ -18,16 +18,8 @@ from gpuwatchd.core.codes import MailboxFault, OutsideFault
 from gpuwatchd.core.errors import FINDINGS, OK, GpuwatchdError
 from gpuwatchd.core.model import ProcessKey
 from gpuwatchd.store.private_files import private_directory
+from gpuwatchd.view.answers import inspection as answers
 from gpuwatchd.view.answers.base import fill
-from gpuwatchd.view.answers.inspection import (
-    FunctionFinding,
-    FunctionInsight,
-    FunctionsData,
-    GrowingGroup,
-    HolderShape,
-    Inspect,
-    InspectionData,
-)
 from gpuwatchd.view.queries import user_filter
 from gpuwatchd.view.text import inspection
 
@@ -144,10 +136,10 @@ def command(  # noqa: PLR0913, PLR0917 - one argument per flag
     return FINDINGS if exit_code and named else OK
 
 
-def _answer(data: InspectionData, doubts: Sequence[tuple[str, str]] = ()) -> int:
+def _answer(data: answers.InspectionData, doubts: Sequence[tuple[str, str]] = ()) -> int:
     flags = options.current()
     if flags.json:
-        output.emit_answer(Inspect, data, source="process", warnings=doubts)
+        output.emit_answer(answers.Inspect, data, source="process", warnings=doubts)
         return OK
     out = output.Out(flags)
     for line in (*(words for _, words in doubts), *inspection.lines(data)):
@@ -169,7 +161,7 @@ def _owner(pid: int) -> int | None:
     return uid
 
 
-def _ended(pid: int) -> InspectionData:
+def _ended(pid: int) -> answers.InspectionData:
     """Return what a process of this user left behind; GpuwatchdError where that is nothing."""
     place, uid = mailboxes.folder(os.getuid()), os.getuid()
     last, oom = mailboxes.last_words(place, pid, uid), mailboxes.last_oom(place, pid, uid)
@@ -218,17 +210,17 @@ def _ask(
     return answer
 
 
-def _functions(asked: Functions) -> FunctionsData:
+def _functions(asked: Functions) -> answers.FunctionsData:
     from gpuwatchd.analysis import functions  # noqa: PLC0415 - numpy: 1 s while others work
 
     config = options.current().load_config().config
     judgement = functions.judge(asked.functions, config.probe, config.detection)
     texts = wording.function_text
     return fill(
-        FunctionsData,
+        answers.FunctionsData,
         judgement,
-        findings=[fill(FunctionFinding, one, **texts(one)) for one in judgement.findings],
-        insights=[fill(FunctionInsight, one, **texts(one)) for one in judgement.insights],
+        findings=[fill(answers.FunctionFinding, one, **texts(one)) for one in judgement.findings],
+        insights=[fill(answers.FunctionInsight, one, **texts(one)) for one in judgement.insights],
     )
 
 
@@ -261,13 +253,13 @@ def _not_attached(pid: int, fault: OutsideFault) -> GpuwatchdError:
 
 def _data(
     mailbox: Mailbox | None, oom: Oom | None, census: Census | None = None, **given: Any
-) -> InspectionData:
+) -> answers.InspectionData:
     growing = []
     for group in census.groups if census is not None else ():
-        holder = fill(HolderShape, group.holder)
+        holder = fill(answers.HolderShape, group.holder)
         graph = group.graph or group.sure == "graph"
         advice = inspection.advice(holder, group.bounded_at_bytes, graph=graph)
-        growing.append(fill(GrowingGroup, group, holder=holder, advice=advice))
+        growing.append(fill(answers.GrowingGroup, group, holder=holder, advice=advice))
     error = given.pop("error", None if census is None else census.error)
     known = {
         "prepared": mailbox is not None or oom is not None,
@@ -283,5 +275,5 @@ def _data(
     }
     if mailbox is None:
         empty = {"devices": (), "python": None, "at": None, "failure": None, "recording": False}
-        return fill(InspectionData, (), **{**known, **empty, **given})
-    return fill(InspectionData, mailbox, **{**known, **given})
+        return fill(answers.InspectionData, (), **{**known, **empty, **given})
+    return fill(answers.InspectionData, mailbox, **{**known, **given})

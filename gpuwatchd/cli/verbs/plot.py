@@ -111,7 +111,7 @@ def command(  # noqa: PLR0917 - one argument per flag
         out.line(f"{file}: {what}")
     if not flags.quiet:
         for code, sentence in selection.warnings:
-            out.flow(blocks.sentence(sentence, "dim" if code == "not-all" else "yellow"), gap=" ")
+            out.prose(sentence, "dim" if code == "not-all" else "yellow")
     return 0
 
 

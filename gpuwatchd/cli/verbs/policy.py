@@ -16,7 +16,6 @@ from gpuwatchd.core.codes import Ending, TitleRole
 from gpuwatchd.core.errors import GpuwatchdError, StoreError
 from gpuwatchd.core.model import Alert, AlertSubject, NoticeKind, Pattern, Severity
 from gpuwatchd.core.model.alerts import Title, TitlePart
-from gpuwatchd.view import blocks
 from gpuwatchd.view.answers import alerts as answers
 from gpuwatchd.view.queries import alert_query, state_location
 
@@ -195,7 +194,7 @@ def _write(flags: Globals, trial: _Trial) -> None:
         # What it was judged to be at first is not kept.
         at = units.clock(trial.as_of_s, now_s=now_s)
         value = f"its severity and text are from its last evaluation, at {at}"
-        out.flow(blocks.sentence(value, "dim"), rest="  ", gap=" ")
+        out.prose(value, "dim", rest="  ")
     never = trial.never()
     if never:
         out.flow([(f"never sent: {never}; were it due:", "yellow")])

@@ -17,7 +17,6 @@ from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.service import own_process
 from gpuwatchd.store import live
 from gpuwatchd.store.private_files import private_directory
-from gpuwatchd.view import blocks
 from gpuwatchd.view.answers.base import ProcessId, fill
 from gpuwatchd.view.answers.program import DriverRelease, ReleaseData
 from gpuwatchd.view.queries import current_state, state_location
@@ -126,7 +125,7 @@ def _answer(flags: Globals, data: ReleaseData, words: str, doubt: str = "") -> i
     if not flags.quiet:
         out.line(words)
     if doubt:
-        out.flow(blocks.sentence(f"! {doubt}", "yellow"), rest="  ", gap=" ")
+        out.prose(f"! {doubt}", "yellow", rest="  ")
     return 0
 
 

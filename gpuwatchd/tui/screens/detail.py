@@ -10,7 +10,6 @@ from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.core.model import Subject
 from gpuwatchd.tui.base import SCROLLING, Settled
 from gpuwatchd.tui.screens.chart_screen import About, ChartScreen, Identity, ReadPicture, every
-from gpuwatchd.view import blocks
 from gpuwatchd.view.queries import alert_query, cost_entries, state_location, subjects
 from gpuwatchd.view.text import (
     alert_details,
@@ -207,8 +206,7 @@ def _who(out: Page, process: LiveProcess, ended: bool, now_s: float) -> None:  #
     facts = [subject_facts.runs(process.info)]
     facts += [text for text, _ in subject_facts.wide(process, now_s=now_s)]
     if ended:
-        last = blocks.sentence("it has ended; this is what was known of it last", "yellow")
-        out.flow(last, rest="  ", gap=" ")
+        out.prose("it has ended; this is what was known of it last", "yellow", rest="  ")
     if any(facts):
         out.flow([fact for fact in facts if fact], rest="  ", whole=True)
 

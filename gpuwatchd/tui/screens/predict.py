@@ -159,7 +159,7 @@ def _short(item: LiveDevice, out: Page) -> None:
         out.flow(brief, first="  ", rest="  ", gap=" ")
         for label, value in pairs:
             if label in _LONG:
-                out.flow(blocks.sentence(f"{label}: {value}"), first="  ", rest="    ", gap=" ")
+                out.prose(f"{label}: {value}", first="  ", rest="    ")
 
 
 _LONG = frozenset({"because", "hardware", "shares", "known", "advice"})

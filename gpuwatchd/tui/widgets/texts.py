@@ -11,7 +11,6 @@ from textual.scrollbar import ScrollBarRender
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from gpuwatchd.view import blocks
 from gpuwatchd.view.blocks import Page
 
 if TYPE_CHECKING:
@@ -187,7 +186,7 @@ class Choices(OptionList, can_focus=False):
 
 def sentence(words: str, style: str = "") -> Written:
     """Return what writes one sentence, broken between its words."""
-    return lambda out: out.flow(blocks.sentence(words, style), rest="  ", gap=" ")
+    return lambda out: out.prose(words, style, rest="  ")
 
 
 def blank(out: Page) -> None:

@@ -226,8 +226,6 @@ def require_state(state: LiveState | None, missing: StoreError, what: str) -> No
 
 def released_until_s() -> float | None:
     """Return until when (epoch seconds) the GPUs are to be let go; None when they are not."""
-    from gpuwatchd.store import live  # noqa: PLC0415 - rare
-
     with contextlib.suppress(GpuwatchdError):  # the daemon says what is wrong with it
         request = live.read_release(state_location.runtime_dir(), time.time())
         return None if request is None else request.until_at_s

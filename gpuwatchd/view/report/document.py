@@ -154,8 +154,8 @@ _LEAST = 24
 
 def show(out: Page, document: Document) -> None:
     """Write it."""
-    out.flow(blocks.sentence(document.title, "bold"), gap=" ")
-    out.flow(blocks.sentence(document.about, "dim"), gap=" ")
+    out.prose(document.title, "bold")
+    out.prose(document.about, "dim")
     for section in document.sections:
         if not section.blocks:
             continue
@@ -167,13 +167,12 @@ def show(out: Page, document: Document) -> None:
             _block(out, block, indent="")
     if document.foot:
         out.line("")
-        out.flow(blocks.sentence(document.foot, "dim"), gap=" ")
+        out.prose(document.foot, "dim")
 
 
 def _block(out: Page, block: Block, *, indent: str) -> None:
     if isinstance(block, Says):
-        said = blocks.sentence(block.text, _TONES[block.tone])
-        out.flow(said, first=indent, rest=indent, gap=" ", whole=True)
+        out.prose(block.text, _TONES[block.tone], first=indent, rest=indent, whole=True)
     elif isinstance(block, Figures):
         _figures(out, block, indent)
     elif isinstance(block, Facts):
@@ -194,7 +193,7 @@ def _card(out: Page, card: Card) -> None:
     parts = [(f"{mark} {card.word}", look.style), *blocks.sentence(card.title, "bold")]
     out.flow(parts, rest="  ", gap=" ", whole=True)
     if card.said and card.said != card.word:
-        out.flow(blocks.sentence(card.said), first="  ", rest="  ", gap=" ", whole=True)
+        out.prose(card.said, first="  ", rest="  ", whole=True)
     for block in card.blocks:
         _block(out, block, indent="  ")
 
@@ -212,15 +211,15 @@ def _facts(out: Page, block: Facts, indent: str) -> None:
     rest = indent + " " * (_LABEL + 1)
     for label, text in block.rows:
         first = f"{indent}{label:<{_LABEL}} "
-        out.flow(blocks.sentence(text), first=first, rest=rest, gap=" ", whole=True)
+        out.prose(text, first=first, rest=rest, whole=True)
 
 
 def _steps(out: Page, block: Steps, indent: str) -> None:
     for number, step in enumerate(block.steps, 1):
         first, rest = f"{indent}{number:>2}. ", indent + "    "
-        out.flow(blocks.sentence(step.text), first=first, rest=rest, gap=" ", whole=True)
+        out.prose(step.text, first=first, rest=rest, whole=True)
         if step.why:
-            out.flow(blocks.sentence(step.why, "dim"), first=rest, rest=rest, gap=" ", whole=True)
+            out.prose(step.why, "dim", first=rest, rest=rest, whole=True)
         if step.command:
             out.flow([(step.command, "cyan")], first=rest, rest=rest)
 
@@ -260,8 +259,7 @@ def _thinned(picture: Picture, most: int) -> list[float | None]:
 
 def _table(out: Page, table: Table, indent: str) -> None:
     if table.caption:
-        caption = blocks.sentence(table.caption, "bold")
-        out.flow(caption, first=indent, rest=indent, gap=" ")
+        out.prose(table.caption, "bold", first=indent, rest=indent)
     widths = [
         max(blocks.width_of(out.safe(row[at])) for row in [table.heads, *table.rows])
         for at in range(len(table.heads))
@@ -281,7 +279,7 @@ def _table(out: Page, table: Table, indent: str) -> None:
             ]
             out.line(indent, ("  ".join(cells).rstrip(), style))
     if table.left_out:
-        out.flow(blocks.sentence(table.left_out, "dim"), first=indent, rest=indent, gap=" ")
+        out.prose(table.left_out, "dim", first=indent, rest=indent)
 
 
 def _cell(out: Page, words: str, width: int, *, right: bool) -> str:
@@ -294,7 +292,7 @@ def _listed(out: Page, table: Table, indent: str) -> None:
     """Write a table that is too wide as one entry per row: nothing of it is cut."""
     for row in table.rows:
         first, *others = zip(table.heads, row, strict=True)
-        out.flow(blocks.sentence(first[1], "bold"), first=indent, rest=indent, gap=" ", whole=True)
+        out.prose(first[1], "bold", first=indent, rest=indent, whole=True)
         texts = [f"{head} {cell}" if head else cell for head, cell in others if cell]
         texts = [f"{text}," for text in texts[:-1]] + texts[-1:]
         out.flow(texts, first=indent + "  ", rest=indent + "  ", gap=" ", whole=True)

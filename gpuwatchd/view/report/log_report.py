@@ -109,7 +109,7 @@ def _show_subject(out: blocks.Page, subject_result: SubjectResult, *, epoch: boo
         line = f"{kind} {event.state}: {event_words(event)}"
         when = instant(event.at_s, epoch=epoch)
         if out.terminal:
-            out.flow(blocks.sentence(line), first=f"    {when}  ", rest="      ", gap=" ")
+            out.prose(line, first=f"    {when}  ", rest="      ")
         else:
             out.line(f"    {when}  {line}")
 

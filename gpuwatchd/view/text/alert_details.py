@@ -9,7 +9,6 @@ from gpuwatchd.alerts import wording
 from gpuwatchd.analysis import cost
 from gpuwatchd.core import text, units
 from gpuwatchd.core.errors import StoreError
-from gpuwatchd.view import blocks
 from gpuwatchd.view.queries import alert_query
 from gpuwatchd.view.text import delivery_text, verdict_text
 
@@ -105,8 +104,7 @@ def show(out: Page, story: AlertRecord) -> None:
     alert = story.alert
     out.line((text.clean(alert.title or alert.key), "bold"))
     for label, value, style in lines(story):
-        first = f"  {label:<13}"
-        out.flow(blocks.sentence(value, style), first=first, rest=" " * 15, gap=" ")
+        out.prose(value, style, first=f"  {label:<13}", rest=" " * 15)
 
 
 def lines(story: AlertRecord) -> Iterator[Line]:
@@ -236,7 +234,7 @@ def table(out: Page, alerts: Sequence[Alert], found: Incidents, *, only_open: bo
             out.flow([(alert.key, "dim")], first=" " * 8, rest=" " * 8)
     for silence in found.silences:
         text = delivery_text.silence(silence, now_s=now_s, alerts=found.alerts)
-        out.flow(blocks.sentence(f"silent: {text}", "dim"), rest="  ", gap=" ")
+        out.prose(f"silent: {text}", "dim", rest="  ")
     if not alerts:
         out.line(
             "no open alert; alerts --all lists the resolved ones"
@@ -247,7 +245,7 @@ def table(out: Page, alerts: Sequence[Alert], found: Incidents, *, only_open: bo
         out.flow([(f"gpuwatchctl alerts show {alerts[0].code} shows the first in full", "dim")])
 
 
-def line(alert: Alert, found: Incidents, now_s: float) -> list[blocks.Part]:
+def line(alert: Alert, found: Incidents, now_s: float) -> list[Part]:
     """Return one alert in a line: what it is, then what became of it."""
     ended = alert.resolved_at_s
     begun = verdict_text.since(alert, now_s=now_s)

@@ -141,7 +141,7 @@ _NAME, _CELL = 24, 11
 def show(out: Page, bill: Bill, by: str) -> None:
     """Write the sums, then whose they are."""
     for _, sentence in [*bill.warnings, *bill.old_prices()]:
-        out.flow(blocks.sentence(f"! {sentence}", "yellow"), rest="  ", gap=" ")
+        out.prose(f"! {sentence}", "yellow", rest="  ")
     since = units.clock(bill.since_s, now_s=bill.now_s)
     out.line((f"What leaks and idle memory cost since {since}", "bold"))
     out.line((f"{'':<42}{'incidents':>10}{'GPU-hours':>12}{'money':>15}", "bold"))
@@ -157,8 +157,7 @@ def show(out: Page, bill: Bill, by: str) -> None:
         if bill.used:
             out.line("")
         for labels, value in prices(bill, ascii_only=out.ascii):
-            parts = blocks.sentence(value, "dim")
-            out.flow(parts, first=f"{labels}: ", rest="  ", gap=" ", whole=True)
+            out.prose(value, "dim", first=f"{labels}: ", rest="  ", whole=True)
 
 
 def _sum_lines(out: Page, bill: Bill, what: str) -> None:
@@ -236,4 +235,4 @@ def incidents(out: Page, bill: Bill) -> None:
         out.line("")
         out.flow(parts, rest="  ", whole=True)
         if entry.said:
-            out.flow(blocks.sentence(entry.said, "dim"), first="  ", rest="  ", gap=" ")
+            out.prose(entry.said, "dim", first="  ", rest="  ")

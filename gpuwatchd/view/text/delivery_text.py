@@ -233,7 +233,7 @@ def silences(out: Page, view: View) -> None:
         return
     first = silence(held[0], now_s=now_s, alerts=view.alerts)
     more = f"; and {len(held) - 1} more: gpuwatchctl snooze list" if len(held) > 1 else ""
-    out.flow(blocks.sentence(f"silent: {first}{more}", "dim"), rest="  ", gap=" ")
+    out.prose(f"silent: {first}{more}", "dim", rest="  ")
 
 
 def delivery_marks(alert: Alert, view: View) -> list[Part]:

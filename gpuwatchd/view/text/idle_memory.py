@@ -29,14 +29,14 @@ _MOST_NODES: Final = 4
 def show(out: Page, query: Query, view: View, loose: UnlistedOpeners) -> None:
     """Write idle memory, and who has device files open."""
     for _, sentence in view.warnings:
-        out.flow(blocks.sentence(f"! {sentence}", "yellow"), rest="  ", gap=" ")
+        out.prose(f"! {sentence}", "yellow", rest="  ")
     unknown = _unknown(view)
     if unknown:
-        out.flow(blocks.sentence(f"! {unknown_lists(view)}", "yellow"), rest="  ", gap=" ")
+        out.prose(f"! {unknown_lists(view)}", "yellow", rest="  ")
     if view.holdings:
         _table(out, query, view)
     elif len(unknown) == len(view.devices):
-        out.flow(blocks.sentence("whether there is idle memory is unknown", "yellow"), gap=" ")
+        out.prose("whether there is idle memory is unknown", "yellow")
     else:
         by = f" by {user_filter.People(query.user).named}" if query.user else ""
         nothing = blocks.sentence(f"there is no idle memory{by}:", "green")
@@ -117,10 +117,10 @@ def _table(out: Page, query: Query, view: View) -> None:
     amount = units.size(sum(one for one in held if one is not None))
     least = "at least " if None in held else ""
     line = f"{len(held)} in all, {least}{amount}; {checked(view)}"
-    out.flow(blocks.sentence(line, "dim"), rest="  ", gap=" ")
+    out.prose(line, "dim", rest="  ")
     priced = [one.device_uid for one in view.holdings if one.cost_usd is not None]
     for line in () if out.quiet else book.lines(priced, ascii_only=out.ascii):
-        out.flow(blocks.sentence(f"cost: its share of {line}", "dim"), rest="  ", gap=" ")
+        out.prose(f"cost: its share of {line}", "dim", rest="  ")
 
 
 def _row(holding: Holding, labels: Mapping[str, str], now_s: float, cost: str) -> list[str]:
@@ -144,10 +144,10 @@ def _below(out: Page, holding: Holding) -> None:
     out.flow([who, *(context(process) if process is not None else [])], first="  ", rest="    ")
     if out.quiet:
         return
-    out.flow(blocks.sentence(holding.evidence, "dim"), first="  ", rest="    ", gap=" ")
+    out.prose(holding.evidence, "dim", first="  ", rest="    ")
     wide = out.wide or out.verbose
     for line in holding.advice if wide else holding.advice[:1]:
-        out.flow(blocks.sentence(f"-> {line}", "cyan"), first="  ", rest="     ", gap=" ")
+        out.prose(f"-> {line}", "cyan", first="  ", rest="     ")
 
 
 def context(info: ProcessInfo) -> list[tuple[str, str]]:
@@ -167,7 +167,7 @@ def openers_told(
         doubt = "" if sure else " (a list is unknown: they may hold memory)"
         title = f"device files of GPUs are open in processes that the driver does not list{doubt}:"
         out.line("")
-        out.flow(blocks.sentence(title, "bold"), rest="  ", gap=" ")
+        out.prose(title, "bold", rest="  ")
     for info, holder in loose.found:
         nodes = holder.nodes if wide else holder.nodes[:_MOST_NODES]
         more = len(holder.nodes) - len(nodes)
@@ -183,7 +183,7 @@ def openers_told(
         plural = "process" if loose.seen.unreadable == 1 else "processes"
         why = "could not be inspected" if os.geteuid() == 0 else "not visible without root"
         line = f"(open files of {loose.seen.unreadable} {plural} of others: {why})"
-        out.flow(blocks.sentence(line, "dim"), rest="  ", gap=" ")
+        out.prose(line, "dim", rest="  ")
     if not loose.seen.whole:
         line = "(not every process was checked: there are too many)"
-        out.flow(blocks.sentence(line, "dim"), rest="  ", gap=" ")
+        out.prose(line, "dim", rest="  ")

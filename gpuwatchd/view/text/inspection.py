@@ -11,15 +11,7 @@ from gpuwatchd.core.codes import CensusError, MailboxFault, OutsideFault
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from gpuwatchd.view.answers.inspection import (
-        AllocatorCounters,
-        FunctionsData,
-        GrowingGroup,
-        HolderShape,
-        InspectionData,
-        OomRecord,
-        ThreadStack,
-    )
+    from gpuwatchd.view.answers import inspection as answers
 
 FAULTS: Final = {
     MailboxFault.NONE: "was not prepared for it, or uses no framework yet, or for less than 10 s",
@@ -66,7 +58,9 @@ _VERDICTS: Final = {
 }
 
 
-def advice(holder: HolderShape | None, bounded_at_bytes: int | None, *, graph: bool) -> str | None:
+def advice(
+    holder: answers.HolderShape | None, bounded_at_bytes: int | None, *, graph: bool
+) -> str | None:
     """Return what to change, where the kind of a holder says so."""
     if holder is None:
         return of_holder(None, graph=graph)
@@ -78,7 +72,7 @@ def advice(holder: HolderShape | None, bounded_at_bytes: int | None, *, graph: b
     return " ".join(filter(None, words)) or None
 
 
-def _functions(data: FunctionsData) -> Iterator[str]:
+def _functions(data: answers.FunctionsData) -> Iterator[str]:
     if not data.functions:
         yield "no function is marked: with probe.span(NAME), or @probe.watch, of gpuwatchd.probe"
     if data.score is not None:
@@ -103,7 +97,7 @@ def _functions(data: FunctionsData) -> Iterator[str]:
         yield f"{one.name}: {one.call_count:,} calls, {', '.join(facts)}{over}"
 
 
-def lines(data: InspectionData) -> Iterator[str]:
+def lines(data: answers.InspectionData) -> Iterator[str]:
     """Return what is shown of a process: its allocator, then each variable and what it keeps."""
     if data.framework:
         version = f" {data.framework_version}" if data.framework_version else ""
@@ -122,14 +116,14 @@ def lines(data: InspectionData) -> Iterator[str]:
         yield from _functions(data.functions)
     elif data.censuses and not data.growing:
         yield f"no tensors became steadily more in {data.censuses} censuses (try a longer --every)"
-    holders: dict[str, list[GrowingGroup]] = {}
+    holders: dict[str, list[answers.GrowingGroup]] = {}
     for group in data.growing:
         holders.setdefault("" if group.holder is None else _place(group.holder), []).append(group)
     for place, groups in holders.items():
         yield from _holder(place, groups)
 
 
-def _threads(threads: Sequence[ThreadStack]) -> Iterator[str]:
+def _threads(threads: Sequence[answers.ThreadStack]) -> Iterator[str]:
     for thread in threads[:_MOST_THREADS]:
         yield f"{thread.name or 'a thread'}:"
         for frame in thread.frames[:_MOST_FRAMES]:
@@ -140,7 +134,7 @@ def _threads(threads: Sequence[ThreadStack]) -> Iterator[str]:
         yield f"and {more} more threads"
 
 
-def _oom(oom: OomRecord) -> Iterator[str]:
+def _oom(oom: answers.OomRecord) -> Iterator[str]:
     requested, free = units.size(oom.requested_bytes), units.size(oom.free_bytes)
     limit = units.size(oom.limit_bytes)
     yield f"{oom.at}: no {requested} on device {oom.index}; {free} free, at most {limit}"
@@ -151,7 +145,7 @@ def _oom(oom: OomRecord) -> Iterator[str]:
         yield f"  {group.group}: {group.counts[-1]:,}, {units.size(group.size_bytes)}{held}"
 
 
-def _devices(devices: Sequence[AllocatorCounters]) -> Iterator[str]:
+def _devices(devices: Sequence[answers.AllocatorCounters]) -> Iterator[str]:
     for device in devices:
         where = device.device_uid or ("?" if device.index is None else f"device {device.index}")
         parts = [
@@ -166,12 +160,12 @@ def _devices(devices: Sequence[AllocatorCounters]) -> Iterator[str]:
         yield f"{where}: {', '.join(parts)}"
 
 
-def _place(holder: HolderShape) -> str:
+def _place(holder: answers.HolderShape) -> str:
     where = holder.file if holder.line is None else f"{holder.file}:{holder.line}"
     return f"{holder.name} ({where})" if holder.file else holder.name
 
 
-def _holder(place: str, groups: list[GrowingGroup]) -> Iterator[str]:
+def _holder(place: str, groups: list[answers.GrowingGroup]) -> Iterator[str]:
     """Return a variable and what it keeps; a graph that it keeps alive is no kind of its own."""
     own = [group for group in groups if group.sure != "graph"] or groups
     holder = own[0].holder

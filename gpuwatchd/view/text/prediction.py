@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from gpuwatchd.alerts import wording
 from gpuwatchd.core import units
 from gpuwatchd.core.model import LEAK_PATTERNS, is_leak
-from gpuwatchd.view import blocks
 from gpuwatchd.view.text import status, subject_facts, verdict_text
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ def write_device(
         out.flow([(instead, "dim") if instead else none], first="  ", rest="  ")
     unknown = subject_facts.processes(item)
     if unknown:
-        out.flow(blocks.sentence(unknown, "yellow"), first="  ", rest="    ", gap=" ")
+        out.prose(unknown, "yellow", first="  ", rest="    ")
     status.rest(out, view, item, indent="  ")
     # What leaks stands first, the rest as it comes.
     for who, finding, process in sorted(judged, key=lambda subject: not is_leak(subject[1])):
@@ -111,12 +110,8 @@ def _full(
         known = subject_facts.wide(process, now_s=finding.judged_at_s)
         pairs.append(("who", ", ".join(text for text, _ in known)))
     for label, value in pairs:
-        out.flow(
-            blocks.sentence(value),
-            first=f"    {out.safe(label):<{_LABEL_WIDTH}}",
-            rest=" " * (4 + _LABEL_WIDTH),
-            gap=" ",
-        )
+        head = f"    {out.safe(label):<{_LABEL_WIDTH}}"
+        out.prose(value, first=head, rest=" " * (4 + _LABEL_WIDTH))
 
 
 def told_in_full(finding: Finding) -> bool:

@@ -105,8 +105,7 @@ def card(
     rest(out, view, item, indent=_INDENT + "  ")
     if verbose:
         for fault in item.faults:
-            said = blocks.sentence(f"fault: {fault}", "yellow")
-            out.flow(said, first=_INDENT, rest=_INDENT + "  ", gap=" ")
+            out.prose(f"fault: {fault}", "yellow", first=_INDENT, rest=_INDENT + "  ")
 
 
 def rest(out: Page, view: View, item: LiveDevice, *, indent: str) -> None:
@@ -114,7 +113,7 @@ def rest(out: Page, view: View, item: LiveDevice, *, indent: str) -> None:
     others = view.others.get(item.device.uid)
     line = "" if others is None else others.line(none=not item.processes)
     if line:
-        out.flow(blocks.sentence(line, "dim"), first=indent, rest=indent + "  ", gap=" ")
+        out.prose(line, "dim", first=indent, rest=indent + "  ")
 
 
 def _verdict(out: Page, view: View, item: LiveDevice, *, whole: bool) -> None:
@@ -142,10 +141,10 @@ def _hardware(out: Page, view: View, item: LiveDevice) -> None:
     out.flow([(fact, "dim") for fact in facts], first=_INDENT, rest=_INDENT)
     means = subject_facts.memory_means(device)
     if means:
-        out.flow(blocks.sentence(means, "dim"), first=_INDENT, rest=_INDENT, gap=" ")
+        out.prose(means, "dim", first=_INDENT, rest=_INDENT)
     if item.ledger is not None and item.ledger.state != "none":
         account = subject_facts.balance(item.ledger)
-        out.flow(blocks.sentence(account, "dim"), first=_INDENT, rest=_INDENT, gap=" ")
+        out.prose(account, "dim", first=_INDENT, rest=_INDENT)
     for event in item.events[-_EVENTS:]:
         out.flow(
             subject_facts.happened(event, now_s=view.taken_at_s),
@@ -264,7 +263,7 @@ def _processes(
     inner = _INDENT + "  "
     unknown = subject_facts.processes(item)
     if unknown:
-        out.flow(blocks.sentence(unknown, "yellow"), first=_INDENT, rest=inner, gap=" ")
+        out.prose(unknown, "yellow", first=_INDENT, rest=inner)
     ordered = sorted(rows, key=lambda p: -(p.used_bytes or 0))
     if whole and not verbose:
         ordered = [
@@ -350,7 +349,7 @@ def show(
 
 
 def _headline(out: Page, view: View, places: Sequence[Standing]) -> None:
-    out.flow(blocks.sentence(*headline.sentence(view, places)), rest="  ", gap=" ")
+    out.prose(*headline.sentence(view, places), rest="  ")
 
 
 def lines(out: Page, view: View, places: Sequence[Standing], *, every: bool) -> None:

@@ -19,6 +19,8 @@ _HARMLESS = {
     Reason.BOUNDED: "bounded",
     Reason.FREE_CACHE: "free cache",
 }
+_NEEDED = 20
+"""Samples that a verdict takes, as minimum-samples has it by default."""
 SUSPICION = "suspicion, sent to nobody"
 """What a watch is."""
 
@@ -131,9 +133,9 @@ class Verdict(NamedTuple):
         return f"{self.head}{self.joint}{self.rest}"
 
 
-def verdict(finding: Finding | None, *, samples: int = 0, needed: int = 20) -> tuple[str, str]:
+def verdict(finding: Finding | None, *, samples: int = 0) -> tuple[str, str]:
     """Return a judgement in a few words, and its style; see :func:`verdict_parts`."""
-    parts = verdict_parts(finding, samples=samples, needed=needed)
+    parts = verdict_parts(finding, samples=samples)
     return parts.text, parts.style
 
 
@@ -142,19 +144,19 @@ def collecting(finding: Finding) -> bool:
     return finding.code is Reason.COLLECTING and not finding.subject.host
 
 
-def verdict_parts(finding: Finding | None, *, samples: int = 0, needed: int = 20) -> Verdict:
+def verdict_parts(finding: Finding | None, *, samples: int = 0) -> Verdict:
     """Return a judgement in a few words.
 
     Parameters
     ----------
     finding
         With the tier that policy has opened; None when nothing was judged.
-    samples, needed
+    samples
         For "collecting, 6 of 20 samples".
     """
     if finding is None:
-        if 0 < samples < needed:
-            return Verdict("collecting", ", ", f"{samples} of {needed} samples", "dim")
+        if 0 < samples < _NEEDED:
+            return Verdict("collecting", ", ", f"{samples} of {_NEEDED} samples", "dim")
         return Verdict("no verdict", style="dim")
     if is_leak(finding):
         return _leak(finding)
@@ -168,7 +170,7 @@ def verdict_parts(finding: Finding | None, *, samples: int = 0, needed: int = 20
         few = f"{finding.samples} sample{'s' if finding.samples != 1 else ''} so far"
         if collecting(finding):
             few = finding.parts[0].text
-        elif finding.samples >= needed:
+        elif finding.samples >= _NEEDED:
             return Verdict("unknown", style="dim")
         return Verdict("collecting", ", ", few, "dim")
     return Verdict(finding.pattern, style="green" if finding.pattern in _CALM else "")
