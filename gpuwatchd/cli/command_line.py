@@ -13,7 +13,7 @@ from gpuwatchd import __version__
 from gpuwatchd.cli import exits, options
 from gpuwatchd.cli.global_flags import Globals
 from gpuwatchd.cli.verbs import COMMANDS, GROUPS, VERBS
-from gpuwatchd.core import registry, units
+from gpuwatchd.core import registry, text, units
 from gpuwatchd.core.errors import FAILED, OK, USAGE, GpuwatchdError
 
 if TYPE_CHECKING:
@@ -62,11 +62,7 @@ class Verbs(click.Group):
         """Find the verb; an unknown one names the nearest."""
         name = args[0]
         if name not in COMMANDS and not name.startswith("-"):
-            import difflib  # noqa: PLC0415 - only for mistakes
-
-            near = difflib.get_close_matches(name, COMMANDS, n=1, cutoff=0.5)
-            guess = f"; did you mean {near[0]}?" if near else ""
-            ctx.fail(f"no such verb: {name}{guess}")
+            ctx.fail(f"no such verb: {name}{text.guess(name, COMMANDS, 0.5)}")
         ctx.ensure_object(Globals).verb = name
         return super().resolve_command(ctx, args)
 

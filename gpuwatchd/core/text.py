@@ -293,6 +293,14 @@ def for_chat(text: str) -> str:
     return text
 
 
+def guess(word: str, names: Iterable[str], cutoff: float = 0.6) -> str:
+    """Return which name was meant, as the end of a message; "" where none is near."""
+    import difflib  # noqa: PLC0415 - only for mistakes; status must start quickly
+
+    near = difflib.get_close_matches(word, list(names), n=1, cutoff=cutoff)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
 def cut(text: str, width: int, *, mark: str = "…") -> str:
     """Return text of at most ``width`` characters, marked where it was cut.
 

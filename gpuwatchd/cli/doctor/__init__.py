@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from pathlib import Path
@@ -12,7 +11,7 @@ import msgspec
 
 from gpuwatchd.cli.doctor import checks
 from gpuwatchd.cli.doctor.checks import Check, CheckContext, PendingCheck, failed
-from gpuwatchd.core import config, registry
+from gpuwatchd.core import config, registry, text
 from gpuwatchd.core.errors import GpuwatchdError
 
 if TYPE_CHECKING:
@@ -127,10 +126,8 @@ def every(flags: Globals, names: Sequence[str] = (), *, offline: bool = False) -
         meant = select_checks(name)
         wanted += meant
         if not meant:
-            near = difflib.get_close_matches(name, every_name(), n=1)
-            guess = f"; did you mean {near[0]}?" if near else ""
             raise GpuwatchdError(
-                f"no such check: {name}{guess}",
+                f"no such check: {name}{text.guess(name, every_name())}",
                 hint=f"known: {', '.join(CHECKS)}",
                 page="errors#unknown-name",
             )

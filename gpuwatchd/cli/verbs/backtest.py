@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuwatchd.cli import options, output, parallel
-from gpuwatchd.core import units
+from gpuwatchd.core import text, units
 from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.view.answers.base import fill
 from gpuwatchd.view.answers.history import Backtest, BacktestData
@@ -105,13 +105,10 @@ def _changed(wishes: Sequence[str], file: Path | None) -> tuple[str, Config | No
 
 
 def _unknown(key: str, names: Sequence[str]) -> str:
-    import difflib  # noqa: PLC0415 - only for mistakes
-
     if "." in key and key.partition(".")[0] not in _SECTIONS:
         return f"{key} has no effect here; only [detection] and [policy] do"
-    near = difflib.get_close_matches(key, [*names, *(name.partition(".")[2] for name in names)], 1)
-    guess = f"; did you mean {near[0]}?" if near else ""
-    return f"no such setting: {key}{guess}"
+    known = [*names, *(name.partition(".")[2] for name in names)]
+    return f"no such setting: {key}{text.guess(key, known)}"
 
 
 def _play(

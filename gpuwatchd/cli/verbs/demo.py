@@ -266,8 +266,7 @@ def _play(
         tick = pipeline.tick()
         ledger.note(tick.findings, tick.changes)
         problems.update(dict.fromkeys(tick.state.problems))
-        events = _events(tick, source, fates, popups)
-        show.update(tick.state, source.elapsed_s, events)
+        show.update(tick.state, source.elapsed_s, _events(tick, source, fates, popups))
         if source.elapsed_s >= duration_s:
             break
         source.advance(min(interval_s, duration_s - source.elapsed_s))

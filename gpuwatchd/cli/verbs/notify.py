@@ -252,8 +252,7 @@ def digest(channels: tuple[str, ...], since_s: float, dry_run: bool) -> int:  # 
         return 0
     names = _configured(config, channels or config.policy.digest_channels, "notify digest")
     built = dispatcher.build(config.notify, names)
-    rows = [_send(name, it, message) for name, it in built.items()]
-    return _write(flags, rows)
+    return _write(flags, [_send(name, it, message) for name, it in built.items()])
 
 
 def _digest(since_s: float) -> Message:

@@ -17,9 +17,10 @@ from gpuwatchd.core.config import channels
 from gpuwatchd.core.config.schema import Config, Seconds, Section, Size
 from gpuwatchd.core.directories import SYSTEM_FILE, user_file
 from gpuwatchd.core.errors import ConfigError
+from gpuwatchd.core.text import guess
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
 ENV_PREFIX = "GPUWATCHD_"
 _KEY_PAGE = "errors#configuration-key"
@@ -78,12 +79,6 @@ def _keys(kind: type[Section] = Config, prefix: str = "") -> Iterator[tuple[str,
             yield name, field
 
 
-def _nearest(word: str, names: Iterable[str], cutoff: float) -> list[str]:
-    import difflib  # noqa: PLC0415 - only for mistakes; status must start quickly
-
-    return difflib.get_close_matches(word, names, n=1, cutoff=cutoff)
-
-
 def _normalise(raw: Mapping[str, Any], kind: type[Section], path: str, file: str) -> dict[str, Any]:
     """Return the table with kebab-case keys; refuse what is unknown."""
     fields = {f.encode_name: f.type for f in _fields(kind)}
@@ -98,11 +93,10 @@ def _normalise(raw: Mapping[str, Any], kind: type[Section], path: str, file: str
                 why = "no section of its own: it is an address of the channel chat"
                 hint = f"gpuwatchctl notify add {name}"
                 raise ConfigError(file, full, why, hint=hint, page=_KEY_PAGE)
-            near = _nearest(name, fields, 0.5)
             what = (
                 "key" if path else "section" if isinstance(value, dict) else "key outside a section"
             )
-            why = f"unknown {what}" + (f"; did you mean {near[0]}?" if near else "")
+            why = f"unknown {what}{guess(name, fields, 0.5)}"
             hint = "gpuwatchctl config init prints every key"
             raise ConfigError(file, full, why, hint=hint, page=_KEY_PAGE)
         nested, listed = _section(fields[name]), _listed(fields[name])
@@ -246,8 +240,7 @@ def _from_environment(environ: Mapping[str, str]) -> tuple[dict[str, Any], list[
         if variable in _ENV_PATHS or variable in SECRET_VARIABLES:
             continue
         if variable not in names:
-            near = _nearest(variable, [*names, *SECRET_VARIABLES], 0.6)
-            hint = f"; did you mean {near[0]}?" if near else ""
+            hint = guess(variable, [*names, *SECRET_VARIABLES])
             warnings.append(f"unknown environment variable {variable}{hint}")
             continue
         name, default = names[variable]

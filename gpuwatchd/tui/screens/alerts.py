@@ -60,8 +60,7 @@ def read(query: Query) -> Listed:
     wanted = [alert for alert in found.alerts if found.wanted(query, alert)]
     is_open = [alert for alert in wanted if alert.state in alert_query.OPEN]
     over = [alert for alert in wanted if alert.state not in alert_query.OPEN]
-    listed = (*is_open, *over[:_MOST])
-    return Listed(listed, found, len(over) - len(over[:_MOST]), now_s)
+    return Listed((*is_open, *over[:_MOST]), found, max(0, len(over) - _MOST), now_s)
 
 
 def which(alert: Alert) -> Which:

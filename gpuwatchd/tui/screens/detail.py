@@ -143,16 +143,16 @@ def _find(view: View, uid: str | None, key: ProcessKey | None) -> About | None:
 def _worst(view: View, uid: str | None) -> About | None:
     """Return the process that deserves a look most, of the chosen device if it has any."""
     pairs = [
-        (badges.WORST_FIRST.index(badges.process(about.process).kind), about)
+        (
+            badges.WORST_FIRST.index(badges.process(about.process).kind),
+            -(about.process.used_bytes or 0),
+            about,
+        )
         for about in every(view)
         if about.process is not None
     ]
-    mine = [pair for pair in pairs if pair[1].item.device.uid == uid] or pairs
-    return min(mine, key=lambda pair: (pair[0], -_used(pair[1])), default=(0, None))[1]
-
-
-def _used(about: About) -> int:
-    return (about.process.used_bytes if about.process is not None else None) or 0
+    mine = [pair for pair in pairs if pair[2].item.device.uid == uid] or pairs
+    return min(mine, key=lambda pair: pair[:2], default=(0, 0, None))[2]
 
 
 # ---- what is read, in a thread

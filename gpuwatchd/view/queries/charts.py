@@ -497,8 +497,7 @@ def _processes(history: Reader, device: Device, begin_s: float, end_s: float) ->
     ranked = sorted(presences, key=lambda presence: -(presence.peak_bytes or 0))
     large = [one for one in ranked if one.peak_bytes is not None and one.peak_bytes >= least]
     large = large[:_MOST_PROCESSES]
-    keys = {presence.process for presence in large}
-    infos = history.ask(curves.who, keys)
+    infos = history.ask(curves.who, {presence.process for presence in large})
     newest_s = max((presence.last_s for presence in presences), default=0.0)
     marks: list[Mark] = []
     for presence in large:

@@ -349,8 +349,7 @@ class _Counter:
             usd=None,
             said=holding.evidence,
         )
-        price = self._price(uid, begun_s or until_s, until_s)
-        part = cost.Part(hours, None, price)
+        part = cost.Part(hours, None, self._price(uid, begun_s or until_s, until_s))
         stint = cost.ChargedUsage(((uid, part),), begun_s, "first-seen", until_s)
         self._add(totals.entries_of(stint, like))
 

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from gpuwatchd.core.model import Alert
     from gpuwatchd.view.answers.base import Answer
-    from gpuwatchd.view.answers.current import ObservedDevices
     from gpuwatchd.view.queries.alert_query import Incidents
     from gpuwatchd.view.query import Query
 
@@ -36,13 +35,11 @@ _RANK: Final = {"info": 0, "warning": 1, "critical": 2}
 _DAY_S: Final = 86400.0
 
 
-def status(
-    query: Query, pids: Sequence[int] = (), *, kind: type[ObservedDevices] = Status
-) -> Answered:
+def status(query: Query, pids: Sequence[int] = ()) -> Answered:
     """Return every GPU now; of some processes those alone."""
     view = current_state.load_view(query)
     current_state.narrow(view, pids)
-    return Answered(observed(kind, view), current_state.exit_code(view, query, pids))
+    return Answered(observed(Status, view), current_state.exit_code(view, query, pids))
 
 
 def predict(query: Query, pids: Sequence[int] = ()) -> Answered:

@@ -86,6 +86,7 @@ def change(first: Asked, second: Asked) -> SnapshotChange:
     ]
     devices = [{index for index, _ in places} for places in segments]
     same = bool(segments[0] & segments[1]) if all(segments) else None
+    grown = [site for site in sites if (site.change_bytes or 0) >= GROWN_BYTES]
     return fill(
         SnapshotChange,
         (),
@@ -97,14 +98,10 @@ def change(first: Asked, second: Asked) -> SnapshotChange:
         same_device=bool(devices[0] & devices[1]) or not all(devices),
         change_bytes=size.total() - old_size.total(),
         change_blocks=blocks.total() - old_blocks.total(),
-        grown_count=0 if same is False else sum(map(_grown, sites)),
+        grown_count=0 if same is False else len(grown),
         changed_count=len(sites),
         sites=sites[:MOST_SITES],
     )
-
-
-def _grown(site: SnapshotSite) -> bool:
-    return (site.change_bytes or 0) >= GROWN_BYTES
 
 
 def _held(asked: Asked) -> tuple[Counter[_Place], Counter[_Place]]:

@@ -249,8 +249,7 @@ def _named_subject(
     )
     # Of the same subject there may be another kind of alert: it is explained by its key.
     leaks = (one for one in view.alerts if one.kind == "leak" and one.subject == subject)
-    alert = next(leaks, None)
-    return NamedSubject(item, process, subject, finding, alert)
+    return NamedSubject(item, process, subject, finding, next(leaks, None))
 
 
 def _named_alert(found: Incidents, word: str, what: str, page: str, here: str = "") -> Alert:

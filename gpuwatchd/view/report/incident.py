@@ -260,8 +260,7 @@ def draw_charts(period: Period, history: Reader | None) -> None:
         return
     from gpuwatchd.view.queries import charts  # noqa: PLC0415 - numpy comes with it
 
-    few = len(period.uses) <= _FEW_GPUS
-    points = _POINTS if few else _POINTS // 2
+    points = _POINTS if len(period.uses) <= _FEW_GPUS else _POINTS // 2
     span = charts.Asked(period.asked.since_s, period.asked.until_s, points=points)
     view = period.shown_view()
     for use in period.uses[: document.GPU_CHARTS]:

@@ -125,12 +125,6 @@ def lines(story: AlertRecord) -> Iterator[Line]:
 
 def _facts(story: AlertRecord, now_s: float) -> list[Line]:
     alert, found, finding = story.alert, story.found, story.alert.finding
-    steps = (
-        (Label.NOTICED, alert.opened_at_s),
-        (Label.WATCHED, alert.watch_at_s),
-        ("raised", alert.firing_at_s),
-        (Label.RESOLVED, alert.resolved_at_s),
-    )
     calm = verdict_text.calmed(alert, now_s=now_s)
     leak, over = alert.kind == "leak", alert.state == "resolved"
     facts: list[tuple[str, str]] = [
@@ -138,7 +132,7 @@ def _facts(story: AlertRecord, now_s: float) -> list[Line]:
         (Label.STATE, f"{alert.state}, {alert.severity}"),
         verdict_text.growth_since(alert, now_s=now_s),
     ]
-    facts += [(name, units.clock(at, now_s=now_s)) for name, at in steps if at is not None]
+    facts += [(name, units.clock(at_s, now_s=now_s)) for name, at_s in steps(alert)]
     facts += [
         (Label.JUDGEMENT, verdict_text.verdict(finding)[0] if leak else ""),
         (Label.GROWTH, (calm or verdict_text.rate(finding)) if leak else ""),
@@ -158,6 +152,17 @@ def _facts(story: AlertRecord, now_s: float) -> list[Line]:
         ("held", alert.held_back or _why_quiet(alert)),
     ]
     return [(label, value, "") for label, value in facts]
+
+
+def steps(alert: Alert) -> list[tuple[str, float]]:
+    """Return what became of an alert so far, and when (epoch seconds)."""
+    every = (
+        (Label.NOTICED, alert.opened_at_s),
+        (Label.WATCHED, alert.watch_at_s),
+        ("raised", alert.firing_at_s),
+        (Label.RESOLVED, alert.resolved_at_s),
+    )
+    return [(name, at_s) for name, at_s in every if at_s is not None]
 
 
 def _group(alert: Alert, found: Incidents) -> str:
@@ -206,9 +211,7 @@ def _notification_lines(story: AlertRecord, now_s: float) -> list[Line]:
         return [("delivered", "nowhere", "")]
     found = []
     for delivery in story.deliveries:
-        at = units.moment(delivery.sent_at_s or delivery.created_at_s, now_s=now_s)
-        notice = delivery_text.notice(delivery)
-        value = f"{at} {notice}: {delivery_text.delivery(delivery, now_s=now_s)}"
+        value = delivery_text.dated(delivery, now_s=now_s)
         found.append(("delivered", value, delivery_text.style(delivery)))
     also = {
         key for delivery in story.deliveries for key in (delivery.alert_key, *delivery.message.also)

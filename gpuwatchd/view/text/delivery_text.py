@@ -81,6 +81,12 @@ def notice(one: Delivery) -> str:
     return f"{one.message.notice}{more}"
 
 
+def dated(one: Delivery, *, now_s: float) -> str:
+    """Return what became of one message, after when and which it was."""
+    at = units.moment(one.sent_at_s or one.created_at_s, now_s=now_s)
+    return f"{at} {notice(one)}: {delivery(one, now_s=now_s)}"
+
+
 def decisions(made: Iterable[Decision], *, now_s: float) -> list[tuple[str, str]]:
     """Return what policy decided, one line and its style each; of several channels it is one."""
     lines: list[tuple[str, tuple[str, str], list[str], int]] = []

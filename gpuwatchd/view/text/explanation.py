@@ -14,6 +14,7 @@ from gpuwatchd.core.model import LEAK_PATTERNS, is_leak
 from gpuwatchd.view.queries import cost_entries, history_query, remeasure, subjects
 from gpuwatchd.view.queries.remeasure import ExplanationInput
 from gpuwatchd.view.text import (
+    alert_details,
     deaths_text,
     delivery_text,
     explanation_parts,
@@ -384,15 +385,10 @@ def framework(case: ExplanationInput) -> Iterator[str]:
             yield "what draws grows with the windows that are open: watched at most, never alerted"
         elif name in _KEEPS:
             yield _KEEPS[name]
-    yield from _servers(case)
+    if case.process is not None:
+        pid = case.process.info.key.pid
+        yield from (_server(server) for server in case.view.servers if server.pid == pid)
     yield from _host(case)
-
-
-def _servers(case: ExplanationInput) -> Iterator[str]:
-    pid = case.process.info.key.pid if case.process is not None else None
-    for server in case.view.servers:
-        if pid is not None and server.pid == pid:
-            yield _server(server)
 
 
 def _server(server: ServerReading) -> str:
@@ -423,13 +419,7 @@ def policy_lines(case: ExplanationInput) -> Iterator[str]:
         yield from _not_open(case)
         return
     case = case._replace(now_s=case.view.now_s)  # what was sent is no judgement: told as of now
-    steps = (
-        ("noticed", alert.opened_at_s),
-        ("watched", alert.watch_at_s),
-        ("raised", alert.firing_at_s),
-        ("resolved", alert.resolved_at_s),
-    )
-    yield ", ".join(f"{name} {case.ago(at_s)}" for name, at_s in steps if at_s is not None)
+    yield ", ".join(f"{name} {case.ago(at_s)}" for name, at_s in alert_details.steps(alert))
     if alert.state == "watch":
         yield from _watched(case, alert)
     if alert.state == "firing":
@@ -447,9 +437,7 @@ def policy_lines(case: ExplanationInput) -> Iterator[str]:
         if alert.next_notice_at_s is not None:
             yield f"next reminder {units.clock(alert.next_notice_at_s, now_s=case.now_s)}"
     for delivery in case.deliveries[-_RUNS:]:
-        at = units.moment(delivery.sent_at_s or delivery.created_at_s, now_s=case.now_s)
-        notice = delivery_text.notice(delivery)
-        yield f"{at} {notice}: {delivery_text.delivery(delivery, now_s=case.now_s)}"
+        yield delivery_text.dated(delivery, now_s=case.now_s)
     yield from _unheard(case, alert)
     if alert.held_back:
         yield f"held: {alert.held_back}"

@@ -69,9 +69,11 @@ def steps(case: ExplanationInput, *, hardware_first: bool) -> list[Step]:
     out: list[Step] = []
     if hardware_first:
         out.append(Step("rule the hardware out first", "sudo dmesg | grep -iE 'xid|nvrm'"))
-    if not is_leak(case.finding):
+    finding = case.finding
+    if finding is None or not is_leak(finding):
         return [*out, *_calm(case)]
-    advice = list(_advice(case, hardware_first=hardware_first))
+    first = len(finding.hardware_at_s or ()) if hardware_first else 0
+    advice = [Step(words) for words in finding.advice[first:]]
     if case.alert is not None and case.alert.ran_out and case.process is None:
         again = [step._replace(text=f"before it is started again: {step.text}") for step in advice]
         return [*out, *again, _started(case), *_prepare(case, case.known)]
@@ -133,13 +135,6 @@ def _started(case: ExplanationInput) -> Step:
         "see when it started, and what else started then",
         f"gpuwatchctl history --gpu {_gpu(case)} --since 6h",
     )
-
-
-def _advice(case: ExplanationInput, *, hardware_first: bool) -> Iterator[Step]:
-    finding = case.finding
-    if finding is not None:
-        first = len(finding.hardware_at_s or ()) if hardware_first else 0
-        yield from map(Step, finding.advice[first:])
 
 
 def _identify(case: ExplanationInput, info: ProcessInfo) -> Iterator[Step]:

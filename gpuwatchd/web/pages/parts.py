@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from msgspec import UNSET, UnsetType
@@ -18,6 +19,7 @@ from gpuwatchd.view.text import badges, deaths_text, delivery_text, status
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
+    from contextlib import AbstractContextManager
 
     from gpuwatchd.core.model import Alert, Device, ProcessInfo, ProcessKey
     from gpuwatchd.store.live import LiveDevice, LiveProcess
@@ -291,9 +293,9 @@ def ended(
     return max(fitting, key=lambda info: info.key.started_at_s or 0.0), on
 
 
-def history() -> Reader | None:
-    """Return the open history; None where there is none."""
+def history() -> AbstractContextManager[Reader | None]:
+    """Return the history, open within a ``with``; None in there where there is none."""
     try:
         return history_query.reader()
     except StoreError:
-        return None
+        return nullcontext()

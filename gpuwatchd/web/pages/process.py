@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing, nullcontext
 from typing import TYPE_CHECKING, Final
 
 from gpuwatchd.analysis import program_key
@@ -71,8 +70,7 @@ def picture(query: Query, parameters: Mapping[str, str]) -> ChartAnswer:
     span_s = units.parse_duration(span if span in SPANS else SPANS[0])
     end_s = view.now_s
     asked = charts.Asked(end_s - span_s, end_s, POINTS)
-    history = parts.history()
-    with nullcontext() if history is None else closing(history):
+    with parts.history() as history:
         drawn = _picture(view, history, parameters, asked)
         shorter = charts.since_record([drawn], asked) if parameters.get("tight") else asked
         if shorter != asked:
@@ -218,8 +216,7 @@ def process(query: Query, parameters: Mapping[str, str]) -> ProcessPage:
 
 
 def _over(view: View, parameters: Mapping[str, str]) -> ProcessPage:
-    history = parts.history()
-    with nullcontext() if history is None else closing(history):
+    with parts.history() as history:
         info, device = parts.ended(history, parameters)
     label = "a GPU that is not here" if device is None else device.label
     began_s = info.key.started_at_s
@@ -298,11 +295,9 @@ def _cost(query: Query, keys: set[str], now_s: float) -> tuple[str, ...]:
 
 def _runs(live: LiveProcess, item: LiveDevice, now_s: float) -> tuple[tuple[str, ...], ...]:
     key = program_key.key_on(live.info.program, item.device)
-    history = parts.history()
-    if key is None or history is None:
-        return ()
-    with closing(history):
-        runs = [run for run in history.runs(key) if run.process != live.info.key]
+    with parts.history() as history:
+        known = [] if key is None or history is None else history.runs(key)
+    runs = [run for run in known if run.process != live.info.key]
     return tuple(_run(run, item.device, now_s) for run in runs[::-1][:_MOST_RUNS])
 
 
