@@ -70,10 +70,7 @@ def left(known: Iterable[psutil.Process] = ()) -> list[psutil.Process]:
 def end(processes: Sequence[psutil.Process], started: Mapping[int, str]) -> list[str]:
     """End processes, those that ignore it by force; return what they were, one line each.
 
-    Parameters
-    ----------
-    started
-        In which test they were first seen, by pid.
+    ``started`` says in which test they were first seen, by pid.
     """
     lines = []
     for one in processes:

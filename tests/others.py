@@ -41,10 +41,7 @@ def _closed(path: Path) -> Path | None:
 class Others:
     """Runs programs as other users.
 
-    Parameters
-    ----------
-    directory
-        Where the service's state (``state``), its live state (``run``) and homes are.
+    In ``directory`` are the service's state (``state``), its live state (``run``) and homes.
     """
 
     def __init__(self, directory: Path) -> None:

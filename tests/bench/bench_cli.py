@@ -22,8 +22,6 @@ from typing import NamedTuple
 
 import msgspec
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
-
 from gpuwatchd.store import live
 from tests.bench.bench_tick import GPUS, PROCESSES, configuration
 from tests.bench.measuring import sleepers
@@ -88,13 +86,7 @@ def environment(folder: Path, fake: FakeNvml | None, runtime: str) -> dict[str, 
 
 
 def once(row: Row, environ: dict[str, str]) -> float:
-    """Run a row and return its wall time in milliseconds.
-
-    Raises
-    ------
-    RuntimeError
-        When it failed: a fast failure is no result.
-    """
+    """Run a row and return its wall time in milliseconds; raise where it failed, however fast."""
     begun = time.perf_counter()
     done = subprocess.run(row.argv, env=environ, capture_output=True, check=False, timeout=120)
     taken_ms = (time.perf_counter() - begun) * 1e3

@@ -15,9 +15,6 @@ import sys
 import tempfile
 import time
 from importlib.util import find_spec
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from tests import histories
 from tests.browser import harness, live_world

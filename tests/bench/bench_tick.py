@@ -1,4 +1,4 @@
-"""What one look at 8 GPUs with 8 processes each costs: ``python tests/bench/bench_tick.py``.
+"""What one look at 8 GPUs with 8 processes each costs: ``python -m tests.bench.bench_tick``.
 
 Against the stand-in library, so the driver's own time is not in the figures. Each row is the
 median of several fresh processes; the load is live ``sleep`` processes whose memory grows.
@@ -16,8 +16,6 @@ import statistics
 import sys
 import tempfile
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from tests.bench.measuring import sleepers
 from tests.conftest import ran

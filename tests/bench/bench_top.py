@@ -30,8 +30,6 @@ from typing import TYPE_CHECKING
 import psutil
 from msgspec.structs import replace
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
-
 from gpuwatchd.store import live
 from tests.bench.measuring import sleepers
 from tests.fakenvml import FakeNvml

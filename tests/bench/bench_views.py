@@ -1,4 +1,4 @@
-"""What looking at thirty days of eight GPUs costs: ``python tests/bench/bench_views.py``.
+"""What looking at thirty days of eight GPUs costs: ``python -m tests.bench.bench_views``.
 
 Every picture is compared with a bare query of the same rows by the standard library's sqlite3, in
 the same run: the ratio bears a busy machine, the milliseconds do not. Then whole commands, each a
@@ -20,8 +20,6 @@ import tempfile
 import time
 from contextlib import closing
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from tests import histories
 from tests.bench.measuring import median_ms

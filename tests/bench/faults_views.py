@@ -57,8 +57,6 @@ class View(NamedTuple):
 def sized(text: str) -> int | None:
     """Return bytes; None for N/A.
 
-    Examples
-    --------
     >>> sized("9216MiB"), sized("80.00GiB"), sized("N/A")
     (9663676416, 85899345920, None)
     """

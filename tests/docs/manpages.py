@@ -28,8 +28,6 @@ _BOLD = re.compile(r"\*\*([^*]+)\*\*")
 def escaped(words: str) -> str:
     r"""Return text that roff shows as it is.
 
-    Examples
-    --------
     >>> escaped(r"--all \d"), escaped(".so is a word"), escaped("→")
     ('\\-\\-all \\ed', '\\&.so is a word', '\\[u2192]')
     """

@@ -32,8 +32,6 @@ def picture(name: str) -> str:
 def said(svg: str) -> list[str]:
     """Return everything that can be read in a picture, but the name of who drew it.
 
-    Examples
-    --------
     >>> said("<svg><title>GPU 0</title><text> 80 GiB </text></svg>")
     ['GPU 0', '80 GiB']
     """

@@ -180,8 +180,6 @@ def written(argv: tuple[str, ...]) -> str:
 def runs(line: str) -> Iterator[tuple[int, str, str]]:
     """Yield (column, text, classes) of one line with colours.
 
-    Examples
-    --------
     >>> list(runs("a \x1b[1;31mred\x1b[0m b"))
     [(0, 'a ', ''), (2, 'red', 'b r'), (5, ' b', '')]
     """

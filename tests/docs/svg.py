@@ -34,12 +34,8 @@ def _n(value: float) -> str:
 class Chart:
     """A drawing with axes.
 
-    Parameters
-    ----------
-    title, words
-        What it shows, for those who cannot see it.
-    x, y
-        Range of each axis in its own unit.
+    ``title`` and ``words`` say what it shows, for those who cannot see it; ``x`` and ``y`` are the
+    range of each axis in its own unit.
     """
 
     title: str

@@ -55,16 +55,10 @@ def write(
     rolled: bool = False,
     rolled_until_s: float | None = None,
 ) -> None:
-    """Write the history of devices that all live through the same.
+    """Write the history of devices that all live through the same, of when the daemon ran.
 
-    Parameters
-    ----------
-    begin_s, end_s
-        When the daemon ran.
-    rolled
-        Only minutes are left of it, as after the retention of samples.
-    rolled_until_s
-        The same, up to an instant.
+    ``rolled``: only minutes are left of it, as after the retention of samples; ``rolled_until_s``:
+    the same, up to an instant.
     """
     until_s = rolled_until_s if rolled_until_s is not None else end_s if rolled else begin_s
     world.opened(directory, world.Time(begin_s)).close()

@@ -81,18 +81,10 @@ def steps(gib: float, every_s: float, most: int) -> Callable[[float], float]:
 
 
 class Machine:
-    """One device, one process, and a daemon that is killed.
+    """One device of ``gib``, one process, and a daemon that is killed.
 
-    Parameters
-    ----------
-    directory
-        For the history and the live state.
-    curve
-        Bytes that the process holds, by its age in seconds.
-    gib
-        Memory of the device.
-    kills_s
-        Ages of the process at which the daemon is killed.
+    In ``directory`` are the history and the live state. ``curve`` tells the bytes that the process
+    holds, by its age in seconds; at the ages ``kills_s`` the daemon is killed.
     """
 
     def __init__(

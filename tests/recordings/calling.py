@@ -60,10 +60,7 @@ class _Stream(io.TextIOWrapper):
 def call(main: Callable[[list[str]], int], argv: Sequence[str], form: Form = PLAIN) -> str:
     """Return exit code and streams of a program, as text.
 
-    Raises
-    ------
-    Failed
-        When it broke: a traceback, or an error that it did not foresee itself.
+    Raises Failed when it broke: a traceback, or an error that it did not foresee itself.
     """
     out, err = _Stream(terminal=form.terminal), _Stream(terminal=form.terminal)
     with (

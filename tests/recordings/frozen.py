@@ -104,10 +104,7 @@ def tools() -> dict[str, str]:
 def freeze(root: Path) -> None:
     """Stop the world, with its own files below ``root``; it is never undone.
 
-    Raises
-    ------
-    RuntimeError
-        When the program was imported before.
+    Raises RuntimeError when the program was imported before.
     """
     if _PACKAGE in sys.modules:
         raise RuntimeError("the program was imported before its clock was stopped")

@@ -241,24 +241,12 @@ class Program:
         idle_s: float = 0.0,
         jitter: float | None = None,
     ) -> Ran:
-        """Return one run; it ends when the card is full.
+        """Return the run of a ``number``, the seed of its jitter; it ends when the card is full.
 
-        Parameters
-        ----------
-        number
-            Of the run: the seed of its jitter.
-        length_s
-            How long it runs.
-        scale
-            Factor on everything (a bigger batch, a bigger model).
-        growth
-            Factor on what it grows by only.
-        leak
-            What leaks on top.
-        idle_s
-            How long, at the end, it stands still and does nothing, holding what it has.
-        jitter
-            Standard deviation of the logarithm, instead of the program's own.
+        ``scale`` is a factor on everything (a bigger batch, a bigger model), ``growth`` only on
+        what it grows by; ``leak`` leaks on top. For ``idle_s`` at the end it stands still and does
+        nothing, holding what it has. ``jitter`` is the standard deviation of the logarithm, instead
+        of the program's own.
         """
         seed = [zlib.crc32(self.kind.encode()), self.seed, 1 + number]
         r = Draw(rng=np.random.default_rng(seed), jitter=jitter or self.jitter)

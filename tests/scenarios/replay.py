@@ -134,21 +134,11 @@ def replay(
 ) -> Life:
     """Return the life of the subject's alert under default policy.
 
-    Parameters
-    ----------
-    whole
-        The series from its first to its last sample; nothing is judged before its time.
-    settings
-        By default those of the daemon.
-    until_s
-        Seconds after the first sample at which to stop.
-    stop_at_alert
-        Whether what comes after the first alert is of no interest.
-    history
-        What is known of other runs at an instant, where that changes (siblings, yesterday);
-        otherwise the history of ``whole``. The ``age_s`` of ``whole`` is that of its first sample.
-    beside
-        What adds to a series what is known beside its curve.
+    ``whole`` is the series from its first to its last sample, and its ``age_s`` that of the first;
+    nothing is judged before its time, nor ``until_s`` seconds after it, nor after the first alert
+    (``stop_at_alert``). ``settings`` are by default those of the daemon. ``history`` is what is
+    known of other runs at an instant, where that changes (siblings, yesterday); otherwise that of
+    ``whole``. ``beside`` adds to a series what is known beside its curve.
     """
     settings = settings or DEFAULTS
     recorded = Recorded(whole.t_s, whole.used_bytes, (), settings.analysis_window_hours * 3600.0)

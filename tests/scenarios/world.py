@@ -133,12 +133,7 @@ class World(Dice):
     def times(self, mean_gap_s: float, shape: float = 1.0) -> Array:
         """Instants of a renewal process over all of ``t``.
 
-        Parameters
-        ----------
-        mean_gap_s
-            Mean time between two of them.
-        shape
-            Of the gamma law of the gaps: 1 is a Poisson process, more is more regular.
+        ``shape`` is that of the gamma law of the gaps: 1 is a Poisson process, more more regular.
         """
         count = int(self.t[-1] / mean_gap_s * 1.2) + 60
         return np.cumsum(self.rng.gamma(shape, mean_gap_s / shape, count))
@@ -178,12 +173,8 @@ class World(Dice):
     ) -> None:
         """Add a process that lives from ``begin_s`` to ``end_s``.
 
-        Parameters
-        ----------
-        held
-            Bytes as a function of age (n,) in seconds, or the same all the time.
-        onset_s, rate_bytes_per_s, oom_s, visitor
-            As in :class:`Part`; the onset is the start unless told.
+        ``held`` is bytes as a function of age (n,) in seconds, or the same all the time; onset,
+        rate and the like are as in :class:`Part`; the onset is the start unless told.
         """
         first, last = np.searchsorted(self.t, (begin_s, end_s))
         if first >= last:

@@ -16,14 +16,9 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class Module:
-    """One file of the package.
+    """One file of the package: its source, and its path relative to the checkout.
 
-    Parameters
-    ----------
-    path
-        Relative to the checkout, with forward slashes: no figure depends on where that lies.
-    text
-        Its source.
+    With forward slashes: no figure depends on where that lies.
     """
 
     def __init__(self, path: str, text: str) -> None:

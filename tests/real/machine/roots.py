@@ -29,14 +29,8 @@ class Root:
     """A private, writable copy of a root tree, in a mount namespace of its own.
 
     The copy is an overlay that only the processes of that namespace see. A process that does
-    nothing holds the namespace open, and is ended by the kernel when the tests end.
-
-    Parameters
-    ----------
-    tree
-        What is below; never written to.
-    scratch
-        Empty folder for what is written.
+    nothing holds the namespace open, and is ended by the kernel when the tests end. ``tree`` is
+    below, and never written to; what is written goes to ``scratch``, an empty folder.
     """
 
     def __init__(self, tree: Path, scratch: Path) -> None:

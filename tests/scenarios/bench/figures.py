@@ -328,10 +328,7 @@ def by_process(outcomes: Sequence[Outcome]) -> Figures | None:
 def rivals_table(outcomes: Sequence[Outcome], chosen_on: Sequence[Outcome]) -> list[Figures]:
     """Return the rules of others on the same items, as documented and at their best.
 
-    Parameters
-    ----------
-    chosen_on
-        Items of tuning families; the best pair of thresholds is the one with the best F1 on them.
+    The best pair of thresholds is the one with the best F1 on ``chosen_on``, of tuning families.
     """
     report = [one for one in evened(outcomes) if one.rivals]
     if not report:
