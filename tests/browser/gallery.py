@@ -5,7 +5,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from gpuwatchd.charts import page
 from gpuwatchd.charts.chart_model import Curve, Forecast, Gap, Mark, Picture
+from gpuwatchd.charts.svg import element
+from gpuwatchd.view.answers.base import fill
+from gpuwatchd.view.answers.history import PictureShape
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -182,3 +186,14 @@ def hostile() -> Picture:
 def everything() -> list[Picture]:
     """Return all of them."""
     return [leak(), month(), open_ended(), gaps(), one_sample(), empty(), hostile()]
+
+
+def html(*pictures: Picture) -> str:
+    """Return a page of these pictures."""
+    figures = [page.figure(picture, n) for n, picture in enumerate(pictures)]
+    return page.document(
+        "Pictures",
+        [element("h1", None, "Pictures"), figures],
+        pictures=pictures,
+        data=[fill(PictureShape, picture) for picture in pictures],
+    )

@@ -16,8 +16,9 @@ from gpuwatchd.core.text import clean
 from gpuwatchd.view.answers.base import fill
 from gpuwatchd.view.answers.history import PictureShape
 from tests.browser import gallery
+from tests.browser.gallery import html
 from tests.browser.harness import assert_no_console_errors, axe, canvas_colours, settle
-from tests.browser.test_charts import at, drag, html, point, zoomed
+from tests.browser.test_charts import at, drag, point, zoomed
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,12 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.charts import chart_model, page, text_description
-from gpuwatchd.charts.svg import element
+from gpuwatchd.charts import chart_model, text_description
 from gpuwatchd.core.design import LOOKS, PARTS
-from gpuwatchd.view.answers.base import fill
-from gpuwatchd.view.answers.history import PictureShape
 from tests.browser import gallery
+from tests.browser.gallery import html
 from tests.browser.harness import assert_no_console_errors, axe, canvas_colours, overflow, settle
 
 if TYPE_CHECKING:
@@ -19,20 +17,8 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Locator, Page
 
-    from gpuwatchd.charts.chart_model import Picture
-
 
 PHONE = {"width": 390, "height": 844}
-
-
-def html(*pictures: Picture) -> str:
-    figures = [page.figure(picture, n) for n, picture in enumerate(pictures)]
-    return page.document(
-        "Pictures",
-        [element("h1", None, "Pictures"), figures],
-        pictures=pictures,
-        data=[fill(PictureShape, picture) for picture in pictures],
-    )
 
 
 def plot(tab: Page) -> Locator:

@@ -18,8 +18,6 @@ from gpuwatchd.charts import page, text_description
 from gpuwatchd.charts.svg import element
 from gpuwatchd.core.design import FLAGS, LEGEND, LOOKS, PARTS
 from gpuwatchd.core.text import clean
-from gpuwatchd.view.answers.base import fill
-from gpuwatchd.view.answers.history import PictureShape
 from tests.browser import gallery
 from tests.conftest import ROOT
 from tests.pictures.test_elements import HOSTILE, Reader
@@ -32,14 +30,7 @@ STATIC = ROOT / "gpuwatchd" / "charts" / "static"
 
 @pytest.fixture(scope="module")
 def html() -> str:
-    pictures = gallery.everything()
-    figures = [page.figure(picture, n) for n, picture in enumerate(pictures)]
-    return page.document(
-        "All",
-        [element("h1", None, "All"), figures],
-        pictures=pictures,
-        data=[fill(PictureShape, picture) for picture in pictures],
-    )
+    return gallery.html(*gallery.everything())
 
 
 def policy(html: str) -> dict[str, list[str]]:

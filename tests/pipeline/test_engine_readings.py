@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
     from tests.endpoints.serve import Site
 
+    Served = tuple[Site, ProcessKey]
+
 METRICS = (
     b'vllm:num_requests_running{model_name="m"} 0\nvllm:num_requests_waiting{model_name="m"} 0\n'
     b'vllm:kv_cache_usage_perc{model_name="m"} 0.125\n'
@@ -85,6 +87,16 @@ def clock() -> Clock:
     return Clock()
 
 
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    """Return a server, and the process whose command line names its port."""
+    with (
+        serving({"/metrics": METRICS}) as site,
+        started(tmp_path, "vllm", "serve", "m", "--port", port(site)) as key,
+    ):
+        yield site, key
+
+
 def test_a_server_of_the_configuration_is_asked_no_more_than_once_per_interval(
     clock: Clock,
 ) -> None:
@@ -121,40 +133,34 @@ def test_an_answer_that_took_two_questions_pays_for_both(clock: Clock) -> None:
 
 
 def test_the_server_of_a_gpu_process_is_found_by_its_command_line(
-    tmp_path: Path, clock: Clock
+    served: Served, clock: Clock
 ) -> None:
-    with (
-        serving({"/metrics": METRICS}) as site,
-        started(tmp_path, "vllm", "serve", "m", "--port", port(site)) as key,
-    ):
-        one = Serving(config(), mono=clock)
-        who = vllm(key)
-        stepped(one, who)
-        (reading,) = one.readings
-        assert (reading.url, reading.pid) == (site.url, key.pid)
-        assert one.members(site.url) == (key,)
-        assert one.named == {key: "m"}
-        assert one.with_models({key: who})[key].model == "m"
-        one.close()
+    site, key = served
+    one = Serving(config(), mono=clock)
+    who = vllm(key)
+    stepped(one, who)
+    (reading,) = one.readings
+    assert (reading.url, reading.pid) == (site.url, key.pid)
+    assert one.members(site.url) == (key,)
+    assert one.named == {key: "m"}
+    assert one.with_models({key: who})[key].model == "m"
+    one.close()
 
 
 def test_a_server_is_forgotten_some_time_after_its_process_has_left_the_gpu(
-    tmp_path: Path, clock: Clock
+    served: Served, clock: Clock
 ) -> None:
-    with (
-        serving({"/metrics": METRICS}) as site,
-        started(tmp_path, "vllm", "serve", "--port", port(site)) as key,
-    ):
-        one = Serving(config(), mono=clock)
-        stepped(one, vllm(key))
-        clock.now_s += GONE_S - 1.0
-        one.step(())
-        assert len(one.readings) == 1
-        clock.now_s += 2.0
-        one.step(())
-        assert not one.readings
-        assert one.recent(site.url) == ()
-        one.close()
+    site, key = served
+    one = Serving(config(), mono=clock)
+    stepped(one, vllm(key))
+    clock.now_s += GONE_S - 1.0
+    one.step(())
+    assert len(one.readings) == 1
+    clock.now_s += 2.0
+    one.step(())
+    assert not one.readings
+    assert one.recent(site.url) == ()
+    one.close()
 
 
 def test_a_discovered_server_that_does_not_answer_is_no_problem(
@@ -231,20 +237,17 @@ def test_a_process_of_a_log_or_a_simulation_is_never_asked_for(clock: Clock) -> 
     one.close()
 
 
-def test_in_a_container_the_answer_is_told_without_a_process(tmp_path: Path, clock: Clock) -> None:
-    with (
-        serving({"/metrics": METRICS}) as site,
-        started(tmp_path, "vllm", "serve", "--port", port(site)) as key,
-    ):
-        one = Serving(config(), mono=clock)
-        stepped(one, vllm(key, container="docker 0123456789ab"))
-        assert [reading.pid for reading in one.readings] == [None]
-        assert one.members(site.url) == ()
-        assert one.named == {}
-        clock.now_s += GONE_S + 1.0
-        one.step(())
-        assert one.readings == ()
-        one.close()
+def test_in_a_container_the_answer_is_told_without_a_process(served: Served, clock: Clock) -> None:
+    site, key = served
+    one = Serving(config(), mono=clock)
+    stepped(one, vllm(key, container="docker 0123456789ab"))
+    assert [reading.pid for reading in one.readings] == [None]
+    assert one.members(site.url) == ()
+    assert one.named == {}
+    clock.now_s += GONE_S + 1.0
+    one.step(())
+    assert one.readings == ()
+    one.close()
 
 
 def test_a_model_is_named_only_when_it_is_the_only_one(tmp_path: Path, clock: Clock) -> None:
@@ -282,22 +285,19 @@ def test_somebody_elses_machine_is_not_asked(clock: Clock) -> None:
     one.close()
 
 
-def test_nobody_is_asked_when_it_is_switched_off(tmp_path: Path, clock: Clock) -> None:
-    with (
-        serving({"/metrics": METRICS}) as site,
-        started(tmp_path, "vllm", "serve", "--port", port(site)) as key,
-    ):
-        one = Serving(config(f"vLLM={site.url}", enabled=False), mono=clock)
-        for _ in range(10):
-            one.step((vllm(key),))
-            time.sleep(0.01)
-        assert site.asked == []
-        one.config = config(f"vLLM={site.url}")
-        stepped(one)
-        one.config = config(enabled=False)
-        one.step(())
-        assert one.readings == ()
-        one.close()
+def test_nobody_is_asked_when_it_is_switched_off(served: Served, clock: Clock) -> None:
+    site, key = served
+    one = Serving(config(f"vLLM={site.url}", enabled=False), mono=clock)
+    for _ in range(10):
+        one.step((vllm(key),))
+        time.sleep(0.01)
+    assert site.asked == []
+    one.config = config(f"vLLM={site.url}")
+    stepped(one)
+    one.config = config(enabled=False)
+    one.step(())
+    assert one.readings == ()
+    one.close()
 
 
 def test_no_more_servers_are_asked_than_a_machine_can_have(
@@ -315,28 +315,25 @@ def test_no_more_servers_are_asked_than_a_machine_can_have(
     one.close()
 
 
-def test_the_answers_reach_the_live_state(tmp_path: Path) -> None:
-    with (
-        serving({"/metrics": METRICS}) as site,
-        started(tmp_path, "vllm", "serve", "--port", port(site)) as key,
-    ):
-        who = vllm(key)
-        source = Script(lambda tick: sample(1000.0 + 5.0 * tick, [(who, 20 * GIB)]))
-        runtime = tmp_path / "live"
-        runtime.mkdir()
-        pipeline = Pipeline(config=config(), sources=[source], runtime_dir=runtime)
+def test_the_answers_reach_the_live_state(served: Served, tmp_path: Path) -> None:
+    _, key = served
+    who = vllm(key)
+    source = Script(lambda tick: sample(1000.0 + 5.0 * tick, [(who, 20 * GIB)]))
+    runtime = tmp_path / "live"
+    runtime.mkdir()
+    pipeline = Pipeline(config=config(), sources=[source], runtime_dir=runtime)
 
-        def seen() -> bool:
-            pipeline.tick()
-            return bool(pipeline.serving.readings)
+    def seen() -> bool:
+        pipeline.tick()
+        return bool(pipeline.serving.readings)
 
-        wait_for(seen)
-        state = live.read(runtime)
-        pipeline.close()
-        assert state is not None
-        (reading,) = state.servers
-        assert (reading.pid, reading.kv_share, reading.running) == (key.pid, 0.125, 0)
-        assert [p.info.model for p in present(state.devices[0].processes)] == ["m"]
+    wait_for(seen)
+    state = live.read(runtime)
+    pipeline.close()
+    assert state is not None
+    (reading,) = state.servers
+    assert (reading.pid, reading.kv_share, reading.running) == (key.pid, 0.125, 0)
+    assert [p.info.model for p in present(state.devices[0].processes)] == ["m"]
 
 
 # ---- what the asking thread keeps ----------------------------------------------------------------

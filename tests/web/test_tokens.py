@@ -24,6 +24,13 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "state" / auth.FILE_NAME
 
 
+def fresh(path: Path) -> tuple[str, Tokens]:
+    """Return a new token, and who knows it."""
+    token, known = auth.kept(path), Tokens(path)
+    assert known.fits(token)
+    return token, known
+
+
 def test_it_is_made_once_and_its_owners_alone(path: Path) -> None:
     os.umask(0)
     first = auth.kept(path)
@@ -42,9 +49,7 @@ def test_many_that_begin_at_once_agree(path: Path) -> None:
 
 
 def test_a_new_one_holds_at_once_and_the_old_one_no_longer(path: Path) -> None:
-    first = auth.kept(path)
-    known = Tokens(path)
-    assert known.fits(first)
+    first, known = fresh(path)
     second = auth.renew(path)
     assert second != first
     assert not known.fits(first)
@@ -57,9 +62,7 @@ def test_a_new_one_holds_at_once_and_the_old_one_no_longer(path: Path) -> None:
 def test_it_holds_while_root_acts_as_another_user_who_cannot_see_it(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    token = auth.kept(path)
-    known = Tokens(path)
-    assert known.fits(token)
+    token, known = fresh(path)
     path.unlink()
     with monkeypatch.context() as patch:
         patch.setattr(os, "geteuid", lambda: -7)
@@ -69,9 +72,7 @@ def test_it_holds_while_root_acts_as_another_user_who_cannot_see_it(
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660])
 def test_one_that_others_can_read_is_refused(path: Path, mode: int) -> None:
-    token = auth.kept(path)
-    known = Tokens(path)
-    assert known.fits(token)
+    token, known = fresh(path)
     path.chmod(mode)
     assert not known.fits(token)
     with pytest.raises(TokenError, match="others can read it"):
@@ -118,9 +119,7 @@ def test_one_that_belongs_to_another_user_is_refused(theirs: Path) -> None:
 def test_one_that_is_given_away_meanwhile_is_good_for_nothing(
     path: Path, request: pytest.FixtureRequest
 ) -> None:
-    token = auth.kept(path)
-    known = Tokens(path)
-    assert known.fits(token)
+    token, known = fresh(path)
     request.getfixturevalue("theirs")
     known._seen = None if os.geteuid() else known._seen  # nothing has changed where it is feigned
     assert not known.fits(token)
@@ -190,8 +189,6 @@ def test_a_place_that_cannot_be_written_says_so(tmp_path: Path) -> None:
 
 
 def test_it_is_in_no_repr(path: Path) -> None:
-    token = auth.kept(path)
-    known = Tokens(path)
-    assert known.fits(token)
+    token, known = fresh(path)
     assert token not in repr(known)
     assert not known.fits("\u00e9" + token)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -11,7 +12,7 @@ from tests.scenarios import blind, inside, worlds
 from tests.scenarios.bench import figures as made
 from tests.scenarios.bench.measure import called
 from tests.scenarios.bench.outcome import Outcome, is_false, is_hit
-from tests.scenarios.bench.runner import Kept, mark, spread
+from tests.scenarios.bench.runner import Kept, results
 from tests.scenarios.replay import replay
 
 if TYPE_CHECKING:
@@ -99,11 +100,7 @@ def rows(
 ) -> list[Row]:
     """Return what became of them; what ``path`` holds already is not run again."""
     kept = Kept(path, list[Row])
-    marks = [mark(task, code) for task in wanted]
-    missing = [(m, task) for m, task in zip(marks, wanted, strict=True) if m not in kept.found]
-    for one, found in spread(missing, of_process, workers, "inside"):
-        kept.add(one, found)
-    return [row for m in marks for row in kept.found[m]]
+    return [*chain(*results(wanted, kept, of_process, workers, code, "inside"))]
 
 
 def figures(found: Sequence[Row]) -> list[dict[str, Any]]:

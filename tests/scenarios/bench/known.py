@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from tests.scenarios import history
 from tests.scenarios import history_families as families
 from tests.scenarios.bench import figures as made
 from tests.scenarios.bench.outcome import f1
-from tests.scenarios.bench.runner import Kept, mark, spread
+from tests.scenarios.bench.runner import Kept, results
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,11 +49,7 @@ def rows(
     kinds = families.TUNING if tuning else families.REPORT
     tasks = [(one.kind, one.seed) for one in families.programs(kinds, number)]
     kept = Kept(path, list[history.Row])
-    marks = [mark(task, code) for task in tasks]
-    missing = [(m, task) for m, task in zip(marks, tasks, strict=True) if m not in kept.found]
-    for one, found in spread(missing, of_program, workers, "history"):
-        kept.add(one, found)
-    return [row for m in marks for row in kept.found[m]]
+    return [*chain(*results(tasks, kept, of_program, workers, code, "history"))]
 
 
 def figures(found: Sequence[history.Row]) -> dict[str, Any]:

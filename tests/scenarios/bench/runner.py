@@ -105,12 +105,20 @@ def mark(task: object, code: str) -> str:
 def evaluate(tasks: Sequence[Task], path: Path, *, workers: int, code: str) -> list[Outcome]:
     """Return the outcomes of the tasks, in their order; what the file holds is not run again."""
     kept = Kept(path, Outcome)
+    known = sum(mark(task, code) in kept.found for task in tasks)
+    if known:
+        print(f"{known} of {len(tasks)} are known already", file=sys.stderr)
+    return results(tasks, kept, run, workers, code, "detection")
+
+
+def results(
+    tasks: Sequence[A], kept: Kept[T], work: Callable[[A], T], workers: int, code: str, what: str
+) -> list[T]:
+    """Return what comes of the tasks, in their order; what is kept already is not run again."""
     marks = [mark(task, code) for task in tasks]
     missing = [(m, task) for m, task in zip(marks, tasks, strict=True) if m not in kept.found]
-    if len(missing) < len(tasks):
-        print(f"{len(tasks) - len(missing)} of {len(tasks)} are known already", file=sys.stderr)
-    for one, outcome in spread(missing, run, workers, "detection"):
-        kept.add(one, outcome)
+    for one, result in spread(missing, work, workers, what):
+        kept.add(one, result)
     return [kept.found[m] for m in marks]
 
 
