@@ -47,12 +47,17 @@ def test_the_table_gives_the_price_of_one_gpu_with_its_date() -> None:
     assert found.source == "P r, 32.77 / 8; https://example.org"
 
 
-def test_a_model_that_is_not_in_the_table_is_unknown() -> None:
-    assert of(CostSection(), card("Tesla K80")) is None
-
-
-def test_only_the_offer_that_was_asked_for_counts() -> None:
-    assert of(CostSection(offer="spot"), card()) is None
+@pytest.mark.parametrize(
+    ("section", "device"),
+    [
+        pytest.param(CostSection(), card("Tesla K80"), id="not in the table"),
+        pytest.param(CostSection(offer="spot"), card(), id="another offer"),
+        pytest.param(CostSection(mode="owned"), card(), id="owned, no price paid"),
+        pytest.param(CostSection(mode="off", usd_per_gpu_hour=2.0), card(), id="off"),
+    ],
+)
+def test_what_has_no_price_is_unknown(section: CostSection, device: Device) -> None:
+    assert of(section, device) is None
 
 
 def test_your_prices_win_and_the_most_specific_of_them() -> None:
@@ -79,14 +84,6 @@ def test_its_electricity_is_counted_apart_by_measured_power() -> None:
     dark = present(of(section, card()))
     assert dark.electricity_usd_per_hour is None
     assert "power is unknown" in dark.basis
-
-
-def test_an_owned_device_without_a_price_paid_is_not_priced_as_a_rented_one() -> None:
-    assert of(CostSection(mode="owned"), card()) is None
-
-
-def test_off_is_off() -> None:
-    assert of(CostSection(mode="off", usd_per_gpu_hour=2.0), card()) is None
 
 
 def test_prices_are_in_your_currency_and_carried_in_dollars() -> None:

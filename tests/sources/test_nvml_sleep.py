@@ -25,6 +25,12 @@ def says(bus, **files):
 def states(source):
     return [r.state for r in source.read().readings]
 s = source(sys_root=str(folder), proc_root=str(folder))
+def over(count):
+    seen = []
+    for _ in range(count):
+        now[0] += 5
+        seen += states(s)
+    return seen
 """
 
 
@@ -93,11 +99,7 @@ def test_an_awake_card_that_nobody_uses_is_left_to_fall_asleep(fake: Nvml, tmp_p
     (seen,) = fake.play(f"""
 states(s)
 says({FIRST!r}, runtime_status="active", runtime_usage="0")
-seen = []
-for _ in range(100):
-    now[0] += 5
-    seen += states(s)
-out(sorted(set(seen)))
+out(sorted(set(over(100))))
 """)
     assert seen == ["asleep"]
     assert not fake.stats_file.exists()
@@ -111,11 +113,7 @@ def test_where_users_are_not_counted_a_card_that_stays_awake_is_used(
     (seen,) = fake.play(f"""
 states(s)
 says({FIRST!r}, runtime_status="active")
-seen = []
-for _ in range(8):
-    now[0] += 5
-    seen += states(s)
-out(seen)
+out(over(8))
 """)
     assert seen == ["asleep"] * 4 + ["ok"] * 4
 
@@ -130,8 +128,7 @@ def test_a_process_of_ours_that_has_the_card_open_counts_at_once(
     (seen,) = fake.play(f"""
 seen = states(s)
 says({FIRST!r}, runtime_status="active")
-now[0] += 5
-out(seen + states(s))
+out(seen + over(1))
 """)
     assert seen == ["asleep", "ok"]
 
@@ -169,11 +166,7 @@ def test_a_card_that_cannot_sleep_is_held_for_life(
     fake.write("gpu 0 total=24G")
     (seen,) = fake.play(f"""
 says({FIRST!r}, control={control!r}, runtime_usage="0")
-seen = []
-for _ in range(30):
-    seen += states(s)
-    now[0] += 5
-out(sorted(set(seen)))
+out(sorted({{*states(s), *over(30)}}))
 """)
     assert seen == ["ok"]
     assert fake.stats()["nvmlInitWithFlags"] == 1

@@ -200,12 +200,16 @@ def test_a_step_that_fails_changes_nothing_and_nothing_is_written(
     assert rows(tmp_path, "SELECT count(*) FROM sqlite_schema WHERE name = 'note'") == [(0,)]
 
 
+IMPORTS = (
+    "import sys; from pathlib import Path\n"
+    "from gpuwatchd.core.config import StoreSection\n"
+    "from gpuwatchd.store.writer import History\n"
+)
+
+
 def test_making_a_history_does_not_load_numpy(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path\n"
-        "from gpuwatchd.core.config import StoreSection\n"
-        "from gpuwatchd.store.writer import History\n"
-        "for _ in range(2):\n"
+        f"{IMPORTS}for _ in range(2):\n"
         "    history = History.open(Path(sys.argv[1]), StoreSection(min_free_mib=0))\n"
         "    print(history.writing, sorted({'numpy', 'pandas'} & set(sys.modules)))\n"
         "    history.close()\n"
@@ -218,10 +222,7 @@ def test_making_a_history_does_not_load_numpy(tmp_path: Path) -> None:
 def test_opening_an_existing_history_does_not_load_sqlite_utils(tmp_path: Path) -> None:
     opened(tmp_path).close()
     code = (
-        "import sys; from pathlib import Path\n"
-        "from gpuwatchd.core.config import StoreSection\n"
-        "from gpuwatchd.store.writer import History\n"
-        "history = History.open(Path(sys.argv[1]), StoreSection())\n"
+        f"{IMPORTS}history = History.open(Path(sys.argv[1]), StoreSection())\n"
         "print(history.writing, 'sqlite_utils' in sys.modules); history.close()"
     )
     done = ran([sys.executable, "-c", code, tmp_path], check=True, cwd=ROOT)

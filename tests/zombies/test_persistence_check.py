@@ -78,12 +78,17 @@ def test_a_restart_keeps_since_when() -> None:
     assert [one.since_s for one in found] == [0.0, 0.0]
 
 
-def test_a_restart_after_a_long_time_begins_anew() -> None:
-    listed = look(GONE)
+@pytest.mark.parametrize(
+    ("seen_s", "stopped_s", "again_s"), [(0.0, 90.0, 4000.0), (5000.0, 100.0, 200.0)]
+)
+def test_a_restart_after_a_long_time_or_from_the_future_begins_anew(
+    seen_s: float, stopped_s: float, again_s: float
+) -> None:
+    listed = look(GONE, at_s=seen_s)
     second = PersistenceCheck()
-    second.resume(listed, [], 90.0)
-    (found,) = look(GONE, vigil=second, at_s=4000.0)
-    assert found.since_s == 4000.0
+    second.resume(listed, [], stopped_s)
+    (found,) = look(GONE, vigil=second, at_s=again_s)
+    assert found.since_s == again_s
 
 
 def test_memory_that_is_not_the_same_after_a_restart_begins_anew() -> None:
@@ -92,14 +97,6 @@ def test_memory_that_is_not_the_same_after_a_restart_begins_anew() -> None:
     second.resume(listed, [info()], 9000.0)
     other = board(held(gib=12.0), util_pct=0.0)
     assert look(other, vigil=second, at_s=9030.0) == ()
-
-
-def test_a_state_from_the_future_is_not_believed() -> None:
-    listed = look(GONE, at_s=5000.0)
-    second = PersistenceCheck()
-    second.resume(listed, [], 100.0)
-    (found,) = look(GONE, vigil=second, at_s=200.0)
-    assert found.since_s == 200.0
 
 
 def test_a_clock_that_is_set_back_keeps_how_long_it_has_been() -> None:

@@ -290,7 +290,7 @@ class Names:
     def of(self, pids: Iterable[int]) -> dict[int, ProcessInfo]:
         """Return pid -> who it is; a process that has just ended is left out."""
         if self._booted_at_s is None:
-            stat = _whole(f"{self._proc}/stat", _STAT_BYTES)
+            stat = word(f"{self._proc}/stat", _STAT_BYTES)
             booted = re.search(r"^btime (\d+)$", stat, re.MULTILINE | re.ASCII)
             self._booted_at_s = int(booted[1]) if booted else None
         processes: dict[int, ProcessInfo] = {}
@@ -308,7 +308,7 @@ class Names:
 
     def _read(self, identity: tuple[int, int], name: str, fields: list[str]) -> ProcessInfo:
         pid, ticks = identity
-        raw = _whole(f"{self._proc}/{pid}/cmdline", _ARGV_BYTES)
+        raw = word(f"{self._proc}/{pid}/cmdline", _ARGV_BYTES)
         argv = raw.rstrip("\0").split("\0") if raw else []
         framework, sure = frameworks.recognise(argv, (), name)
         booted_s = self._booted_at_s
@@ -323,13 +323,6 @@ class Names:
             framework_sure=sure,
             role=frameworks.role(argv, name),
         )
-
-
-def _whole(path: str, limit_bytes: int) -> str:
-    try:
-        return read_text(path, limit_bytes)
-    except OSError:
-        return ""
 
 
 # What /proc/PID/fdinfo/FD of an open graphics device says, as the kernel documents it.

@@ -78,10 +78,10 @@ def read_word(path: str | Path) -> str:
     return read_text(path).strip()
 
 
-def word(path: str | Path) -> str:
-    """Return a small file's text, "" when it cannot be read."""
+def word(path: str | Path, limit_bytes: int = _VALUE_BYTES) -> str:
+    """Return a file's text without surrounding blanks, "" when it cannot be read."""
     try:
-        return read_word(path)
+        return read_text(path, limit_bytes).strip()
     except OSError:
         return ""
 

@@ -297,7 +297,7 @@ class Calls:
 
     def find(self, name: str) -> Callable[..., int]:
         """Return an entry point by its name."""
-        found: Callable[..., int] = getattr(self._library, name, _absent)
+        found: Callable[..., int] = getattr(self._library, name, lambda *_: FUNCTION_NOT_FOUND)
         return found
 
     def has(self, name: str) -> bool:
@@ -385,7 +385,3 @@ class Calls:
         """Return how addresses are shared with the host."""
         mode = Addressing(version=_ADDRESSING_V1)
         return self.find("nvmlDeviceGetAddressingMode")(desk.handle, ctypes.byref(mode)), mode.value
-
-
-def _absent(*_arguments: object) -> int:
-    return FUNCTION_NOT_FOUND
