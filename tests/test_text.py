@@ -7,7 +7,7 @@ import time
 import unicodedata
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpuwatchd.core import text
@@ -65,14 +65,11 @@ def test_each_of_the_invisible_goes(code: int) -> None:
     assert text.clean(f"a{chr(code)}b") == "ab"
 
 
-@pytest.mark.parametrize(
-    "honest", ["\u2764\ufe0f", "\u845b\U000e0100", "\u0661\u0662\u06dd", "\u05e9\u05dc\u05d5\u05dd"]
-)
-def test_what_languages_and_emoji_need_stays(honest: str) -> None:
-    assert text.clean(honest) == honest
-
-
 @given(st.text(alphabet=st.characters(blacklist_categories=["C", "Z"]), max_size=100))
+@example("\u2764\ufe0f")  # what languages and emoji need
+@example("\u845b\U000e0100")
+@example("\u0661\u0662\u06dd")
+@example("\u05e9\u05dc\u05d5\u05dd")
 def test_honest_text_is_left_alone(honest: str) -> None:
     assert text.clean(honest) == honest
 

@@ -359,16 +359,10 @@ def _printed() -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("name", sorted(_printed()))
-def test_what_is_printed_may_be_asked_for(name: str) -> None:
+@pytest.mark.parametrize("name", sorted({*_printed(), *IDS}))
+def test_what_is_printed_and_what_is_an_id_may_be_asked_for(name: str) -> None:
     assert doctor.select_checks(name)
-    assert name in _completed(name[:2])
-
-
-@pytest.mark.parametrize("name", IDS)
-def test_an_id_may_be_asked_for(name: str) -> None:
-    assert doctor.select_checks(name)
-    assert name in _completed(name[:4])
+    assert all(name in _completed(name[:length]) for length in (2, 4))
 
 
 def test_no_id_is_known_that_none_answers_with() -> None:

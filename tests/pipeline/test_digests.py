@@ -67,12 +67,16 @@ def run(made: Digests, time: Time, for_s: float, step_s: float = 600.0) -> None:
         made.step(time.now_s)
 
 
-def begun(tmp_path: Path, when: str, **policy: Any) -> tuple[Digests, Box, Time, Any]:
+def begun(
+    tmp_path: Path, when: str, *, fired: bool = False, **policy: Any
+) -> tuple[Digests, Box, Time, Any]:
     time = Time(at(when))
     history = opened(tmp_path, time)
     box = Box(**policy)
     made = Digests(box, history, Held(), sent=box.count)  # type: ignore[arg-type]
     made.step(time.now_s)
+    if fired:
+        history.apply([alert(firing_at_s=time.now_s, opened_at_s=time.now_s)], [])
     return made, box, time, history
 
 
@@ -105,8 +109,7 @@ def test_weekly_on_monday_even_with_nothing_to_say(tmp_path: Path) -> None:
 
 
 def test_what_was_missed_is_one_digest(tmp_path: Path) -> None:
-    _, box, time, history = begun(tmp_path, "2026-11-16T20:00", digest="daily")
-    history.apply([alert(firing_at_s=time.now_s, opened_at_s=time.now_s)], [])
+    _, box, time, history = begun(tmp_path, "2026-11-16T20:00", fired=True, digest="daily")
     history.close()
     time.pass_s(5 * 24 * HOUR_S)
     history = opened(tmp_path, time)
@@ -120,8 +123,7 @@ def test_what_was_missed_is_one_digest(tmp_path: Path) -> None:
 
 
 def test_a_crash_before_the_mark_sends_the_same_message_again(tmp_path: Path) -> None:
-    made, box, time, history = begun(tmp_path, "2026-11-16T20:00", digest="daily")
-    history.apply([alert(firing_at_s=time.now_s, opened_at_s=time.now_s)], [])
+    made, box, time, history = begun(tmp_path, "2026-11-16T20:00", fired=True, digest="daily")
     kept = history.shelf.write_now
     history.shelf.write_now = lambda *_: None  # the power fails
     run(made, time, 13 * HOUR_S)
@@ -134,8 +136,7 @@ def test_a_crash_before_the_mark_sends_the_same_message_again(tmp_path: Path) ->
 
 
 def test_off_says_nothing_and_turned_on_begins_now(tmp_path: Path) -> None:
-    made, box, time, history = begun(tmp_path, "2026-11-16T20:00")
-    history.apply([alert(firing_at_s=time.now_s, opened_at_s=time.now_s)], [])
+    made, box, time, history = begun(tmp_path, "2026-11-16T20:00", fired=True)
     run(made, time, 48 * HOUR_S)
     assert box.sent == []
     box.policy = PolicySection(digest="daily")
@@ -148,8 +149,7 @@ def test_off_says_nothing_and_turned_on_begins_now(tmp_path: Path) -> None:
 
 
 def test_a_clock_that_was_set_back_keeps_nothing_away(tmp_path: Path) -> None:
-    made, box, time, history = begun(tmp_path, "2027-11-16T20:00", digest="daily")
-    history.apply([alert(firing_at_s=time.now_s, opened_at_s=time.now_s)], [])
+    made, box, time, history = begun(tmp_path, "2027-11-16T20:00", fired=True, digest="daily")
     run(made, time, HOUR_S)
     time.now_s = at("2026-11-16T20:00")
     run(made, time, 13 * HOUR_S)
@@ -158,8 +158,7 @@ def test_a_clock_that_was_set_back_keeps_nothing_away(tmp_path: Path) -> None:
 
 
 def test_a_clock_that_was_set_back_by_a_minute_sends_no_second_one(tmp_path: Path) -> None:
-    made, box, time, history = begun(tmp_path, "2026-11-16T20:00", digest="daily")
-    history.apply([alert(firing_at_s=time.now_s, opened_at_s=time.now_s)], [])
+    made, box, time, history = begun(tmp_path, "2026-11-16T20:00", fired=True, digest="daily")
     run(made, time, 12 * HOUR_S, step_s=60.0)
     assert len(box.sent) == 1
     time.now_s -= 90.0

@@ -102,10 +102,7 @@ def tools() -> dict[str, str]:
 
 
 def freeze(root: Path) -> None:
-    """Stop the world, with its own files below ``root``; it is never undone.
-
-    Raises RuntimeError when the program was imported before.
-    """
+    """Stop the world for good, its own files below ``root``, before the program is imported."""
     if _PACKAGE in sys.modules:
         raise RuntimeError("the program was imported before its clock was stopped")
     for path, content in _FILES.items():
