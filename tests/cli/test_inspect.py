@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -44,14 +45,20 @@ train()
 """
 
 
-@pytest.fixture
-def job(tmp_path: Path) -> Iterator[Child[str]]:
-    (tmp_path / "cupy.py").write_text(CUPY)
-    (tmp_path / "job.py").write_text(JOB)
-    command = [*RUN, "--", sys.executable, "-W", "error", str(tmp_path / "job.py")]
+@contextmanager
+def running(place: Path, code: str, *flags: str) -> Iterator[Child[str]]:
+    (place / "cupy.py").write_text(CUPY)
+    (place / "job.py").write_text(code)
+    command = [*RUN, *flags, "--", sys.executable, "-W", "error", str(place / "job.py")]
     with Child[str](command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
+        yield process
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Child[str]]:
+    with running(tmp_path, JOB) as process:
         yield process
 
 
@@ -88,13 +95,7 @@ time.sleep(600)
 
 @pytest.mark.slow
 def test_the_function_that_leaks_is_named(tmp_path: Path, ctl: Ctl) -> None:
-    (tmp_path / "cupy.py").write_text(CUPY)
-    (tmp_path / "job.py").write_text(MARKED)
-    command = [*RUN, "--counters-only", "--", sys.executable, "-W", "error"]
-    command.append(str(tmp_path / "job.py"))
-    with Child[str](command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as job:
-        assert job.stdout is not None
-        assert job.stdout.readline() == "ready\n"
+    with running(tmp_path, MARKED, "--counters-only") as job:
         by_name = {row.name: row for row in _mailbox_of(job.pid).spans}
         assert by_name["log_loss"].total_memory_growth == 200 * 8 << 20
         assert by_name["step"].total_memory_growth == 0
@@ -107,8 +108,6 @@ def test_the_function_that_leaks_is_named(tmp_path: Path, ctl: Ctl) -> None:
             ("memory_leak", ("log_loss",))
         ]
         assert (answer.insights[0].kind, answer.score) == ("temporal_growth", 65)
-        shown = ctl("inspect", str(job.pid), "--functions")
-        assert "critical: memory leak, log_loss" in shown
         job.end()
         assert job.communicate()[1] == ""
 
@@ -157,20 +156,6 @@ def test_run_ends_as_its_command_does(command: list[str], code: int) -> None:
     done = subprocess.run([*RUN, "--", *command], capture_output=True, text=True, check=False)
     assert done.returncode == code
     assert "Traceback" not in done.stderr
-
-
-def test_a_program_without_a_framework_is_as_it_was(tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text("import sys; sys.user_was_here = True")
-    code = (
-        "import sys, threading; assert sys.user_was_here; assert threading.active_count() == 1;"
-        "assert not {'torch', 'ctypes'} & set(sys.modules); print(sys.argv[1:])"
-    )
-    command = [sys.executable, "-W", "error", "-c", code, "--counters-only", "x"]
-    environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    plain = subprocess.run([*command[:3], "-c", "1"], capture_output=True, check=False, env=environ)
-    done = subprocess.run([*RUN, "--", *command], capture_output=True, check=False, env=environ)
-    assert done.stdout == b"['--counters-only', 'x']\n"
-    assert (done.returncode, done.stderr) == (0, plain.stderr)
 
 
 def _content(**changes: Any) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import email
 import re
+import subprocess
 import tarfile
 import zipfile
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ import project
 import readme
 import vendored
 from tests.conftest import ROOT
+from tests.probe import gate
 
 if TYPE_CHECKING:
     from email.message import Message
@@ -69,6 +71,23 @@ def test_all_of_the_package_and_nothing_else(names: set[str], source: set[str]) 
     }
     assert not [name for name in names if {"test", "tests"} & set(name.split("/"))]
     assert not [name for name in names if name.endswith(".pyc")]
+
+
+@pytest.mark.parametrize("version", ["3.8", "3.13"])
+def test_the_probe_runs_without_the_rest_of_the_package(
+    version: str, archives: tuple[Path, Path], tmp_path: Path
+) -> None:
+    python = gate.interpreters().get(version)
+    if python is None:
+        pytest.skip(f"no Python {version} on PATH or in PYENV_ROOT")
+    with zipfile.ZipFile(archives[1]) as wheel:
+        boot = [name for name in wheel.namelist() if name.startswith("gpuwatchd/probe/boot/")]
+        wheel.extractall(tmp_path, boot)
+    code = "from gpuwatchd import probe; print(probe.report(), probe.span('a'))"
+    env = {"PYTHONPATH": str(tmp_path / "gpuwatchd/probe/boot"), "PATH": ""}
+    command = [python, "-W", "error", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
+    assert done.stdout.startswith("{'functions': []} <_gpuwatchd_probe.spans._Span")
 
 
 @pytest.mark.parametrize(

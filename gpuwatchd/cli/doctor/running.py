@@ -94,7 +94,7 @@ def probes(around: CheckContext) -> Iterator[Check]:
     infos = {each.info.key.pid: each.info for device in devices for each in device.processes or ()}
     for pid, info in infos.items():
         if info.uid == uid and mailboxes.is_isolated(pid):
-            yield ok(f"process {pid} was started with -I or -E: `run` does not prepare it")
+            yield ok(f"process {pid} was started with -I, -E or -S: `run` does not prepare it")
 
 
 def instances(around: CheckContext) -> Iterator[Check]:

@@ -178,7 +178,7 @@ def _fault(pid: int, fault: MailboxFault, more: str = "") -> GpuwatchdError:
     if fault is MailboxFault.NONE and mailboxes.is_prepared(pid):
         hint = "it is prepared: ask 10 s after its framework was imported, or a process of its own"
     if fault is MailboxFault.NONE and mailboxes.is_isolated(pid):
-        hint = "it was started with -I or -E, which switch the probe off"
+        hint = "it was started with -I, -E or -S, which switch the probe off"
     words = f"process {pid} {inspection.FAULTS[fault]}"
     return GpuwatchdError(words, hint=hint + more, page="errors#not-prepared")
 
