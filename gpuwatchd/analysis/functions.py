@@ -159,7 +159,8 @@ def _of_the_allocator(functions: Sequence[FunctionCalls], probe: ProbeSection) -
     """Yield what is about the device's memory rather than about one function."""
     known = [(calls, calls.reserved_bytes) for calls in functions if calls.points]
     split = {one.name: (one.inactive_split_bytes or 0) / all_ for one, all_ in known if all_}
-    split = {name: share for name, share in split.items() if share >= probe.fragmentation_ratio}
+    least = probe.fragmentation_ratio
+    split = {name: min(share, 1.0) for name, share in split.items() if share >= least}
     if split:
         yield Remark("fragmentation", "warning", tuple(split), {"share": max(split.values())})
     used = {one.name: one.points[-1][2] / all_ for one, all_ in known if all_}

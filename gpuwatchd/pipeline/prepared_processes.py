@@ -101,7 +101,7 @@ class PreparedProcesses:
         allocator.configure(self._intake.watcher.config.probe, mailbox.spans)
         if allocator.add(reading, now_s):
             yield reading
-        if (census := mailbox.last) is not None:
+        if (census := mailbox.census) is not None:
             age_s = 0.0 if census.at_s is None else max(0.0, mailbox.at_s - census.at_s)
             if allocator.take_census(census, now_s - age_s):
                 track.hurry(now_s)

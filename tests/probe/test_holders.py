@@ -119,6 +119,7 @@ UNBOUNDED: dict[str, Maker] = {
     "property": lambda items: Lazy(list(items)),
     "a truth": lambda items: Beside(list(items), maxsize=True),
     "no limit": lambda items: Beside(list(items), maxsize=0),
+    "as good as none": lambda items: Beside(list(items), maxsize=sys.maxsize),
 }
 
 
@@ -195,6 +196,20 @@ def test_containers_that_are_reached_alike_are_named_together() -> None:
     found = holder(members)
     assert found["name"].startswith("layers[...].held in "), found
     assert (found["kind"], found["len"]) == ("list", 52)
+
+
+def test_variables_that_keep_a_group_together_are_all_named() -> None:
+    losses, scores, norms = ([Blob() for _ in range(20)] for _ in range(3))
+    found = holder([*losses[-2:], *scores[-2:], *norms[-2:]])
+    named = {name.partition(" in ")[0] for name in found["name"].split(" and ")}
+    assert (named, found["len"]) == ({"losses", "scores", "norms"}, 60)
+
+
+@pytest.mark.parametrize(
+    ("text", "short"), [(".next.next.next", ".next"), ("s.q.queue", "s.q.queue")]
+)
+def test_a_chain_is_written_once(text: str, short: str) -> None:
+    assert names._short(text) == short
 
 
 def test_values_of_keys_are_not_shown() -> None:

@@ -14,6 +14,7 @@ from _gpuwatchd_probe import agent, counters, mailbox
 from gpuwatchd.cli.verbs import inspect
 from gpuwatchd.collect import mailboxes
 from gpuwatchd.collect.mailboxes import Census, Framework, Group, Holder, Mailbox
+from gpuwatchd.core.codes import MailboxFault
 from gpuwatchd.core.decoding import decode
 from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.pipeline import allocator
@@ -147,8 +148,31 @@ def test_a_file_name_that_is_no_text(tmp_path: Path) -> None:
     mailbox.Mailbox(str(tmp_path)).write(framework={"name": "cupy"}, last=census)
     found = mailboxes.read(tmp_path, os.getpid(), os.getuid())
     assert isinstance(found, mailboxes.Mailbox)
-    assert found.last
-    assert found.last.groups[0].group == "caf?"
+    assert found.census
+    assert found.census.groups[0].group == "caf?"
+
+
+def test_a_wrong_finding_costs_no_counters(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    census = {"id": "a", "groups": [{"group": "a", "counts": [1], "bytes": 1 << 70}]}
+    mailbox.Mailbox(str(tmp_path)).write(framework={"name": "cupy"}, last=census)
+    found = mailboxes.read(tmp_path, os.getpid(), os.getuid())
+    assert isinstance(found, mailboxes.Mailbox)
+    assert found.census is None
+
+
+def test_a_folder_in_place_of_a_mailbox_is_not_trusted(tmp_path: Path) -> None:
+    (tmp_path / "7.json").mkdir(mode=0o700)
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    assert mailboxes.read(tmp_path, 7, os.getuid()) is MailboxFault.NOT_TRUSTED
+    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+
+
+def test_whoever_gives_up_leaves_the_request_of_another(tmp_path: Path) -> None:
+    asked = mailboxes.ask(tmp_path, BOX, "census", uid=os.getuid(), limit_s=5.0)
+    for request, left in (("ab", True), (asked, False)):
+        mailboxes.answer(tmp_path, 7, os.getuid(), request, Census, limit_s=0.0)
+        assert (tmp_path / "7.req").exists() is left
 
 
 def test_a_replaced_open_costs_no_handles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

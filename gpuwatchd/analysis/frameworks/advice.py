@@ -325,6 +325,7 @@ _HOLDERS: Final = {
     "defaultdict": "Remove entries of the defaultdict once they are used.",
     "OrderedDict": "Remove the oldest entry of the OrderedDict when a new one comes.",
     "lru_cache": "Give lru_cache a maxsize that fits the memory.",
+    "tensor": "Write into a tensor of a fixed size, in place of one that is made anew each time.",
     "queue": "Give the queue a maxsize: what fills it is faster than what empties it.",
     "hook": "Remove the hook once it is not needed: keep the handle, and call its remove().",
     "parameter-group": "Call add_param_group once, not in the loop.",

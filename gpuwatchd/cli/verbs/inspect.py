@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -130,7 +131,8 @@ def command(  # noqa: PLR0913, PLR0917 - one argument per flag
         data = _data(mailbox, oom, _ask(place, uid, mailbox, mailboxes.Census, limit_s, **how))
     _answer(data, doubts)
     functions = data.functions.functions if data.functions is not None else ()
-    named = any([one.holder for one in data.growing] + [one.verdict == "leak" for one in functions])
+    named = any(one.holder and one.bounded_at_bytes is None for one in data.growing)
+    named = named or any(one.verdict == "leak" for one in functions)
     if data.error is not None:
         return 1
     return FINDINGS if exit_code and named else OK
@@ -165,12 +167,13 @@ def _ended(pid: int) -> answers.InspectionData:
     """Return what a process of this user left behind; GpuwatchdError where that is nothing."""
     place, uid = mailboxes.folder(os.getuid()), os.getuid()
     last, oom = mailboxes.last_words(place, pid, uid), mailboxes.last_oom(place, pid, uid)
-    if oom is None and (isinstance(last, MailboxFault) or last.failure is None):
+    nothing = isinstance(last, MailboxFault) or (last.failure or last.census) is None
+    if oom is None and nothing:
         words, page = f"no process {pid} on this machine", "errors#no-such-process"
         raise GpuwatchdError(words, hint="gpuwatchctl status", page=page)
     if isinstance(last, MailboxFault):
         return _data(None, oom, pid=pid, ended=True)
-    return _data(last, oom, last.last, ended=True)
+    return _data(last, oom, last.census, ended=True)
 
 
 def _fault(pid: int, fault: MailboxFault, more: str = "") -> GpuwatchdError:
@@ -204,7 +207,12 @@ def _ask(
         request = mailboxes.ask(place, mailbox, verb, uid=uid, limit_s=limit_s, **words)
     except OSError as error:  # a link, another's, read-only, full
         raise _fault(mailbox.pid, MailboxFault.NOT_TRUSTED, f" ({error.strerror})") from error
-    answer = mailboxes.answer(place, mailbox.pid, uid, request, kind, limit_s=limit_s)
+    try:
+        answer = mailboxes.answer(place, mailbox.pid, uid, request, kind, limit_s=limit_s)
+    except KeyboardInterrupt:
+        with suppress(OSError):
+            mailboxes.ask(place, mailbox, "cancel", uid=uid, limit_s=limit_s, of=request)
+        raise
     if isinstance(answer, MailboxFault):
         raise _fault(mailbox.pid, answer)
     return answer

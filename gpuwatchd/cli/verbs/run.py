@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from contextlib import suppress
+from pathlib import Path
 
 import click
 
@@ -46,6 +47,8 @@ def command(command: tuple[str, ...], counters_only: bool, record: bool) -> int:
     on, write what their framework's allocator says into a file that only you can read; their heap
     is looked into only when you ask. Exit 127: no such command; 126: it cannot be run.
     """
+    if command[0].startswith("-"):
+        raise click.NoSuchOption(command[0])
     place = private_directory(mailboxes.folder(os.getuid()).absolute())  # the job may chdir
     mailboxes.sweep(place)
     agreed = False
@@ -64,8 +67,10 @@ def command(command: tuple[str, ...], counters_only: bool, record: bool) -> int:
         signal.signal(ignored, signal.SIG_DFL)
     try:
         os.execvpe(command[0], command, environ)  # noqa: S606 - no shell is wanted
-    except FileNotFoundError:
-        raise RunError(f"{name}: no such command", NOT_FOUND, "which " + name) from None
     except (OSError, ValueError) as error:
+        if isinstance(error, FileNotFoundError) or not command[0]:
+            python = name.endswith(".py") and Path(command[0]).is_file()
+            hint = f"gpuwatchctl run -- python {name}" if python else f"which {name}"
+            raise RunError(f"{name}: no such command", NOT_FOUND, hint) from None
         why = text.clean(str(getattr(error, "strerror", None) or error))
-        raise RunError(f"{name}: {why}", NOT_EXECUTABLE, f"ls -l {name}") from None
+        raise RunError(f"{name}: {why}", NOT_EXECUTABLE, f"ls -ld {name}") from None

@@ -37,8 +37,9 @@ _MOST_KEPT: Final = 1000
 """How long the last words of an ended job are kept, and in a directory of how many files."""
 _OOM: Final = "oom-"
 _Content = TypeVar("_Content")
-Number = Annotated[int, msgspec.Meta(ge=-(1 << 62), le=1 << 62)]
+Number = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 """What floats and a database take: Python's own numbers have no end."""
+Instant = Annotated[float, msgspec.Meta(ge=0.0, le=1e11)]
 Spans = Annotated[tuple[FunctionCalls, ...], msgspec.Meta(max_length=50)]
 
 
@@ -74,7 +75,7 @@ class Mailbox(msgspec.Struct, kw_only=True):
     started_ticks: Number | None
     boot_id: str | None
     seq: Number
-    at_s: float
+    at_s: Instant
     python: str
     framework: Framework
     rank: Number | None = None
@@ -85,8 +86,16 @@ class Mailbox(msgspec.Struct, kw_only=True):
     """Its owner agrees that the daemon has it inspected when its alert opens."""
     recording: bool = False
     failure: str | None = None
-    last: Census | None = None
-    """What was last found."""
+    last: msgspec.Raw = msgspec.Raw(b"null")
+    """What was last found: apart, for a wrong figure in it costs no counters."""
+
+    @property
+    def census(self) -> Census | None:
+        """What was last found; None where that cannot be."""
+        try:
+            return decode(bytes(self.last), Census)
+        except (msgspec.MsgspecError, RecursionError):
+            return None
 
 
 class Holder(msgspec.Struct, kw_only=True):
@@ -127,11 +136,11 @@ class Census(msgspec.Struct, kw_only=True):
     """The answer to an inspection."""
 
     id: str
-    at_s: float | None = None
+    at_s: Instant | None = None
     """When the last census was taken."""
     groups: tuple[Group, ...] = ()
     censuses: Number = 0
-    every_s: Annotated[float, msgspec.Meta(gt=0.0, le=86400.0)] = 10.0
+    every_s: Annotated[float, msgspec.Meta(ge=0.1, le=86400.0)] = 10.0
     error: str | None = None
 
 
@@ -146,7 +155,7 @@ class Oom(msgspec.Struct, kw_only=True):
     """What was there when an allocation failed; what comes last may be missing."""
 
     started_ticks: Number | None
-    at_s: float
+    at_s: Instant
     device: Number
     requested: Number
     limit: Number
@@ -154,6 +163,12 @@ class Oom(msgspec.Struct, kw_only=True):
     devices: tuple[Counters, ...] = ()
     threads: tuple[Thread, ...] = ()
     groups: tuple[Group, ...] = ()
+
+
+class Request(msgspec.Struct, kw_only=True):
+    """What somebody has asked, and nobody has taken yet."""
+
+    id: str
 
 
 class Functions(msgspec.Struct, kw_only=True):
@@ -262,7 +277,7 @@ def ask(
         if os.fstat(within).st_uid != uid:  # else root would write where a link leads
             raise PermissionError(errno.EPERM, "the directory is not the user's", str(place))
         until_s = time.monotonic() + patience_s
-        while path in os.listdir(within):  # noqa: PTH208 - beneath the handle
+        while _exists(path, within):
             if not patience_s:
                 raise FileExistsError(errno.EEXIST, "somebody has just asked", str(place / path))
             if time.monotonic() > until_s:  # nobody takes it
@@ -279,6 +294,14 @@ def ask(
     return request_id
 
 
+def _exists(name: str, within: int) -> bool:
+    try:
+        os.stat(name, dir_fd=within, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
+
+
 def answer(
     place: Path, pid: int, uid: int, request_id: str, kind: type[Kind], *, limit_s: float
 ) -> Kind | MailboxFault:
@@ -293,9 +316,11 @@ def answer(
                 return MailboxFault.GONE
             time.sleep(0.2)
         return MailboxFault.NO_ANSWER
-    finally:  # also when whoever waits is interrupted
-        with suppress(OSError):
-            (place / f"{pid}.req").unlink()
+    finally:  # also when whoever waits is interrupted; another's request stays
+        request = _content(place / f"{pid}.req", uid, MOST_BYTES, Request)
+        if isinstance(request, Request) and request.id == request_id:
+            with suppress(OSError):
+                (place / f"{pid}.req").unlink()
 
 
 def take(place: Path, pid: int, uid: int, request_id: str, kind: type[Kind]) -> Kind | MailboxFault:
@@ -332,16 +357,20 @@ def _content(
         return MailboxFault.NONE
     except OSError:
         return MailboxFault.NOT_TRUSTED
-    with os.fdopen(handle, "rb") as file:
+    try:
         about = os.fstat(handle)
         if not stat.S_ISREG(about.st_mode) or about.st_uid != uid:
             return MailboxFault.NOT_TRUSTED
         if about.st_mode & 0o077 or about.st_size > most_bytes:
             return MailboxFault.NOT_TRUSTED
-        try:
+        with os.fdopen(handle, "rb", closefd=False) as file:
             return decode(file.read(most_bytes), kind)
-        except (msgspec.MsgspecError, RecursionError):  # the latter: nested too deeply
-            return MailboxFault.NO_MAILBOX
+    except (msgspec.MsgspecError, RecursionError):  # the latter: nested too deeply
+        return MailboxFault.NO_MAILBOX
+    except OSError:
+        return MailboxFault.NOT_TRUSTED
+    finally:
+        os.close(handle)
 
 
 def _started_ticks(pid: int) -> int | None:

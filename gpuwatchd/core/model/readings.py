@@ -372,6 +372,8 @@ class FunctionCalls(Value, frozen=True, kw_only=True):
     """What the calls that add memory add."""
     reserved_bytes: Amount | None = None
     inactive_split_bytes: Amount | None = None
-    points: tuple[tuple[Reading, Reading, Reading, Reading], ...] = ()
+    points: Annotated[
+        tuple[tuple[Reading, Reading, Reading, Reading], ...], Meta(max_length=256)
+    ] = ()
     """Each of some calls in a row: when the last one ended (of any clock, in seconds), the lowest
     and highest allocated at their ends, and what the function has added by then."""

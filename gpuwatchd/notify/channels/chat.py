@@ -257,7 +257,7 @@ def _try_one(apprise: Any, address: Address, message: Message, timeout_s: float)
         most = getattr(service, "body_maxlen", 0)
         room = most if isinstance(most, int) and most > 0 else _LONGEST_BODY
         if service.notify(
-            title=text.for_chat(plain_text.subject(message)),
+            title=_title(message),
             body=_body(message, max(60, min(room, _LONGEST_BODY) - 210)),
             notify_type=_type(apprise, message),
             body_format="text",
@@ -310,6 +310,10 @@ def _type(apprise: Any, message: Message) -> Any:
         over = message.severity == "info"
         return apprise.NotifyType.SUCCESS if over else apprise.NotifyType.FAILURE
     return getattr(apprise.NotifyType, _TYPES[message.severity])
+
+
+def _title(message: Message) -> str:
+    return text.for_chat(plain_text.subject(message))
 
 
 def _body(message: Message, room: int) -> str:

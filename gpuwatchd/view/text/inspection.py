@@ -74,7 +74,7 @@ def advice(
 
 def _functions(data: answers.FunctionsData) -> Iterator[str]:
     if not data.functions:
-        yield "no function is marked: with probe.span(NAME), or @probe.watch, of gpuwatchd.probe"
+        yield "the program marks no function: from gpuwatchd import probe; @probe.watch"
     if data.score is not None:
         yield f"score {data.score} of 100 ({data.grade})"
     for finding in data.findings:
@@ -174,7 +174,8 @@ def _holder(place: str, groups: list[answers.GrowingGroup]) -> Iterator[str]:
     else:
         length = f" of {holder.length:,}" if holder.length is not None else ""
         article = "an" if holder.kind[:1] in "aeiouAEIOU" else "a"
-        yield f"{place}: {article} {holder.kind}{length} keeps"
+        keeps = "becomes larger" if holder.kind == "tensor" else "keeps"
+        yield f"{place}: {article} {holder.kind}{length} {keeps}"
     for group in groups:
         yield f"  {group.group}: {' → '.join(f'{count:,}' for count in group.counts)}"
         if (line := group.line) is not None:

@@ -80,7 +80,7 @@ def show_change(out: Page, change: SnapshotChange, *, show_all: bool) -> None:
     if left := change.changed_count - len(shown):
         out.line(f"  and {left:,} more that changed: --all")
     if not change.changed_count:
-        out.line("  no line that was asked for holds more or less")
+        out.line("  no line holds more or less")
         return
     out.line(f"  in all {_signed(change.change_bytes)} in {change.change_blocks:+,} blocks")
 

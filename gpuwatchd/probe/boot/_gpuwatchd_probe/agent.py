@@ -23,6 +23,8 @@ WRITE_S = (2.0, 10.0)
 """A mailbox is written this often while its figures move, and while they do not."""
 IMPORT_S = 10.0
 """Without a device, the first look comes this long after a framework's import."""
+STACK_BYTES = 1 << 20
+"""Of our thread, where the job has its own made smaller."""
 STILL_RUNS_S = 10.0
 _JOIN_S = 1.0
 
@@ -80,12 +82,18 @@ def _in_child() -> None:
     _agent = None
 
 
+def _at_prompt() -> bool:
+    """Say whether an exception ends nothing: a person is at a prompt, or comes to one."""
+    program = sys.modules.get("__main__")
+    return bool(sys.flags.inspect) or (hasattr(sys, "ps1") and not hasattr(program, "__file__"))
+
+
 def _chain_excepthook() -> None:
     before = sys.excepthook
 
     def hook(kind: Any, value: Any, trace: Any) -> None:
         """Write down what ends the job, then do as before."""
-        if _agent is not None and not hasattr(sys, "ps1"):  # at a prompt it ends nothing
+        if _agent is not None and not _at_prompt():
             _agent.failed(kind)
         before(kind, value, trace)
 
@@ -116,10 +124,15 @@ class Agent:
             self._thread = threading.Thread(
                 target=self._run, args=(self._stop,), name="gpuwatchd-probe", daemon=True
             )
+            size = threading.stack_size()
             try:
+                if 0 < size < STACK_BYTES:
+                    threading.stack_size(STACK_BYTES)
                 self._thread.start()
             except Exception:  # no thread can be had now; a later fork tries again
                 self._thread = None
+            finally:
+                threading.stack_size(size)
 
     def end(self) -> None:
         """Stop the thread; one that waits for a child of its own ends as soon as it has."""

@@ -76,6 +76,14 @@ def own_dict(obj: Any) -> Dict[Any, Any]:
     return {}
 
 
+def locals_of(frame: types.FrameType) -> List[Tuple[str, Any]]:
+    """Return the variables of a call; none of a class's body, whose mapping may be the user's."""
+    found: Any = frame.f_locals
+    if type(found) is dict or class_name(type(found)) == "FrameLocalsProxy":  # from 3.13 on
+        return list(found.items())
+    return []
+
+
 def slots(obj: Any) -> List[Tuple[str, Any]]:
     """Return what the slots of an instance hold."""
     found = []

@@ -158,7 +158,17 @@ def _load_libc() -> Optional[ctypes.PyDLL]:
     return libc
 
 
+def _load_yield() -> Callable[[], Any]:
+    """Return what lets another thread run: not ``time.sleep``, which a job may have replaced."""
+    try:
+        found: Callable[[], Any] = ctypes.CDLL(None).sched_yield
+    except (AttributeError, OSError, TypeError):
+        return lambda: None
+    return found
+
+
 _libc = _load_libc()
+_yield_gil = _load_yield()
 
 
 def _fork(work: Callable[[], Dict[str, Any]], writer: int, limit_s: float) -> Tuple[int, float]:
@@ -173,7 +183,7 @@ def _fork(work: Callable[[], Dict[str, Any]], writer: int, limit_s: float) -> Tu
     # interval is made longer than the fork, and letting go once clears what was asked before.
     sys.setswitchinterval(max(SWITCH_INTERVAL_S, 2 * expected_pause_s(), interval))
     try:
-        time.sleep(0)
+        _yield_gil()
         began = clock()
         pid = fork()
         if pid == 0:

@@ -15,7 +15,7 @@ import types
 from typing import Any, Dict, FrozenSet, List, Optional, Sequence, Tuple
 
 from . import attributes, places
-from .names import CACHE, Name, Namer, bounds_of, of_cache
+from .names import CACHE, Name, Namer, bounds_of, credible, of_cache
 
 MOST_LEVELS = 14
 MOST_FRONTIER = 300
@@ -25,6 +25,8 @@ MOST_LEVELS_TO_BOUND = 3
 """The container, a dict that it is in, and the object whose attributes the dict holds."""
 SHARED = 0.6
 MOST_CANDIDATES = 8
+MOST_TOGETHER = 4
+"""Of so many variables that keep a group together all are named."""
 MOST_FORWARD = 200_000
 FORWARD_LIMIT_S = 2.0
 PLAIN = {"list", "dict", "set", "deque", "defaultdict", "OrderedDict"}
@@ -61,7 +63,7 @@ def _climb(
         following: Dict[int, Tuple[Any, int]] = {}
         for owner in gc.get_referrers(*(obj for obj, _ in frontier.values())):
             key = id(owner)
-            if key in namer.running or not namer.is_jobs(key):
+            if key in namer.running or key in namer.modules or not namer.is_jobs(key):
                 continue
             mask = before = masks.get(key, 0)
             for held in gc.get_referents(owner):
@@ -94,7 +96,10 @@ def _is_no_holder(owner: Any, namer: Namer) -> bool:
 def _alike(
     owners: Dict[int, Tuple[Any, int]], enough: float, namer: Namer, end: float
 ) -> List[Dict[str, Any]]:
-    """Name containers that are reached by one path, as the lists of the layers of a model."""
+    """Name containers that keep a group together, and are reached by one path, or are few.
+
+    As the lists of the layers of a model, or a list of each metric.
+    """
     several = [
         (bin(mask).count("1"), owner, mask)
         for owner, mask in owners.values()
@@ -112,7 +117,12 @@ def _alike(
         if bin(union).count("1") >= enough:
             found = [described(owner, name, namer) for name, owner, _ in alike]
             return [dict(found[0], len=sum(one["len"] for one in found), bound=None)]
-    return []
+    names = [name for alike in paths.values() for name, _, _ in alike[:1]]
+    if len(names) > MOST_TOGETHER:
+        return []
+    found = [described(owner, name, namer) for alike in paths.values() for name, owner, _ in alike]
+    length = sum(one["len"] for one in found)
+    return [dict(found[0], name=" and ".join(name.text for name in names), len=length, bound=None)]
 
 
 def _named(candidates: List[Tuple[int, Any]], namer: Namer, end: float) -> List[Dict[str, Any]]:
@@ -142,7 +152,7 @@ def described(owner: Any, name: Name, namer: Namer) -> Dict[str, Any]:
 
 def _kind(owner: Any, name: Name) -> str:
     """Return the type of a holder, with what it is for where that says what to change."""
-    if type(owner) is CACHE:
+    if type(owner) is CACHE or name.text.startswith("lru_cache of "):
         return "lru_cache"
     kind, variable = attributes.class_name(type(owner)), name.text.partition(" in ")[0]
     if variable.endswith((".queue", "._queue")):
@@ -184,10 +194,10 @@ def size_of(owner: Any) -> Tuple[Optional[int], Optional[int]]:
     """Return how much a container holds and the most that it may hold."""
     if type(owner) is CACHE:
         information = CACHE.cache_info(owner)
-        return information.currsize, information.maxsize
+        return information.currsize, credible(information.maxsize)
     length = next((base.__len__(owner) for base in SIZED if issubclass(type(owner), base)), None)
     if issubclass(type(owner), collections.deque):
-        return length, collections.deque.maxlen.__get__(owner)
+        return length, credible(collections.deque.maxlen.__get__(owner))
     return length, None
 
 
@@ -236,14 +246,19 @@ def variables(namer: Namer) -> List[Tuple[Any, Name]]:
         variable, frame = places_of[0]
         if places.is_users(frame.f_code.co_filename):
             code = frame.f_code
-            value = dict(frame.f_locals).get(variable)
+            value = dict(attributes.locals_of(frame)).get(variable)
             line: Optional[int] = places.line_of_name(code, variable)
             text = f"{variable} in {code.co_name}()"
             roots.append((value, Name(text, code.co_filename, line, 0, code.co_name)))
     for name, module in list(sys.modules.items()):
         space = attributes.own_dict(module)
         file = space.get("__file__")
-        if type(file) is str and places.is_users(file) and name != "__mp_main__":
+        if (
+            type(name) is str
+            and type(file) is str
+            and places.is_users(file)
+            and name != "__mp_main__"
+        ):
             for variable, value in list(space.items()):
                 named = type(variable) is str and variable[:2] != "__"
                 if named and id(type(value)) not in NOT_ENTERED:

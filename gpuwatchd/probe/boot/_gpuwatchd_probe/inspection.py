@@ -188,7 +188,8 @@ def _groups(
     for group in groups:
         holder = group["holder"]
         if holder and holder["bound"] and holder["len"]:
-            group["bounded_at_bytes"] = int(group["bytes"] * holder["bound"] / holder["len"])
+            full = group["bytes"] * holder["bound"] / holder["len"]
+            group["bounded_at_bytes"] = int(full) if full < 1 << 60 else None
     return groups + _growing_variables(rows, groups)
 
 
@@ -285,8 +286,10 @@ def _growing_variables(rows: List[Row], groups: List[Row]) -> List[Row]:
             for group in loose:
                 group.update(holder=dict(holder, kind="graph"), sure="graph")
             if not loose:
-                found.append(_group(facts["kind"], nodes, facts["count"], holder, "graph"))
+                kind = facts["kind"] + ", operations in its history"
+                found.append(_group(kind, nodes, facts["count"], holder, "graph"))
             named, loose = True, []
         elif is_steady(sizes, SMALLEST_STEP_OF_ONE):
-            found.append(_group(facts["kind"], sizes, facts["count"], holder, "named"))
+            kind = facts["kind"] + ", bytes"
+            found.append(_group(kind, sizes, facts["count"], holder, "named"))
     return found

@@ -25,7 +25,7 @@ def directory() -> str | None:
     """Return where mailboxes lie: as ``gpuwatchctl run`` says, else the user's own place."""
     folder = os.environ.get("GPUWATCHD_PROBE_DIR")
     if folder:
-        return folder
+        return folder if os.path.isabs(folder) else None  # no reader believes another
     runtime = os.environ.get("GPUWATCHD_RUNTIME_DIR")
     if not runtime:
         base = os.environ.get("XDG_RUNTIME_DIR") or "/run/user/%d" % os.getuid()

@@ -104,7 +104,7 @@ class Namer:
             if frame.f_code.co_name == "<module>":
                 self.codes[frame.f_code.co_filename] = frame.f_code
                 continue
-            for name, value in list(frame.f_locals.items()):
+            for name, value in attributes.locals_of(frame):
                 self.locals.setdefault(id(value), []).append((name, frame))
 
     def names_of(self, obj: Any, end: float) -> List[Name]:
@@ -197,7 +197,7 @@ def _of_function(owner: Any, step: Step) -> Optional[str]:
     names: Any = ()
     if owner.__closure__ is step.obj:
         names = code.co_freevars
-    elif owner.__defaults__ is step.obj:
+    elif owner.__defaults__ is step.obj and type(step.obj) is tuple:
         names = code.co_varnames[: code.co_argcount][-len(step.obj) :]
     elif owner.__kwdefaults__ is step.obj:
         return _text(step.key)
@@ -214,7 +214,7 @@ def of_cache(owner: Any, count: int = 0) -> Optional[Name]:
 
 
 def _in_frame(frame: types.FrameType, step: Step, count: int) -> Optional[Name]:
-    for variable, value in list(frame.f_locals.items()):
+    for variable, value in attributes.locals_of(frame):
         if value is step.obj:
             text = variable + step.inside()
             return _in_code(text, variable, frame.f_code, count)
@@ -270,15 +270,20 @@ def bounds_of(owner: Any) -> Iterator[int]:
     rows += [attributes.class_dict(cls).items() for cls in attributes.mro(type(owner))]
     rows += [dict.items(owner)] if issubclass(type(owner), dict) else []
     for name, value in itertools.chain(*rows):
-        if type(value) is int and value > 0 and type(name) is str:
+        if type(value) is int and credible(value) and type(name) is str:
             plain = re.sub("^_.*?__", "", name).replace("_", "").lower()
             if plain in BOUNDS:
                 yield value
 
 
+def credible(bound: Optional[int]) -> Optional[int]:
+    """Return a bound that is one: what stands for "none" is too large for any memory."""
+    return bound if bound is not None and 0 < bound < 1 << 53 else None
+
+
 def _short(text: str) -> str:
     """Return the text with what repeats written once: a chain is as long as it is."""
-    text = re.sub(r"((?:\.\w+|\[\.\.\.\])+?)\1+", r"\1", text)
+    text = re.sub(r"((?:\.\w+|\[\.\.\.\])+?)(?:\1(?!\w))+", r"\1", text)
     return text if len(text) <= 120 else text[:119] + "…"
 
 

@@ -6,20 +6,20 @@ import dis
 import os
 import sys
 import types
-from typing import Optional, Tuple
+from typing import Any, Optional, Tuple
 
 from . import attributes
 
 LIBRARIES = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
 STANDARD = (os.path.dirname(os.__file__) + os.sep, "<frozen", sys.base_prefix + os.sep + "lib")
-PROBE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+PROBE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
-def is_users(path: str) -> bool:
+def is_users(path: Any) -> bool:
     """Tell whether a source file is neither of the standard library nor installed."""
-    if not path or path.startswith(PROBE) or any(part in path for part in LIBRARIES):
+    if type(path) is not str or not path or path.startswith((PROBE, *STANDARD)):
         return False
-    return not path.startswith(STANDARD)
+    return not any(part in path for part in LIBRARIES)
 
 
 def line_of_name(code: types.CodeType, name: str) -> int:

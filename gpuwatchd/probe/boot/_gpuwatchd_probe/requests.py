@@ -42,21 +42,15 @@ class Inspections:
         if asked.get("verb") == "functions":
             module = spans()
             return {"functions": [] if module is None else module.most(calls=True)}
-        if asked.get("verb") != "census":
-            return {"error": "unknown-verb"}
-        if counters_only():
-            return {"error": "counters-only"}
-        now_s = time.monotonic()
-        if self._steps is not None:
-            return {"error": "running"}
-        if now_s < self.last_s + BETWEEN_S:
-            return {"error": "too-soon"}
-        if any(counters.free(name) < LEAST_FREE for name in frameworks):
-            return {"error": "device-memory"}
-        from . import heap, inspection, tensors
+        if asked.get("verb") == "cancel":
+            if self.running == asked.get("of"):
+                self._steps = None
+            return None
+        error = self._refusal(asked, frameworks)
+        if error:
+            return {"error": error}
+        from . import inspection, tensors
 
-        if heap.expected_pause_s() > _within(asked.get("pause_s", 0.3), 0.0, 60.0):
-            return {"error": "pause"}
         warm_s = self.began_s + _within(asked.get("warmup_s", WARM_UP_S), 0.0, 600.0)
         self._every_s = _within(asked.get("every_s", 10.0), 0.1, 600.0)
         censuses = int(_within(asked.get("censuses", 4), 4, 16))
@@ -64,8 +58,24 @@ class Inspections:
         self.result = next(self._steps)
         self.result.update(id=asked["id"], every_s=self._every_s)
         self._answers = bool(asked.get("answer", True))
-        self.last_s = self.due_s = max(now_s, warm_s)
+        self.last_s = self.due_s = max(time.monotonic(), warm_s)
         return None
+
+    def _refusal(self, asked: dict[str, Any], frameworks: list[str]) -> str | None:
+        if asked.get("verb") != "census":
+            return "unknown-verb"
+        if counters_only():
+            return "counters-only"
+        if self._steps is not None:
+            return "running"
+        if time.monotonic() < self.last_s + BETWEEN_S:
+            return "too-soon"
+        if any(counters.free(name) < LEAST_FREE for name in frameworks):
+            return "device-memory"
+        from . import heap
+
+        longest_s = _within(asked.get("pause_s", 0.3), 0.0, 60.0)
+        return "pause" if heap.expected_pause_s() > longest_s else None
 
     def _is_stopping(self) -> bool:
         return self._stop.is_set()
