@@ -168,7 +168,8 @@ def _pids(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> tupl
     return tuple(dict.fromkeys(pid for word in words for pid in _named(word)))
 
 
-def _pid(_: click.Context, __: click.Parameter, word: str) -> int:
+def one_pid(_: click.Context, __: click.Parameter, word: str) -> int:
+    """Return the pid of the one process that a word names."""
     return _named(word, one=True)[0]
 
 
@@ -189,7 +190,9 @@ pid_option = click.option(
     shell_complete=complete_process,
     help="Only this process; or those of a program, job or alert; repeatable.",
 )
-pid_argument = click.argument("pid", metavar="PID", callback=_pid, shell_complete=complete_process)
+pid_argument = click.argument(
+    "pid", metavar="PID", callback=one_pid, shell_complete=complete_process
+)
 """One process that holds GPU memory: its pid, or what is shown of it."""
 user_option = click.option(
     "--user",

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from gpuwatchd.collect import mailboxes
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
     from gpuwatchd.pipeline.track import Track, TrackedDevice
     from gpuwatchd.pipeline.tracker import SampleIntake
 
-MOST_FILES: Final = 4096
-"""Of so many names in a directory of mailboxes is looked at."""
 SILENT_S: Final = 30.0
 """A mailbox that was not written for so long says nothing of now."""
 RESUMED_S: Final = 600.0
@@ -50,7 +47,7 @@ class PreparedProcesses:
         self._forget_s = self._forget_s or now_s + RESUMED_S
         if now_s > self._forget_s:
             self._earlier.clear()
-        present = set(self._present())
+        present = self._present()
         rows: list[AllocatorReading] = []
         for device in self._intake.devices.values() if present else ():
             if device.source != source:
@@ -67,20 +64,13 @@ class PreparedProcesses:
                     rows += self._take(device, track, mailbox, now_s)
         return rows
 
-    def _present(self) -> Iterator[tuple[int, int]]:
-        """Yield the pids that have a mailbox, each with the user whose it is."""
+    def _present(self) -> set[tuple[int, int]]:
+        """Return the pids that have a mailbox, each with the user whose directory it is in."""
         uids = {os.geteuid()}
         if 0 in uids:
             infos = self._intake.infos.values()
             uids |= {info.uid for info in infos if info.uid is not None}
-        for uid in uids:
-            try:
-                with os.scandir(mailboxes.folder(uid)) as entries:
-                    names = [entry.name for entry in islice(entries, MOST_FILES)]
-            except OSError:
-                continue
-            stems = (name.removesuffix(".json") for name in names if name.endswith(".json"))
-            yield from ((int(stem), uid) for stem in stems if stem.isdecimal())
+        return {(pid, uid) for uid in uids for pid in mailboxes.pids(uid)}
 
     def _take(
         self, device: TrackedDevice, track: Track, mailbox: Mailbox, now_s: float

@@ -109,11 +109,11 @@ def page() -> str:
     for name, text in zip(parts[::2], parts[1::2], strict=True):
         if name == CLASSES:
             out.append(f"## {name}{_with_rows(text, _class_rows())}")
+        elif name not in kinds:  # written by hand
+            out.append(f"## {name}{text}")
         else:
-            named = (
-                ", ".join(f"`{kind}`" for kind in sorted(kinds.get(name, ()))) or "any exception"
-            )
-            line = f"`kind`: {named}; exit code {_codes(kinds.get(name, frozenset()))}."
+            named = ", ".join(f"`{kind}`" for kind in sorted(kinds[name]))
+            line = f"`kind`: {named}; exit code {_codes(kinds[name])}."
             out.append(f"## {name}{re.sub('^`kind`: .*$', line, text, flags=re.MULTILINE)}")
     return "".join(out)
 

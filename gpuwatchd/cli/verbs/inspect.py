@@ -36,13 +36,30 @@ _WARM_UP_S = 60.0
 _PREPARE = "start it with: gpuwatchctl run -- COMMAND"
 
 
+def _pid(ctx: click.Context, param: click.Parameter, word: str) -> int:
+    try:
+        return options.one_pid(ctx, param, word)
+    except GpuwatchdError:  # no daemon is needed to find what was prepared
+        prepared = [pid for pid in mailboxes.pids(os.getuid()) if word in _names(pid)]
+        if len(prepared) != 1:
+            raise
+        return prepared[0]
+
+
+def _names(pid: int) -> set[str]:
+    with suppress(OSError):
+        argv = os.fsdecode(Path(f"/proc/{pid}/cmdline").read_bytes()).split("\0")
+        return {name for arg in argv for name in (arg, Path(arg).name, Path(arg).stem)}
+    return set()
+
+
 @click.command(
     "inspect",
     epilog=options.examples(
         "inspect 4711", "inspect train.py --every 5s", "inspect 4711 --functions"
     ),
 )
-@options.pid_argument
+@click.argument("pid", metavar="PID", callback=_pid, shell_complete=options.complete_process)
 @click.option(
     "--censuses",
     type=click.IntRange(4, 16),
@@ -179,7 +196,12 @@ def _ended(pid: int) -> answers.InspectionData:
 def _fault(pid: int, fault: MailboxFault, more: str = "") -> GpuwatchdError:
     hint = _PREPARE
     if fault is MailboxFault.NONE and mailboxes.is_prepared(pid):
-        hint = "it is prepared: ask 10 s after its framework was imported, or a process of its own"
+        hint = "it is prepared: ask 10 s after its framework was imported"
+        with suppress(OSError):
+            children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii")
+            for child in mailboxes.pids(os.getuid()):
+                if str(child) in children.split():
+                    hint = f"it is its child that can be: gpuwatchctl inspect {child}"
     if fault is MailboxFault.NONE and mailboxes.is_isolated(pid):
         hint = "it was started with -I, -E or -S, which switch the probe off"
     words = f"process {pid} {inspection.FAULTS[fault]}"

@@ -14,6 +14,7 @@ import secrets
 import stat
 import time
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar
 
@@ -26,6 +27,8 @@ from gpuwatchd.core.model import FunctionCalls
 
 MOST_BYTES: Final = 64 * 1024
 MOST_ANSWER_BYTES: Final = 1 << 20
+MOST_FILES: Final = 4096
+"""Of so many names in a directory of mailboxes is looked at."""
 _MOST_ENVIRON_BYTES: Final = 8 << 20
 _PRIVATE: Final = 0o600
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -193,6 +196,17 @@ def folder_of(pid: int, uid: int) -> Path:
     """Return where a process writes its mailbox: as ``run`` said, else where its user's lie."""
     place = _told(pid)
     return Path(os.fsdecode(place)) if place else folder(uid)
+
+
+def pids(uid: int) -> list[int]:
+    """Return the processes of a user that have written a mailbox, also those that have ended."""
+    try:
+        with os.scandir(folder(uid)) as entries:
+            names = [entry.name for entry in islice(entries, MOST_FILES)]
+    except OSError:
+        return []
+    stems = (name.removesuffix(".json") for name in names if name.endswith(".json"))
+    return [int(stem) for stem in stems if stem.isdecimal()]
 
 
 def is_prepared(pid: int) -> bool:
