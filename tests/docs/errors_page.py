@@ -109,7 +109,7 @@ def page() -> str:
     for name, text in zip(parts[::2], parts[1::2], strict=True):
         if name == CLASSES:
             out.append(f"## {name}{_with_rows(text, _class_rows())}")
-        elif name not in kinds:  # written by hand
+        elif not kinds.get(name):  # written by hand
             out.append(f"## {name}{text}")
         else:
             named = ", ".join(f"`{kind}`" for kind in sorted(kinds[name]))
