@@ -144,7 +144,7 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=30, help="starts of an interpreter")
     parser.add_argument("--pairs", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--gib", type=float, nargs="*", default=[2.0], help="resident memory")
+    parser.add_argument("--gib", type=float, nargs="*", default=[2.0, 6.0], help="resident memory")
     parser.add_argument("--objects", type=float, nargs="*", default=[2e5, 2e6])
     asked = parser.parse_args()
     if asked.runs:

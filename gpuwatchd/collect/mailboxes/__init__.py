@@ -117,7 +117,7 @@ class Frame(msgspec.Struct, kw_only=True):
 
     name: str
     filename: str
-    line: Number
+    line: Annotated[int, msgspec.Meta(ge=-1, le=1 << 62)]
 
 
 class Group(msgspec.Struct, kw_only=True):
