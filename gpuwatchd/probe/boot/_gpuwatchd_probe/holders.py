@@ -152,9 +152,9 @@ def described(owner: Any, name: Name, namer: Namer) -> Dict[str, Any]:
 
 def _kind(owner: Any, name: Name) -> str:
     """Return the type of a holder, with what it is for where that says what to change."""
-    if type(owner) is CACHE or name.text.startswith("lru_cache of "):
+    if type(owner) is CACHE or name.is_cache:
         return "lru_cache"
-    kind, variable = attributes.class_name(type(owner)), name.text.partition(" in ")[0]
+    kind, variable = attributes.class_name(type(owner)), name.variable
     if variable.endswith((".queue", "._queue")):
         return "queue"
     if variable.endswith(".param_groups"):

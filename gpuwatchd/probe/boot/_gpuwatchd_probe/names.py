@@ -34,11 +34,18 @@ class Name(NamedTuple):
     steps: int
     function: str = ""
     """Whose local it is; ``text`` says it too."""
+    is_cache: bool = False
+    """It is an lru_cache."""
+
+    @property
+    def variable(self) -> str:
+        """The variable and the path from it, without whose local it is."""
+        end = " in %s()" % self.function if self.function else ""
+        return self.text[: len(self.text) - len(end)]
 
     def part(self, path: str) -> str:
         """Return what a part of it is called."""
-        end = " in %s()" % self.function if self.function else ""
-        return self.text[: len(self.text) - len(end)] + path + end
+        return self.variable + path + self.text[len(self.variable) :]
 
     def set_at(self, place: Optional[Tuple[str, int]]) -> Name:
         """Return it with where an attribute of it is set, where that is known."""
@@ -210,7 +217,8 @@ def of_cache(owner: Any, count: int = 0) -> Optional[Name]:
     if type(function) is not types.FunctionType:
         return None
     code = function.__code__
-    return Name(f"lru_cache of {code.co_name}()", code.co_filename, code.co_firstlineno, count)
+    text = f"lru_cache of {code.co_name}()"
+    return Name(text, code.co_filename, code.co_firstlineno, count, is_cache=True)
 
 
 def _in_frame(frame: types.FrameType, step: Step, count: int) -> Optional[Name]:
@@ -224,7 +232,7 @@ def _in_frame(frame: types.FrameType, step: Step, count: int) -> Optional[Name]:
 def _in_code(text: str, variable: str, code: types.CodeType, count: int) -> Name:
     line = places.line_of_name(code, variable)
     where = f"{_short(text)} in {code.co_name}()"
-    return Name(where, code.co_filename, line, count)
+    return Name(where, code.co_filename, line, count, code.co_name)
 
 
 def _upward(owner: Any, step: Step) -> Step:
