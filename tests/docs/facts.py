@@ -73,7 +73,7 @@ ENVIRONMENT: dict[str, list[Row]] = {
         ("GPUWATCHD_PROBE", "by `run`: `1`, `counters` (the heap is never read) or `alert`"),
         ("GPUWATCHD_PROBE_DIR", "by `run`: where a prepared job writes its mailbox"),
         ("GPUWATCHD_PROBE_RECORD", "by `run --record`: the allocator records who allocates"),
-        ("CUDA_VISIBLE_DEVICES", "of a job: which GPU a number means, of a framework without UUIDs"),
+        ("CUDA_VISIBLE_DEVICES", "of a job: which GPU a number means, without a UUID"),
         ("PYTHONPATH", "`run` puts the probe in front of it"),
         ("SUDO_USER", "who is meant by \"me\" under `sudo`"),
         ("SSH_CONNECTION", "set: nobody sits at this machine's screen; a hint for `doctor`"),
