@@ -23,7 +23,7 @@ from gpuwatchd.store.ring import Ring
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpuwatchd.collect.mailboxes import Census
+    from gpuwatchd.collect.mailboxes import Census, Functions
     from gpuwatchd.core.config.schema import Config, ProbeSection
     from gpuwatchd.core.model import Alert, ProcessKey
     from gpuwatchd.core.model.readings import FunctionCalls
@@ -32,8 +32,8 @@ MOST_FUNCTIONS: Final = 3
 MOST_REMARKS: Final = 5
 _OUT_OF_MEMORY: Final = {"OutOfMemoryError", "ResourceExhaustedError"}
 """Of PyTorch and CuPy, and of TensorFlow."""
-_OF_ANY_KIND: Final = {"RuntimeError", "XlaRuntimeError", "JaxRuntimeError", "MemoryError"}
-"""Exceptions that say nothing of a device's memory either way."""
+_OF_ANY_KIND: Final = {"RuntimeError", "SystemError", "MemoryError", "Exception"}
+"""Of Python's own exceptions those that a device's memory may be behind."""
 UNCHANGED_S: Final = 60.0
 """A figure that stays the same is noted again after this time."""
 
@@ -129,14 +129,18 @@ class Allocator(msgspec.Struct, kw_only=True, eq=False):
         elif verb == "functions":
             self.request = request
 
-    def take_functions(self, calls: Sequence[FunctionCalls], config: Config) -> None:
-        """Take in the calls of functions, as they were asked for: those that add most."""
+    def take_functions(self, answer: Functions, config: Config) -> None:
+        """Take in the calls of functions, as they were asked for: the worst of what stands out."""
+        self.request = ""
+        if answer.error is not None:
+            return
         from gpuwatchd.analysis import functions  # noqa: PLC0415 - numpy: 1 s while others work
 
-        named = [replace(one, name=clean(one.name, limit=60)) for one in calls]
+        named = [replace(one, name=clean(one.name, limit=60)) for one in answer.functions]
         judged = functions.judge(named, config.probe, config.detection)
-        self.request, self.score = "", judged.score
-        self.remarks = tuple([*judged.findings, *judged.insights][:MOST_REMARKS])
+        remarks = [*judged.findings, *judged.insights]
+        remarks.sort(key=lambda remark: -functions.POINTS[remark.weight])
+        self.remarks, self.score = tuple(remarks[:MOST_REMARKS]), judged.score
 
     def series(self) -> AllocatorSeries | None:
         """Return its figures as the detectors want them; None before there are any."""
@@ -174,10 +178,10 @@ def ending_of(key: ProcessKey, uid: int | None) -> Ending | None:
         or final.at_s < (key.started_at_s or 0.0)
     ):
         return None
-    error = final.failure.rpartition(".")[2]
+    module, _, error = final.failure.rpartition(".")
     if error in _OUT_OF_MEMORY:
         return Ending.RAN_OUT
-    return None if error in _OF_ANY_KIND else Ending.PROCESS_ENDED
+    return Ending.PROCESS_ENDED if module == "builtins" and error not in _OF_ANY_KIND else None
 
 
 def _figures(reading: AllocatorReading) -> AllocatorReading:

@@ -75,12 +75,14 @@ class PreparedProcesses:
     def _take(
         self, device: TrackedDevice, track: Track, mailbox: Mailbox, now_s: float
     ) -> Iterator[AllocatorReading]:
-        others = [one for one in self._intake.devices.values() if one is not device]
+        devices = list(self._intake.devices.values())
+        holding = [one for one in devices if track.subject.process in one.processes]
         counters = counters_of(
             device.device,
             mailbox,
-            alone=not any(track.subject.process in one.processes for one in others),
-            alike=all(one.device.name == device.device.name for one in others),
+            alone=len(holding) == 1,
+            alike=all(one.device.name == device.device.name for one in devices)
+            and {row.number for row in mailbox.devices} == {one.device.index for one in holding},
         )
         if counters is None:
             return
@@ -110,7 +112,7 @@ class PreparedProcesses:
             kind = mailboxes.Functions
             answer = mailboxes.take(place, mailbox.pid, uid, allocator.request, kind)
             if isinstance(answer, mailboxes.Functions):
-                allocator.take_functions(answer.functions, config)
+                allocator.take_functions(answer, config)
         own = uid == os.geteuid() and config.probe.inspect_on_alert
         if not (own or mailbox.inspect_on_alert):
             return
@@ -134,7 +136,8 @@ def counters_of(
     """Return the counters of a device: by its UUID, else by its number.
 
     ``alone``: its process is on no other device, so that its only counters are of this one.
-    ``alike``: all devices are; else CUDA numbers them by speed, and the driver by place.
+    ``alike``: all devices are, else CUDA numbers them by speed and the driver by place; and the
+    numbers are those of the devices that the process is on, as they are not in a container.
     """
     rows = [row for row in mailbox.devices if row.allocated is not None]
     for row in rows:

@@ -170,7 +170,7 @@ def test_the_heap_is_looked_into_where_its_owner_agreed(place: Path, config: Any
     assert set(world.asked) == ({("functions", True), ("census", False)} if agreed else set())
     assert found.allocator
     kinds = [remark.kind for remark in found.allocator.remarks]
-    assert kinds == (["memory_leak", "temporal_growth"] if agreed else [])
+    assert kinds == (["temporal_growth", "memory_leak"] if agreed else [])
     assert found.allocator.score == (87 if agreed else None)
 
 
@@ -191,6 +191,7 @@ def test_a_mailbox_of_somebody_else_is_ignored(
         ("torch.OutOfMemoryError", Ending.RAN_OUT),
         ("builtins.KeyError", Ending.PROCESS_ENDED),
         ("builtins.RuntimeError", Ending.ENDED_NEAR_LIMIT),
+        ("torch.AcceleratorError", Ending.ENDED_NEAR_LIMIT),
         (None, Ending.ENDED_NEAR_LIMIT),
     ],
 )

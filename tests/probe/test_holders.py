@@ -202,7 +202,13 @@ def test_variables_that_keep_a_group_together_are_all_named() -> None:
     losses, scores, norms = ([Blob() for _ in range(20)] for _ in range(3))
     found = holder([*losses[-2:], *scores[-2:], *norms[-2:]])
     named = {name.partition(" in ")[0] for name in found["name"].split(" and ")}
-    assert (named, found["len"]) == ({"losses", "scores", "norms"}, 60)
+    assert (named, found["len"], found["bound"]) == ({"losses", "scores", "norms"}, 60, None)
+
+
+def test_containers_that_no_variable_leads_to_are_not_named() -> None:
+    hidden: Any = [[[[[[[[[Blob() for _ in range(20)]]]]]]]] for _ in range(2)]
+    members = [one for deep in hidden for one in deep[0][0][0][0][0][0][0][:3]]
+    assert holder(members).get("name", "hidden").startswith("hidden")
 
 
 @pytest.mark.parametrize(

@@ -161,6 +161,12 @@ def test_a_wrong_finding_costs_no_counters(tmp_path: Path) -> None:
     assert found.census is None
 
 
+def test_what_is_no_text_is_no_mailbox(tmp_path: Path) -> None:
+    (tmp_path / "7.json").touch(mode=0o600)
+    (tmp_path / "7.json").write_bytes(b'{"python": "\xff"}')
+    assert mailboxes.last_words(tmp_path, 7, os.getuid()) is MailboxFault.NO_MAILBOX
+
+
 def test_a_folder_in_place_of_a_mailbox_is_not_trusted(tmp_path: Path) -> None:
     (tmp_path / "7.json").mkdir(mode=0o700)
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208

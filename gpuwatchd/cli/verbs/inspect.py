@@ -40,7 +40,13 @@ def _pid(ctx: click.Context, param: click.Parameter, word: str) -> int:
     try:
         return options.one_pid(ctx, param, word)
     except GpuwatchdError:  # no daemon is needed to find what was prepared
-        prepared = [pid for pid in mailboxes.pids(os.getuid()) if word in _names(pid)]
+        uid = os.getuid()
+        prepared = [
+            pid
+            for pid in mailboxes.pids(uid)
+            if word in _names(pid)
+            and isinstance(mailboxes.read(mailboxes.folder(uid), pid, uid), mailboxes.Mailbox)
+        ]
         if len(prepared) != 1:
             raise
         return prepared[0]
@@ -49,7 +55,7 @@ def _pid(ctx: click.Context, param: click.Parameter, word: str) -> int:
 def _names(pid: int) -> set[str]:
     with suppress(OSError):
         argv = os.fsdecode(Path(f"/proc/{pid}/cmdline").read_bytes()).split("\0")
-        return {name for arg in argv for name in (arg, Path(arg).name, Path(arg).stem)}
+        return {name for arg in argv if arg for name in (arg, Path(arg).name, Path(arg).stem)}
     return set()
 
 
@@ -199,7 +205,7 @@ def _fault(pid: int, fault: MailboxFault, more: str = "") -> GpuwatchdError:
         hint = "it is prepared: ask 10 s after its framework was imported"
         with suppress(OSError):
             children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii")
-            for child in mailboxes.pids(os.getuid()):
+            for child in mailboxes.pids(Path(f"/proc/{pid}").stat().st_uid):
                 if str(child) in children.split():
                     hint = f"it is its child that can be: gpuwatchctl inspect {child}"
     if fault is MailboxFault.NONE and mailboxes.is_isolated(pid):

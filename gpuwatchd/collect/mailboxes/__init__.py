@@ -39,6 +39,8 @@ _KEPT_S: Final = 7 * 86400.0
 _MOST_KEPT: Final = 1000
 """How long the last words of an ended job are kept, and in a directory of how many files."""
 _OOM: Final = "oom-"
+_BAD_JSON: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""The last: nested too deeply."""
 _Content = TypeVar("_Content")
 Number = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 """What floats and a database take: Python's own numbers have no end."""
@@ -97,7 +99,7 @@ class Mailbox(msgspec.Struct, kw_only=True):
         """What was last found; None where that cannot be."""
         try:
             return decode(bytes(self.last), Census)
-        except (msgspec.MsgspecError, RecursionError):
+        except _BAD_JSON:
             return None
 
 
@@ -379,7 +381,7 @@ def _content(
             return MailboxFault.NOT_TRUSTED
         with os.fdopen(handle, "rb", closefd=False) as file:
             return decode(file.read(most_bytes), kind)
-    except (msgspec.MsgspecError, RecursionError):  # the latter: nested too deeply
+    except _BAD_JSON:
         return MailboxFault.NO_MAILBOX
     except OSError:
         return MailboxFault.NOT_TRUSTED

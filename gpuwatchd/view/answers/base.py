@@ -369,7 +369,7 @@ class AllocatorShape(Shape):
     remarks: tuple[FunctionRemarkShape, ...]
     """What stood out of these when the alert opened, worst first."""
     score: Count | None
-    """100, less what each of the remarks takes off; null: not asked, or without figures."""
+    """As of `inspect --functions`; null: not asked, or without figures."""
 
 
 class Verdict(Shape):

@@ -52,7 +52,7 @@ class HolderShape(Shape):
 
     name: str
     kind: str
-    """Its type."""
+    """Its type, or what it is for: queue, hook dict, exception list, parameter-group list."""
     length: Count | None
     bound: Count | None
     """Most entries that it takes; null: no bound was found."""

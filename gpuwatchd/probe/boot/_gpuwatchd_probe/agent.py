@@ -125,14 +125,16 @@ class Agent:
                 target=self._run, args=(self._stop,), name="gpuwatchd-probe", daemon=True
             )
             size = threading.stack_size()
+            small = 0 < size < STACK_BYTES
             try:
-                if 0 < size < STACK_BYTES:
+                if small:
                     threading.stack_size(STACK_BYTES)
                 self._thread.start()
             except Exception:  # no thread can be had now; a later fork tries again
                 self._thread = None
             finally:
-                threading.stack_size(size)
+                if small:
+                    threading.stack_size(size)
 
     def end(self) -> None:
         """Stop the thread; one that waits for a child of its own ends as soon as it has."""
@@ -157,8 +159,8 @@ class Agent:
         """Write down which exception ends the job."""
         try:
             module = type.__dict__["__module__"].__get__(kind)  # whatever a metaclass says
-            self._failure = "%s.%s" % (module, attributes.class_name(kind))
             self._failed_s = time.monotonic()
+            self._failure = "%s.%s" % (module, attributes.class_name(kind))
             self._write()
         except Exception:
             pass

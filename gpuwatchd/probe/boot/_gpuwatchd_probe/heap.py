@@ -208,7 +208,7 @@ def _run_child(  # pragma: no cover  # no tracer sees the child
         gc.disable()
         sys.settrace(None)
         sys.setprofile(None)
-        sys.setrecursionlimit(1000)  # whatever the job's is
+        sys.setrecursionlimit(max(1000, sys.getrecursionlimit()))
         _stop_monitoring()
         _isolate(writer, limit_s)
         for _ in range(1000):  # bytecode boundaries: here an inherited request would stop us

@@ -31,6 +31,8 @@ MOST_FORWARD = 200_000
 FORWARD_LIMIT_S = 2.0
 PLAIN = {"list", "dict", "set", "deque", "defaultdict", "OrderedDict"}
 """Kinds of which it is said what to keep in them; of others what to do with them."""
+QUEUES = {"queue", "asyncio.queues", "multiprocessing.queues"}
+"""Modules."""
 SIZED = (list, dict, set, frozenset, tuple, collections.deque)
 NO_HOLDERS = attributes.ids_of(
     [types.FrameType, types.CellType, types.ModuleType, types.FunctionType]
@@ -117,12 +119,14 @@ def _alike(
         if bin(union).count("1") >= enough:
             found = [described(owner, name, namer) for name, owner, _ in alike]
             return [dict(found[0], len=sum(one["len"] for one in found), bound=None)]
-    names = [name for alike in paths.values() for name, _, _ in alike[:1]]
-    if len(names) > MOST_TOGETHER:
+    union = functools.reduce(operator.or_, (mask for _, _, mask in several))
+    if bin(union).count("1") < enough or not 0 < len(paths) <= MOST_TOGETHER:
         return []
     found = [described(owner, name, namer) for alike in paths.values() for name, owner, _ in alike]
+    bounds = [one["bound"] for one in found]
+    bound = None if None in bounds else sum(bounds)
     length = sum(one["len"] for one in found)
-    return [dict(found[0], name=" and ".join(name.text for name in names), len=length, bound=None)]
+    return [dict(found[0], name=" and ".join(paths), len=length, bound=bound)]
 
 
 def _named(candidates: List[Tuple[int, Any]], namer: Namer, end: float) -> List[Dict[str, Any]]:
@@ -155,15 +159,27 @@ def _kind(owner: Any, name: Name) -> str:
     if type(owner) is CACHE or name.is_cache:
         return "lru_cache"
     kind, variable = attributes.class_name(type(owner)), name.variable
-    if variable.endswith((".queue", "._queue")):
-        return "queue"
     if variable.endswith(".param_groups"):
         return "parameter-group " + kind
-    if "hooks" in variable.rpartition(".")[2]:
+    if variable.endswith(("_hooks", "_hooks[...]")):
         return "hook " + kind
+    if kind in {"deque", "list"} and _is_of_queue(owner):
+        return "queue"
     entries = gc.get_referents(owner)[:FEWEST_ENTRIES] if _is_sized(owner) else []
     raised = any(issubclass(type(entry), BaseException) for entry in entries)
     return "exception " + kind if raised else kind
+
+
+def _is_of_queue(owner: Any) -> bool:
+    """Tell whether a container is what a queue keeps its entries in."""
+    level = [owner]
+    for _ in range(2):  # its dict, where it has one, and the queue
+        level = gc.get_referrers(*level)
+        for cls in (base for one in level for base in attributes.mro(type(one))):
+            module = attributes.class_dict(cls).get("__module__")
+            if type(module) is str and module in QUEUES:
+                return True
+    return False
 
 
 def _bound_beside(owner: Any, length: Optional[int], namer: Namer) -> Optional[int]:

@@ -178,8 +178,10 @@ def _groups(
             holder["name"] += " or " + walked[1]["name"]
             sure = "either"
         else:
-            kept = any(namer.is_jobs(id(owner)) for owner in gc.get_referrers(*members))
-            sure = "named" if holder else "unknown" if kept else "native"
+            sure = "named" if holder else "unknown"
+            if holder is None and time.monotonic() < end:
+                kept = any(namer.is_jobs(id(owner)) for owner in gc.get_referrers(*members))
+                sure = "unknown" if kept else "native"
         groups.append(_group(key, steady[key], held.size, holder, sure))
         groups[-1]["addresses"] = tensors.addresses(members)
         if holder is not None and holder["kind"] in holders.PLAIN and holder["bound"] is None:

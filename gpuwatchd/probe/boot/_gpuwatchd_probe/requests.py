@@ -45,6 +45,8 @@ class Inspections:
         if asked.get("verb") == "cancel":
             if self.running == asked.get("of"):
                 self._steps = None
+                if not self.result["censuses"]:
+                    self.last_s = -BETWEEN_S
             return None
         error = self._refusal(asked, frameworks)
         if error:
@@ -88,8 +90,10 @@ class Inspections:
         self._stop = stop
         if self._steps is None or time.monotonic() < self.due_s:
             return None
+        before = self.result["censuses"]
         more = next(self._steps, None)
-        self.due_s = time.monotonic() + self._every_s
+        taken = self.result["censuses"] > before  # else the job forked meanwhile: again, at once
+        self.due_s = time.monotonic() + (self._every_s if taken else 0.0)
         if more is not None:
             return None
         self._steps = None
