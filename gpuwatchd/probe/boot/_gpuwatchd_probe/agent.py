@@ -26,6 +26,8 @@ IMPORT_S = 10.0
 STACK_BYTES = 1 << 20
 """Of our thread, where the job has its own made smaller."""
 STILL_RUNS_S = 10.0
+_GRACE_S = 0.7
+"""So long a fork waits for a census that is under way; one that takes longer is taken again."""
 _JOIN_S = 1.0
 
 _agent: Agent | None = None
@@ -107,7 +109,7 @@ class Agent:
         self.frameworks: list[str] = []
         self._mailbox = mailbox.Mailbox(folder)
         self._thread: threading.Thread | None = None
-        self._stop = threading.Event()
+        self._stop, self._abort = threading.Event(), threading.Event()
         self._first_s = 0.0 if counters.has_device_nodes() else first_s
         self._inspections = requests.Inspections(time.monotonic())
         self._due_s = self._every_s = 0.0
@@ -120,9 +122,9 @@ class Agent:
     def start(self) -> None:
         """Start the thread, where none runs that is not about to end."""
         if self._thread is None and not self._closed:
-            self._stop = threading.Event()
+            self._stop, self._abort = events = threading.Event(), threading.Event()
             self._thread = threading.Thread(
-                target=self._run, args=(self._stop,), name="gpuwatchd-probe", daemon=True
+                target=self._run, args=events, name="gpuwatchd-probe", daemon=True
             )
             size = threading.stack_size()
             small = 0 < size < STACK_BYTES
@@ -141,6 +143,8 @@ class Agent:
         thread, self._thread = self._thread, None
         if thread is not None:
             self._stop.set()
+            thread.join(_GRACE_S)
+            self._abort.set()
             thread.join(_JOIN_S)
 
     def close(self) -> None:
@@ -165,7 +169,7 @@ class Agent:
         except Exception:
             pass
 
-    def _run(self, stop: threading.Event) -> None:
+    def _run(self, stop: threading.Event, abort: threading.Event) -> None:
         wait_s = max(TICK_S / 100, self._inspections.began_s + self._first_s - time.monotonic())
         while not stop.wait(wait_s):
             if (
@@ -174,7 +178,7 @@ class Agent:
             ):
                 self._failure = None  # it ended nothing: whoever called the hook goes on
             try:
-                self._tick(stop)
+                self._tick(abort)
             except Exception:
                 pass
             wait_s = TICK_S
@@ -182,7 +186,7 @@ class Agent:
                 left_s = self._inspections.due_s - time.monotonic()
                 wait_s = min(TICK_S, max(TICK_S / 100, left_s))
 
-    def _tick(self, stop: threading.Event) -> None:
+    def _tick(self, abort: threading.Event) -> None:
         asked = self._mailbox.request()
         if asked is not None:
             try:
@@ -193,7 +197,7 @@ class Agent:
                 self._mailbox.answer(asked["id"], answer)
             self._due_s = 0.0
         last = self._inspections.last
-        answer = self._inspections.step(stop)
+        answer = self._inspections.step(abort)
         if answer is not None:
             self._mailbox.answer(answer["id"], answer)
         if last is not self._inspections.last:

@@ -38,7 +38,8 @@ WALK_BUDGET_S = 5.0
 MOST_GROUPS = 6
 EXPLAINED = 0.5
 MOST_INSIDE = 16
-MOST_STOPS = 10
+MOST_STOPS = 5
+"""A job that forks so often while a copy is read has stood still for long enough."""
 COMPILES = "torch/_dynamo/convert_frame"
 """In whose frames PyTorch compiles; its tensors of no memory are not the job's."""
 

@@ -30,7 +30,7 @@ class Inspections:
         self._steps: Iterator[dict[str, Any]] | None = None
         self._every_s = 0.0
         self._answers = True
-        self._stop = threading.Event()
+        self._abort = threading.Event()
 
     @property
     def running(self) -> str | None:
@@ -80,14 +80,14 @@ class Inspections:
         return "pause" if heap.expected_pause_s() > longest_s else None
 
     def _is_stopping(self) -> bool:
-        return self._stop.is_set()
+        return self._abort.is_set()
 
-    def step(self, stop: threading.Event) -> dict[str, Any] | None:
+    def step(self, abort: threading.Event) -> dict[str, Any] | None:
         """Take the next census when it is due; after the last one return what is to be answered.
 
-        The thread may be another than the one before: a fork ends it, which ``stop`` says.
+        The thread may be another than the one before: a fork ends it, which ``abort`` says.
         """
-        self._stop = stop
+        self._abort = abort
         if self._steps is None or time.monotonic() < self.due_s:
             return None
         before = self.result["censuses"]
