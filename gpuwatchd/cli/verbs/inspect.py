@@ -144,7 +144,7 @@ def command(  # noqa: PLR0913, PLR0917 - one argument per flag
         asked = _ask(place, uid, mailbox, mailboxes.Functions, _MARGIN_S)
         data = _data(mailbox, oom, error=asked.error, functions=_functions(asked))
     else:
-        if not flags.json and not flags.quiet:
+        if not (flags.json or flags.quiet or mailbox.counters_only):
             wait = units.duration(every_s * (censuses - 1))
             sys.stderr.write(f"counting tensors {censuses} times, about {wait}")
             sys.stderr.write(", after the first minute of the job\n")

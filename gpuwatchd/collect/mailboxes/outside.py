@@ -42,7 +42,7 @@ try:
     finally:
         sys.path.remove({boot!r})
     _gpuwatchd_probe.attach({place!r})
-except Exception:
+except Exception:  # nothing of ours may reach the job
     pass
 """
 """Runs in the process, in a name space of its own."""

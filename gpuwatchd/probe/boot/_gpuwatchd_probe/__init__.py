@@ -47,7 +47,7 @@ def start() -> None:
         sys.meta_path.insert(0, _Finder(name for name in FRAMEWORKS if name not in ready))
         for name in ready:
             _ready(name)
-    except Exception:
+    except Exception:  # nothing of ours may reach the job
         pass
 
 
@@ -61,7 +61,7 @@ def attach(folder: str) -> None:
             if name in sys.modules:
                 agent.start(framework, 0.0)
         start()
-    except Exception:
+    except Exception:  # nothing of ours may reach the job
         pass
 
 
@@ -111,11 +111,11 @@ def _hook(loader: Any, name: str, waiting: set[str]) -> None:
             try:
                 waiting.discard(name)
                 _ready(name)
-            except Exception:
+            except Exception:  # nothing of ours may reach the job
                 pass
 
         loader.exec_module = exec_module
-    except Exception:
+    except Exception:  # nothing of ours may reach the job
         pass
 
 

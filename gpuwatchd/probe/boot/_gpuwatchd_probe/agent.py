@@ -65,7 +65,7 @@ def start(framework: str, first_s: float = IMPORT_S) -> None:
         if framework not in _agent.frameworks:
             _agent.frameworks.append(framework)
         _agent.start()
-    except Exception:
+    except Exception:  # nothing of ours may reach the job
         pass
 
 
@@ -74,7 +74,7 @@ def _have(what: str) -> None:
     try:
         if _agent is not None:
             getattr(_agent, what)()
-    except Exception:
+    except Exception:  # nothing of ours may reach the job
         pass
 
 
@@ -166,7 +166,7 @@ class Agent:
             self._failed_s = time.monotonic()
             self._failure = "%s.%s" % (module, attributes.class_name(kind))
             self._write()
-        except Exception:
+        except Exception:  # nothing of ours may reach the job
             pass
 
     def _run(self, stop: threading.Event, abort: threading.Event) -> None:
@@ -179,7 +179,7 @@ class Agent:
                 self._failure = None  # it ended nothing: whoever called the hook goes on
             try:
                 self._tick(abort)
-            except Exception:
+            except Exception:  # nothing of ours may reach the job
                 pass
             wait_s = TICK_S
             if self._inspections.running is not None:

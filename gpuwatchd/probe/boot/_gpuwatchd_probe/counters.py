@@ -21,7 +21,7 @@ def read(framework: str) -> list[Row]:
         return []
     try:
         return [_placed(row) for row in reader(module)]
-    except Exception:
+    except Exception:  # nothing of ours may reach the job
         return []
 
 
@@ -44,7 +44,7 @@ def free(framework: str) -> float:
         else:
             pairs = [(row["limit"] - row["allocated"], row["limit"]) for row in rows]
         return min([left / limit for left, limit in pairs], default=1.0)
-    except Exception:
+    except Exception:  # nothing of ours may reach the job
         return 1.0
 
 

@@ -138,7 +138,7 @@ class _Span:
             self.stack.append(self)
             self.inner, self.before = 0, None
             self.before = _read(None)
-        except Exception:
+        except Exception:  # nothing of ours may reach the job
             pass
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -148,7 +148,7 @@ class _Span:
             self.after = after = _read(before and before[0])
             if before and after and before[0] == after[0]:
                 self._charge(after[1] - before[1], before, after)
-        except Exception:
+        except Exception:  # nothing of ours may reach the job
             pass
         try:
             if kind is not None or not self.parts:
@@ -158,7 +158,7 @@ class _Span:
                         name = name if len(_functions) < MOST_FUNCTIONS else "(others)"
                         _functions.setdefault(name, _Function(_clean(name)))
                     _functions[name].add(self)
-        except Exception:
+        except Exception:  # nothing of ours may reach the job
             pass
 
     def _charge(self, added: int, before: Any, after: Any) -> None:
