@@ -65,7 +65,7 @@ _ALLOCATOR: dict[AllocatorVerdict, str] = {
 _FUNCTIONS: dict[str, tuple[str, str]] = {
     "memory_leak": (
         "grew by {growth_bytes} within {span_s}, {rate_bytes_per_s}; {own_share} of it is its own",
-        "without --functions, inspect names the variable that keeps it",
+        "gpuwatchctl inspect PID names the variable that keeps it",
     ),
     "fragmentation": (
         "{share} of reserved memory is free between tensors",
