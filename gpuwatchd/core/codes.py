@@ -117,6 +117,29 @@ class Role(_Code):
     NOTEBOOK = "notebook kernel"
 
 
+class FactName(_Code):
+    """What is known beside the curve of a growth."""
+
+    DECLARED_SHARE = "declared-share"
+    """Told to take so much of the device: a framework's or a server's fraction."""
+    DECLARED_SIZE = "declared-size"
+    """A buffer, cache or pool of a size that was configured."""
+    ENGINE_POOL = "engine-pool"
+    """What a model server says of its pool or of its models."""
+    EARLIER_RUNS = "earlier-runs"
+    EARLIER_STAGES = "earlier-stages"
+    """Steps that earlier runs of the program took as well."""
+    WARM_UP = "warm-up"
+    """The process is as young as its framework takes to warm up."""
+    PERIOD = "period"
+    """Epochs of the job, by its utilisation or power."""
+    PROBE_BOUND = "probe-bound"
+    """A bound that was seen inside the process."""
+    JOINED_OR_LEFT = "joined-or-left"
+    """Processes came or went."""
+    OTHER = "other"
+
+
 class Reason(_Code):
     """What the reason of a finding comes to, where something depends on it."""
 

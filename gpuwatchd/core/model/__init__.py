@@ -48,6 +48,7 @@ from gpuwatchd.core.model.findings import (
     Finding,
     FunctionGrowth,
     FunctionRemark,
+    GrowthFact,
     Holder,
     Holding,
     Ledger,

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from gpuwatchd.core.codes import AllocatorVerdict, Reason
+from gpuwatchd.core.codes import AllocatorVerdict, FactName, Reason
 from gpuwatchd.core.model.base import (
     LEAK_PATTERNS,
     HoldingKind,
@@ -156,6 +156,22 @@ class AllocatorState(Value, frozen=True, kw_only=True):
     score: int | None = None
 
 
+class GrowthFact(Value, frozen=True, kw_only=True):
+    """One thing that is known beside the curve, and what it says of its growth."""
+
+    name: FactName
+    source: str
+    """Where it is known from: ``command line``, ``VLLM_GPU_FRACTION``, ``train.yaml``, ``vLLM``."""
+    weight: float
+    """0-1: how surely growth ends there, as far as this fact says."""
+    level_bytes: float | None = None
+    """What the subject holds at most, by this fact."""
+    part_bytes: float | None = None
+    """What a part of it holds once it is full: it may grow by so much."""
+    text: str = ""
+    """For people: ``told to take 0.9 of the card``."""
+
+
 class Series(Value, frozen=True, kw_only=True, eq=False):
     """Memory over time of one subject.
 
@@ -186,6 +202,7 @@ class Series(Value, frozen=True, kw_only=True, eq=False):
     allocator: AllocatorSeries | None = None
     holder: Holder | None = None
     """The variable that its memory was last found to be kept by."""
+    facts: tuple[GrowthFact, ...] = ()
 
 
 class EtaRange(Value, frozen=True, kw_only=True):
@@ -291,6 +308,8 @@ class Finding(Value, frozen=True, kw_only=True):
     """When the hardware broke, of each of the first lines of advice that tell of it."""
     allocator: AllocatorState | UnsetType = UNSET
     holder: Holder | UnsetType = UNSET
+    facts: tuple[GrowthFact, ...] | UnsetType = UNSET
+    """What was known beside the curve, and counted."""
 
     @property
     def code(self) -> Reason:
