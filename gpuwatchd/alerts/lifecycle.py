@@ -6,12 +6,13 @@ r"""The life of an alert: it opens, fires, gets worse or milder, and is over.
           \------------/   \-> resolved
 
 A finding opens as a *watch* (shown, not sent) when several evaluations in a row support it, and
-*fires* when they support an alert for a time that is weighed against the time that is left: with
-20 h to out-of-memory minutes of certainty are free, with 20 min they are not.
+*fires* when the evidence of an alert, averaged over a time that is weighed against the time that is
+left, is enough: with 20 h to out-of-memory an hour of certainty is free, with 20 min it is not.
 """
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -157,7 +158,8 @@ def grade(finding: Finding, before: Severity | None = None) -> Severity:
 
 _URGENT_S = 7200.0
 _LONGEST_PAUSE_S = 300.0
-_YOUNG_S = 900.0
+_FIRST_EVIDENCE = -0.3
+"""Log odds that the mean begins with: those of a watch."""
 
 SLOW_S = 60.0
 """Time between two judgements of one subject while nothing is urgent."""
@@ -175,14 +177,20 @@ def watch_hold_s(finding: Finding) -> float:
     return _clip(0.02 * left, 20.0, 180.0)
 
 
-def alert_hold_s(finding: Finding) -> float:
-    """Return how long the evidence must last before an alert fires.
+def evidence_s(finding: Finding) -> float:
+    """Return over how long the evidence of an alert is averaged, the time constant of the mean.
 
-    A twentieth of the time that is left, between 40 s and five minutes: the shorter the time, the
-    dearer each minute of certainty.
+    A twentieth of the time that is left, between five minutes (a quarter of what is left, where
+    that is less) and forty: certainty is bought with time where there is some.
     """
     left = finding.eta.mid_s if finding.eta is not None else 2 * HOUR_S
-    return _clip(0.05 * left, 40.0, 300.0)
+    return _clip(0.05 * left, _clip(0.25 * left, 60.0, 300.0), 2400.0)
+
+
+def _log_odds(confidence: float) -> float:
+    """Return the logarithm of the odds of a confidence (0-1), at most 7 away from 0."""
+    share = _clip(confidence, 0.001, 0.999)
+    return math.log(share / (1.0 - share))
 
 
 def pause_s(finding: Finding, alert: Alert | None, *, young: bool, calm_looks: int) -> float:
@@ -243,7 +251,7 @@ def evaluate(
         held_since_s=now_s if alert.held_since_s is None else alert.held_since_s,
         clears=0,
         clear_since_s=None,
-        **_alert_evidence(finding, alert, now_s),
+        **_alert_evidence(finding, alert, rules),
     )
     outcome = _promote(grown, rules, now_s)
     alert = outcome.alert
@@ -255,22 +263,29 @@ def evaluate(
     return msgspec.structs.replace(outcome, alert=alert)
 
 
-def _alert_evidence(finding: Finding, alert: Alert, now_s: float) -> dict[str, Any]:
-    """Return since when, and how often, the evidence has supported an alert.
+def mean_confidence(alert: Alert) -> float:
+    """Return the confidence (0-1) that the mean evidence of an alert comes to; 0 without any."""
+    return 0.0 if alert.evidence is None else 1.0 / (1.0 + math.exp(-alert.evidence))
 
-    Young growth in large segments looks weaker between two of them: such a judgement does not
-    count, and takes one confirmation back. On older growth it begins the count anew.
+
+def _alert_evidence(finding: Finding, alert: Alert, rules: Rules) -> dict[str, Any]:
+    """Return the mean evidence of an alert, as log odds, and how often it was supported.
+
+    An exponential mean, as in a cumulative sum test: one lucky moment does not make an alert, and
+    one weak look between two segments of the allocator does not undo what was seen before. What
+    does not support an alert, however sure, never lifts the mean above its level.
     """
-    since_s, count = alert.alert_since_s, alert.alert_confirmations
-    if finding.tier == "alert":
-        first_s = now_s if since_s is None else since_s
-        return {"alert_since_s": first_s, "alert_confirmations": count + 1}
-    onset_s = finding.onset_at_s
-    young = onset_s is not None and now_s - onset_s <= _YOUNG_S
-    if not young or since_s is None or count < 2:
-        return {"alert_since_s": None, "alert_confirmations": 0}
-    passed_s = max(now_s - alert.finding.judged_at_s, 0.0)
-    return {"alert_since_s": since_s + passed_s, "alert_confirmations": count - 1}
+    supported = finding.tier == "alert"
+    value, level = _log_odds(finding.confidence), _log_odds(rules.alert_confidence)
+    before = _FIRST_EVIDENCE if alert.evidence is None else alert.evidence
+    passed_s = max(finding.judged_at_s - alert.finding.judged_at_s, 0.0)
+    share = -math.expm1(-passed_s / evidence_s(finding))
+    mean = before + share * ((value if supported else min(value, level)) - before)
+    count = alert.alert_confirmations
+    return {
+        "evidence": mean,
+        "alert_confirmations": count + 1 if supported else max(count - 1, 0),
+    }
 
 
 def _opened(finding: Finding, now_s: float, title: str) -> Alert:
@@ -290,11 +305,11 @@ def _opened(finding: Finding, now_s: float, title: str) -> Alert:
 def _promote(alert: Alert, rules: Rules, now_s: float) -> Outcome:
     finding = alert.finding
     held = now_s - (alert.held_since_s if alert.held_since_s is not None else now_s)
-    strong = now_s - (alert.alert_since_s if alert.alert_since_s is not None else now_s)
     if (
         alert.state != "firing"
+        and finding.tier == "alert"
         and alert.alert_confirmations >= rules.confirm
-        and strong >= alert_hold_s(finding)
+        and mean_confidence(alert) >= rules.alert_confidence
     ):
         fired = msgspec.structs.replace(
             alert,
@@ -386,7 +401,7 @@ def _without_evidence(finding: Finding, alert: Alert | None, rules: Rules, now_s
         confirmations=0,
         held_since_s=None,
         alert_confirmations=0,
-        alert_since_s=None,
+        evidence=None,
     )
     if cleared.clears < rules.clear_after or now_s - since < clear_hold_s(alert):
         return Outcome(alert=cleared, changed=False)

@@ -38,6 +38,8 @@ class Rules(Value, frozen=True, kw_only=True):
 
     channels: tuple[str, ...] = ("desktop",)
     confirm: int = 3
+    alert_confidence: float = 0.75
+    """Mean confidence at which an alert fires."""
     cooldown_s: float = 1800.0
     flap_hold_s: float = 30.0
     clear_after: int = 3

@@ -217,6 +217,8 @@ class TrackBaseline(msgspec.Struct, kw_only=True, eq=False):
         return (*self.runs, *self.siblings, *self.yesterday)
 
 
+_LOADED_S, _STARTED_S = 120.0, 360.0
+"""Between these ages a process holds what it needs before anything grows."""
 _SHOWN = frozenset({"finding", "alert", "lead", "memo"})
 
 
@@ -262,6 +264,8 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
     memo: TrackBaseline = msgspec.field(default_factory=TrackBaseline)
     allocator: Allocator | None = None
     """What its framework says, where the process is prepared."""
+    base_bytes: float | None = None
+    """What it held when its process had started, where that was seen."""
 
     changes: ClassVar[int] = 0
     """How often what is shown of any track has changed: as long as it has not, nobody looks."""
@@ -281,6 +285,7 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
         whole = self.subject.process is None and not self.subject.unattributed
         newest = float(values[-1]) if values.size else None
         begun_s = None if self.subject.process is None else self.subject.process.started_at_s
+        age_s = None if begun_s is None or not values.size else max(0.0, float(t_s[-1]) - begun_s)
         info = self.info
         framework = info.framework if self.subject.host and info is not None else self.framework
         return Series(
@@ -294,11 +299,21 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
             role=None if info is None else frameworks.role(info.argv, info.name),
             util_pct=self.room.util_pct,
             history=self.history,
-            age_s=None if begun_s is None or not values.size else max(0.0, t_s[-1] - begun_s),
+            age_s=age_s,
+            base_bytes=self._base(t_s, values, age_s),
             alerted=None if self.alert is None else self.alert.finding,
             allocator=None if self.allocator is None else self.allocator.series(),
             holder=None if self.allocator is None else self.allocator.holder,
         )
+
+    def _base(self, t_s: FloatArray, values: FloatArray, age_s: float | None) -> float | None:
+        """Return the lowest value of minutes 2 to 6 of the process, remembered from then on."""
+        if age_s is not None and (self.base_bytes is None or age_s < _STARTED_S):
+            begun_s = float(t_s[-1]) - age_s
+            first, last = t_s.searchsorted((begun_s + _LOADED_S, begun_s + _STARTED_S)).tolist()
+            if first < last:
+                self.base_bytes = float(values[first:last].min())
+        return self.base_bytes
 
     def prepared(self, span_s: float) -> Allocator:
         """Return what is remembered of the allocator of its process, from now on."""

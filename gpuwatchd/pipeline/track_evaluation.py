@@ -206,6 +206,7 @@ def rules_of(config: Config) -> alerts.Rules:
     return alerts.Rules(
         channels=section.channels,
         confirm=section.confirm,
+        alert_confidence=config.detection.confidence_threshold,
         cooldown_s=float(section.cooldown),
         flap_hold_s=float(section.flap_hold),
         clear_after=section.clear_after,

@@ -11,6 +11,7 @@ model average with multinomial increments. docs/explanation/detection.md has the
 
 from __future__ import annotations
 
+from gpuwatchd.analysis.forecast.bounds import Bounds, bounds
 from gpuwatchd.analysis.forecast.eta import HORIZON_S, Weights, weigh
 from gpuwatchd.analysis.forecast.profile import (
     PROFILE_AGES_S,

@@ -16,6 +16,7 @@ from gpuwatchd.core.model import EtaRange
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from gpuwatchd.analysis.forecast.bounds import Bounds
     from gpuwatchd.analysis.forecast.program_prior import ProgramPrior
     from gpuwatchd.analysis.forecast.windows import Windows
     from gpuwatchd.analysis.numerics import SeriesWindow
@@ -245,13 +246,19 @@ class Weights(NamedTuple):
     """(k, terms) what the score was made from."""
 
 
-def weigh(windows: Windows, headroom: FloatArray, personal: ProgramPrior | None = None) -> Weights:
+def weigh(
+    windows: Windows,
+    headroom: FloatArray,
+    personal: ProgramPrior | None = None,
+    bounds: Bounds | None = None,
+) -> Weights:
     """Return what the laws say about each window.
 
     The score is in log odds; 0.80 is the level of an alert, 0.50 that of a watch.
 
     ``headroom`` (k,) is bytes from the recent peak to the limit; ``personal`` what earlier runs of
-    the same program say about stopping, else all programs' prior holds.
+    the same program say about stopping, else all programs' prior holds; ``bounds`` is what else is
+    known of where the growth ends.
     """
     support = windows.events[:, None] * (windows.shares @ LAWS.log_odds) + LAWS.log_prior
     support -= support.max(axis=1, keepdims=True)
@@ -269,6 +276,8 @@ def weigh(windows: Windows, headroom: FloatArray, personal: ProgramPrior | None 
         old = (STOP_SCALE_S + age)[:, None]
         in_time = (old / (old + reach)) ** STOP_SHAPE
         chance = leak[:, None] + (1.0 - leak[:, None]) * in_time
+    if bounds is not None:
+        chance = bounds.chance(chance)
     chance = np.where(reach < HORIZON_S, chance, 0.0)
     p = np.minimum(np.maximum((law * chance).sum(axis=1), 0.001), 0.999)
     evidence = terms(windows, headroom, p)

@@ -14,10 +14,11 @@ import numpy as np
 from gpuwatchd.analysis.frameworks import advice
 from gpuwatchd.analysis.numerics import MIB
 from gpuwatchd.core import units
-from gpuwatchd.core.codes import AllocatorVerdict, Reason
+from gpuwatchd.core.codes import AllocatorVerdict, FactName, Reason
 from gpuwatchd.core.model.findings import (
     AllocatorState,
     Clause,
+    GrowthFact,
     dismissed_finding,
     reason_fields,
     with_reason,
@@ -185,8 +186,11 @@ def with_holder(series: Series, finding: Finding, settings: DetectionSection) ->
         calm = advice.of_holder(holder.kind, bound, graph=holder.graph)
         why = f"{holder.place} fills up to {bound}, then stops"
         out = dismissed_finding(finding, why, Reason.BOUNDED)
+        fact = GrowthFact(
+            name=FactName.PROBE_BOUND, source=holder.place, weight=1.0, level_bytes=level, text=why
+        )
         out = msgspec.structs.replace(out, holder=holder, advice=(calm,) if calm else ())
-        return msgspec.structs.replace(out, levels_off_bytes=level, eta=None)
+        return msgspec.structs.replace(out, levels_off_bytes=level, eta=None, facts=(fact,))
     eta = finding.eta
     if finding.tier != "watch" or eta is None or eta.mid_s > settings.eta_horizon:
         return named

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gpuwatchd.analysis.numerics import SeriesWindow
     from gpuwatchd.analysis.numerics.deceleration import Slowing
     from gpuwatchd.core.config import DetectionSection
-    from gpuwatchd.core.model import EtaRange, FloatArray, Pattern, Series, Signal
+    from gpuwatchd.core.model import EtaRange, FloatArray, GrowthFact, Pattern, Series, Signal
 
 
 _TREND, _STEP, _CYCLE = Trend(), Step(), Cycle()
@@ -261,9 +261,22 @@ class Growth(NamedTuple):
     whole: forecast.Windows | None = None
     """The windows that they were asked about, and the index of this one among them."""
     rank: int = 0
+    bounds: forecast.Bounds | None = None
+    """What else is known of where it ends."""
+
+    def facts(self, series: Series) -> tuple[GrowthFact, ...]:
+        """Return what counted beside the curve."""
+        counted = () if self.bounds is None else self.bounds.facts
+        shown = [f for f in series.facts if f.level_bytes is None and f.part_bytes is None]
+        return (*counted, *shown)
 
     def compared(self, *, beyond: bool = False) -> str:
-        """Return how it compares with earlier runs, in words; ``beyond``: only what is new."""
+        """Return how it compares with what is known beside the curve, in words.
+
+        ``beyond``: only what is new.
+        """
+        if self.bounds is not None and not beyond:
+            return self.bounds.words()
         if self.personal is None or self.whole is None:
             return ""
         return self.personal.words(self.whole, self.rank, beyond=beyond)
@@ -285,6 +298,8 @@ class Candidates(NamedTuple):
     """What earlier runs of the same program say."""
     expected: npt.NDArray[np.bool_] | None
     """Of each window of all groups: whether it is what these did as well."""
+    bounds: forecast.Bounds | None = None
+    """What else is known of where growth ends."""
 
 
 def candidates(series: Series, view: SeriesWindow, least: float) -> Candidates | None:
@@ -296,15 +311,21 @@ def candidates(series: Series, view: SeriesWindow, least: float) -> Candidates |
     whole = forecast.joined(groups)
     headroom = _headroom(series, view, whole)
     expected = None if personal is None else personal.expects(whole, headroom)
-    plain = _plain(whole, expected)
     steady_s = 0.0
     if view.noise_bytes > 0.0:
         steady_s = numerics.steady_rise(view, forecast.LOOKBACKS_S[5:], least)
-    weighed = _weigh(view, groups, whole, headroom, personal)
+    bounds = forecast.bounds(series, view)
+    if bounds is not None and bounds.expected:
+        expected = np.ones(whole.size, dtype=np.bool_)
+    # Without a limit nothing is known about the time that is left; the level stands in for room.
+    room = np.full(whole.size, float(view.mean[-1])) if headroom is None else headroom
+    weights = forecast.weigh(whole, room, personal=personal, bounds=bounds)
+    weighed = _by_group(groups, headroom, weights)
     # A rise that is steady over its length is not to be judged by a lucky moment of it.
     oldest = float(whole.age_s.max())
     youngest_s = min(0.5 * steady_s, oldest)
-    return Candidates(weighed, whole, plain, steady_s, youngest_s, personal, expected)
+    plain = _plain(whole, expected)
+    return Candidates(weighed, whole, plain, steady_s, youngest_s, personal, expected, bounds)
 
 
 def find(series: Series, view: SeriesWindow, least: float) -> Growth | None:
@@ -334,23 +355,17 @@ def find(series: Series, view: SeriesWindow, least: float) -> Growth | None:
         personal=every.personal,
         whole=every.whole,
         rank=rank,
+        bounds=every.bounds,
     )
 
 
-def _weigh(
-    view: SeriesWindow,
-    groups: list[forecast.Windows],
-    whole: forecast.Windows,
-    headroom: FloatArray | None,
-    personal: forecast.ProgramPrior | None,
+def _by_group(
+    groups: list[forecast.Windows], headroom: FloatArray | None, weights: forecast.Weights
 ) -> list[tuple[forecast.Windows, FloatArray | None, forecast.Weights]]:
-    """Return each group with headroom (k,) in bytes, None without a limit, and what the laws say.
+    """Return each group with its headroom (k,) in bytes, None without a limit, and its weights.
 
-    All groups are weighed at once: most of the cost is by call, not by window.
+    All groups were weighed at once: most of the cost is by call, not by window.
     """
-    # Without a limit nothing is known about the time that is left; the level stands in for room.
-    room = np.full(whole.size, float(view.mean[-1])) if headroom is None else headroom
-    weights = forecast.weigh(whole, room, personal=personal)
     out, first = [], 0
     for group in groups:
         last = first + group.size

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
+from msgspec import UNSET
 
 from gpuwatchd.analysis import numerics
 from gpuwatchd.analysis.detectors.cycle import Cycle
@@ -296,6 +297,7 @@ def _unsure(series: Series, view: SeriesWindow, growth: Growth) -> Finding:
         text += "it also releases as much"
         pattern = "stable"
     elif growth.expected:
+        level = None if growth.bounds is None else growth.bounds.level_bytes
         text = f"{units.size(float(windows.growth[index]))} more in {units.duration(age_s)}, "
         text += growth.compared()
         pattern = "plateau"
@@ -306,9 +308,10 @@ def _unsure(series: Series, view: SeriesWindow, growth: Growth) -> Finding:
             f"too little to tell a leak from a warm-up ({value}): wait until it continues or stops"
         )
         pattern = "unknown"
-    return finding(
+    found = finding(
         series, view, pattern, text, ends, confidence=growth.confidence, levels_off_bytes=level
     )
+    return msgspec.structs.replace(found, facts=growth.facts(series) or UNSET)
 
 
 def finding(

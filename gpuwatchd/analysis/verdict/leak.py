@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
+from msgspec import UNSET
 
 from gpuwatchd.analysis import numerics
 from gpuwatchd.analysis.forecast import BINS
@@ -159,7 +160,8 @@ def _finding(
         pool_full=total is not None and float(view.mean[-1]) >= POOL_SHARE * total,
     )
     texts = () if topic is None else advice.lines(topic, series.framework, series.role)
-    return msgspec.structs.replace(found, rate_bytes_per_s=named.rate, advice=texts)
+    facts = growth.facts(series) or UNSET
+    return msgspec.structs.replace(found, rate_bytes_per_s=named.rate, advice=texts, facts=facts)
 
 
 def _is_old_enough(

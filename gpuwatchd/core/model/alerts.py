@@ -177,8 +177,9 @@ class Alert(Value, frozen=True, kw_only=True):
     held_since_s: float | None = None
     """Since when they have."""
     alert_confirmations: int = 0
-    """Evaluations in a row that support an alert."""
-    alert_since_s: float | None = None
+    """Evaluations that support an alert, less those since that do not."""
+    evidence: float | None = None
+    """Mean log odds of an alert; None: nothing has been averaged yet."""
     clears: int = 0
     """Evaluations in a row that support nothing."""
     clear_since_s: float | None = None

@@ -203,6 +203,8 @@ class Series(Value, frozen=True, kw_only=True, eq=False):
     holder: Holder | None = None
     """The variable that its memory was last found to be kept by."""
     facts: tuple[GrowthFact, ...] = ()
+    base_bytes: float | None = None
+    """What it held when its process had started, where that was seen."""
 
 
 class EtaRange(Value, frozen=True, kw_only=True):

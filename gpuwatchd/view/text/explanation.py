@@ -480,7 +480,7 @@ def _not_open(case: ExplanationInput) -> Iterator[str]:
     if chief:
         yield f"one alert is sent for its job: {chief}"
         return
-    hold = alerts.alert_hold_s(finding) if finding.tier == "alert" else alerts.watch_hold_s(finding)
+    hold = alerts.watch_hold_s(finding)
     if case.view.source != "state-file":
         yield "the alerts of the daemon are unknown; this verdict is from the history"
         return
@@ -492,11 +492,16 @@ def _not_open(case: ExplanationInput) -> Iterator[str]:
 
 def _watched(case: ExplanationInput, alert: Alert) -> Iterator[str]:
     confirm = case.config.policy.confirm
-    hold = units.duration(alerts.alert_hold_s(alert.finding))
+    over, level = units.duration(alerts.evidence_s(alert.finding)), _level(case)
+    mean = alerts.mean_confidence(alert)
     yield (
-        f"a watch is shown but not sent; {alert.alert_confirmations} of {confirm} "
-        f"evaluations in a row support an alert, which must last {hold}"
+        f"a watch is shown but not sent; {alert.alert_confirmations} of {confirm} evaluations "
+        f"support an alert, and its mean confidence over {over} is {units.percent(mean)} of {level}"
     )
+
+
+def _level(case: ExplanationInput) -> str:
+    return units.percent(case.config.detection.confidence_threshold)
 
 
 def change(case: ExplanationInput) -> Iterator[str]:
@@ -516,11 +521,10 @@ def change(case: ExplanationInput) -> Iterator[str]:
         yield f"it resolves when {looks}, over {hold}, find no growth"
     if case.leaks:
         if finding.tier == "watch":
-            hold = units.duration(alerts.alert_hold_s(finding))
-            level = units.percent(section.confidence_threshold)
+            over = units.duration(alerts.evidence_s(finding))
             yield (
-                f"{level} of confidence, held for {hold}, makes it an alert; the more time is "
-                "left, the more evidence is waited for"
+                f"a mean confidence of {_level(case)} over {over} makes it an alert; the more time "
+                "is left, the longer it is averaged"
             )
         yield "it stops being one when it releases half of its growth, or its process ends"
         yield "marking it as normal: gpuwatchctl feedback"
