@@ -1,10 +1,10 @@
-"""The blind corpus: labelled series from families on which nothing was ever tuned.
+"""Labelled series from families on which nothing was tuned: for validation.
 
-Whoever works on detection neither reads nor runs these families; they are reported once, at the
-end. Mechanisms come from what users of frameworks, servers and desktops have described in public;
-the simulation is our own. Where a family is irregular by nature it admits four or five names:
-figures about names should be read on items with at most three. Every item is a function of
-(family, seed).
+They were reported often enough to be known; :mod:`tests.scenarios.corpus` is what nobody who works
+on detection has seen. Mechanisms come from what users of frameworks, servers and desktops have
+described in public; the simulation is our own. Where a family is irregular by nature it admits four
+or five names: figures about names should be read on items with at most three. Every item is a
+function of (family, seed).
 """
 
 from __future__ import annotations

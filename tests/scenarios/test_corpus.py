@@ -17,7 +17,7 @@ from tests.scenarios.blind_rig import HOUR, MIB
 from tests.scenarios.corpus import __main__ as base
 from tests.scenarios.corpus.build import RERUNS, used_of
 
-SEEDS = range(3)
+SEEDS = range(2)
 LEAKS, BENIGN = sorted(corpus.LEAKS), sorted(corpus.BENIGN)
 item = cache(corpus.build)
 
@@ -91,23 +91,21 @@ def test_what_is_harmless_fits_and_finds_no_new_floor(family: str) -> None:
 
 @pytest.mark.parametrize("family", LEAKS + BENIGN)
 def test_what_is_declared_stands_where_it_is_said_to(family: str) -> None:
-    for seed in range(8):
+    for seed in range(4):
         one = item(family, seed)
         where, text, size = (one.facts[key] for key in ("declared", "text", "declared_bytes"))
         argv = [" ".join(view.argv + view.parent_argv) for view in one.views]
-        env = [f"{k}={v}" for view in one.views for k, v in view.env.items()]
         files = {path: body for view in one.views for path, body in view.files.items()}
-        places = {"argv": argv, "env": env, "file": list(files.values())}
-        places["trap"] = argv
+        places = {"argv": argv, "trap": argv, "file": list(files.values())}
         if where == "none":
             assert not text
         else:
             assert any(str(text) in place for place in places[str(where)])
         assert all(any(path in words for words in argv) for path in files)
         bounds = [v.bounded_at_bytes for v in one.views if v.bounded_at_bytes is not None]
-        if one.facts["role"] == "bound" and bounds:
+        if one.facts["role"] in {"bound", "too large"} and bounds:
             assert bounds == [size]
-            assert one.series.used_bytes.max() < present(one.series.total_bytes)
+            assert (bounds[0] > present(one.series.total_bytes)) == one.truth.leak
 
 
 def test_a_third_declares_nothing_and_some_declare_something_else() -> None:
@@ -134,9 +132,9 @@ def test_earlier_runs_are_like_this_one(family: str) -> None:
                 assert np.all(np.diff(t) > 0)
                 most = float(used.max()) / float(view.used_bytes.max())
                 if how == "ended":
-                    assert 0.5 < most < 1.25
+                    assert 0.5 < most < 1.5
                 elif how == "ended sooner":
-                    assert most < 1.25
+                    assert most < 1.5
                 assert (how in {"out of memory", "stopped early"}) == one.truth.leak
                 assert used.max() <= present(one.series.total_bytes) + 2 * MIB
 

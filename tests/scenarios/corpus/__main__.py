@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from tests.scenarios import corpus
 
@@ -48,30 +49,24 @@ def straight_ramps(series: Series) -> int:
     """
     t, used, total = series.t_s, series.used_bytes, float(series.total_bytes or 1.0)
     found: list[tuple[float, float]] = []
+    x = np.arange(POINTS + 1) - POINTS / 2
     length = RAMP_S
     while length <= min(6 * 3600.0, float(t[-1] - t[0])):
         grid = np.arange(t[0], t[-1] + 1e-9, length / POINTS)
-        level = np.interp(grid, t, used)
-        for k in range(0, grid.size - POINTS, POINTS // 4):
-            part = level[k : k + POINTS + 1]
-            if _is_ramp(part, total):
-                found.append((float(grid[k]), float(grid[k + POINTS])))
+        parts = sliding_window_view(np.interp(grid, t, used), POINTS + 1)[:: POINTS // 4]
+        rises = np.count_nonzero(np.diff(parts, axis=1) > 1e-4 * total, axis=1)
+        away = parts - parts.mean(axis=1, keepdims=True)
+        slope = away @ x
+        straight = slope * np.abs(slope) > STRAIGHT * (x @ x) * np.square(away).sum(axis=1)
+        grown = parts[:, -1] - parts[:, 0] >= PART * total
+        starts = t[0] + np.flatnonzero(straight & grown & (rises >= RISES)) * (length / 4)
+        found += [(float(at), float(at) + length) for at in starts]
         length *= 1.5
-    found.sort()
     count, end = 0, -np.inf
-    for low, high in found:
+    for low, high in sorted(found):
         count += low > end
         end = max(end, high)
     return count
-
-
-def _is_ramp(part: Array, total: float) -> bool:
-    if part[-1] - part[0] < PART * total:
-        return False
-    if np.count_nonzero(np.diff(part) > 1e-4 * total) < RISES:
-        return False
-    r = np.corrcoef(np.arange(part.size), part)[0, 1]
-    return bool(r > 0 and r * r > STRAIGHT)
 
 
 def settle_times(item: corpus.Item) -> list[float]:

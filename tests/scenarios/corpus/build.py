@@ -89,9 +89,11 @@ class Item(LabelledSeries):
     util_pct: Array
     power_w: Array
     facts: Mapping[str, Fact] = field(default_factory=dict)
-    """What was planted beside the curve: ``declared`` (argv, file, env, none, trap), its ``text``,
-    its ``role`` (bound; hint: a setting without bytes; decoy: of something that does not leak;
-    unrelated), ``declared_bytes``; ``earlier`` and the ``endings`` of these runs; ``reserve_bytes``
+    """What was planted beside the curve: ``declared`` (argv, file, none, trap), its ``text``,
+    its ``role`` (bound; hint: a setting without bytes; too large: a bound above the
+    card; decoy: of something that does not leak;
+    unrelated), ``declared_bytes``; ``earlier`` (some; new: never ran
+    before; changed: other code since then) and the ``endings`` of these runs; ``reserve_bytes``
     of the driver."""
 
 
@@ -177,7 +179,7 @@ def build(family: str, seed: int) -> Item:
             "text": told.text,
             "role": role,
             "declared_bytes": told.size_bytes,
-            "earlier": "some" if modes else "none",
+            "earlier": "some" if modes else ("changed" if truth.leak else "new"),
             "endings": modes,
             "reserve_bytes": reserve,
         },
@@ -206,7 +208,7 @@ def _role(scene: Scene) -> str:
     if scene.told.where in {"none", "trap"}:
         return "none" if scene.told.where == "none" else "unrelated"
     if scene.lost.t.size:
-        return "decoy"
+        return "too large" if any(program.bound for program in scene.programs) else "decoy"
     return "hint" if scene.told.size_bytes is None else "bound"
 
 

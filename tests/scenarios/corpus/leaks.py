@@ -31,19 +31,31 @@ def lost_at(m: Machine, times: Array, under: Steps, spread: float = 0.3) -> Step
 def training(
     m: Machine, low: float, high: float, low_h: float, high_h: float, over: float = 1.0
 ) -> tuple[Steps, float, float, float]:
-    """Return a training, when it is ready, how long a leak should last, and the simulation."""
+    """Return a training, when it is ready, how long a leak should last, and the simulation.
+
+    Some have batches of varying length, whose largest is kept.
+    """
     under, ready = m.trained(low, high)
     life = m.life(low_h, high_h)
-    return under, ready, life, ready + OVER * over * life
+    span = ready + OVER * over * life
+    if m.chance(0.35):
+        under += m.longest(ready, span, m.total * m.u(0.01, 0.03))
+    return under, ready, life, span
 
 
 def service(
     m: Machine, low: float, high: float, low_h: float, high_h: float, over: float = 1.0
 ) -> tuple[Steps, float, float, float]:
-    """Return the same of a server that holds such a share."""
+    """Return the same of a server; some have requests that come and go."""
     under, ready = m.begin(m.total * m.u(low, high))
     life = m.life(low_h, high_h)
-    return under, ready, life, ready + OVER * over * life
+    span = ready + OVER * over * life
+    if m.chance(0.35):
+        starts = m.arrivals(min(0.1, 5000.0 / span), ready, span)
+        sizes = m.ragged(m.total * 0.01, 0.6, starts.size)
+        live = jobs(starts, m.ragged(30.0, 0.8, starts.size), sizes)
+        under += capped(live, 0.1 * m.total)
+    return under, ready, life, span
 
 
 def served(
@@ -95,7 +107,7 @@ def sessions_not_closed(m: Machine) -> Scene:
     going = m.arrivals(min(0.05, 10_000 / span), ready, span, load)
     live = jobs(going, m.ragged(120.0, 0.8, going.size), np.full(going.size, m.total * 0.004))
     live = capped(live, 0.15 * m.total)
-    lost = lost_at(m, times, under + live, 0.5)
+    lost = lost_at(m, times, under, 0.5)
     told = m.tell("server", "max-connections", str(2 ** m.n(8, 12)), None)
     program = m.python("ws_server.py", under + live + lost, told=told, lost=lost)
     names = "gradual step cyclic"
@@ -107,7 +119,7 @@ def requests_by_day(m: Machine) -> Scene:
     under, ready = m.begin(m.total * m.u(0.2, 0.6))
     times, _, span, load = served(m, 10.0, 50.0, 1.0, m.log(0.05, 2.0), 0.02)
     lost = lost_at(m, times, under)
-    program = m.python("uvicorn app:api", under + lost, "--workers", "1", lost=lost)
+    program = m.python("-m uvicorn app:api", under + lost, "--workers", "1", lost=lost)
     return Scene((program,), span, "gradual cyclic", util=m.serving(ready, span, load))
 
 
@@ -153,9 +165,9 @@ def pieces_between_batches(m: Machine) -> Scene:
     times = m.arrivals(m.n(60, 500) / life, ready, span)
     sizes = whole(m.ragged(room(m, under) / (0.8 * times.size), 0.8, times.size), 20 * MIB)
     lost = stairs(times, sizes)
-    env_told = m.tell("alloc", "max-split-size-mb", "128", None, env="MAX_SPLIT_MB")
-    program = m.python("train_asr.py", under + lost, "--bucket-by-length", told=env_told, lost=lost)
-    return Scene((program,), span, "gradual step", util=m.busy(ready, span), told=env_told)
+    env = {"PYTORCH_CUDA_ALLOC_CONF": f"max_split_size_mb:{2 ** m.n(5, 9)}"}
+    program = m.python("train_asr.py", under + lost, "--bucket-by-length", env=env, lost=lost)
+    return Scene((program,), span, "gradual step", util=m.busy(ready, span))
 
 
 def two_up_one_down(m: Machine) -> Scene:
@@ -195,7 +207,7 @@ def slow_for_days(m: Machine) -> Scene:
     """A few MiB an hour: a stream and its handle for each thread that ends."""
     under, ready, _, span = service(m, 0.55, 0.85, 30.0, 90.0)
     lost = lost_at(m, m.ticks(m.log(10.0, 900.0), ready, span, 0.3), under, 0.2)
-    program = m.python("gunicorn -k gthread app:api", under + lost, "--threads", "8", lost=lost)
+    program = m.python("-m gunicorn -k gthread app:api", under + lost, "--threads", "8", lost=lost)
     return Scene((program,), span, "gradual", util=m.serving(ready, span))
 
 
@@ -343,7 +355,7 @@ def trials_in_one_process(m: Machine) -> Scene:
         np.diff(times, append=times[-1] + 60) * 0.9,
         m.ragged(m.total * m.u(0.05, 0.2), 0.3, times.size),
     )
-    lost = lost_at(m, times[1:], under + capped(works, 0.2 * m.total), 0.5)
+    lost = lost_at(m, times[1:], under, 0.5)
     told = m.tell("study", "n-trials", str(2 * trials), None)
     program = m.python("tune.py", under + works + lost, told=told, lost=lost)
     return Scene((program,), span, "step cyclic", util=m.busy(ready, span, times[1:]), told=told)
@@ -351,7 +363,7 @@ def trials_in_one_process(m: Machine) -> Scene:
 
 def all_ranks_alike(m: Machine) -> Scene:
     """Two to eight ranks on one card keep something in every step."""
-    count, life = m.n(2, 8), m.life(0.4, 14.0)
+    count, life = m.ranks(2), m.life(0.4, 14.0)
     ready, span = 60.0, 60.0 + OVER * life
     share = m.u(0.3, 0.6) / count
     each = (0.98 - 1.05 * share * count) * m.total / count
@@ -386,8 +398,8 @@ def streams_that_failed(m: Machine) -> Scene:
     live = capped(
         jobs(going, m.ragged(600.0, 0.7, going.size), np.full(going.size, each)), 0.3 * m.total
     )
-    lost = lost_at(m, times, under + live, 0.1)
-    told = m.tell("decoder", "max-sessions", str(m.n(16, 64)), 0.3 * m.total)
+    lost = lost_at(m, times, under, 0.1)
+    told = m.tell("decoder", "max-sessions", str(m.n(16, 64)), 0.3 * m.total, plain=True)
     program = m.start("transcoded", under + live + lost, told=told, lost=lost)
     names = "gradual step cyclic"
     return Scene((program,), span, names, util=m.serving(5, span, load), told=told)
@@ -419,7 +431,7 @@ def runners_left_over(m: Machine) -> Scene:
     size = m.total * m.u(0.06, 0.2)
     count = int(0.97 * m.total / size) + 3
     starts = np.cumsum(m.ragged(m.life(1.0, 30.0) / count, 0.6, 3 * count))
-    command, programs = "/usr/lib/ollama/llama-server --model /root/.ollama/blobs/sha256-6a07", []
+    command, programs = "/usr/lib/ollama/llama-server --model /models/blobs/sha256-6a0746a1", []
     for at in starts.tolist():
         base, _ = m.begin(size)
         held = Steps(base.t + at, base.y)
@@ -437,7 +449,8 @@ def tables_appended(m: Machine) -> Scene:
     part = (np.arange(times.size) + 1.0) / (0.8 * times.size)
     lost = Steps(times, whole(room(m, under) * part ** m.u(1.0, 1.6), 256.0))
     works = m.spikes(times, 0.2 * life / times.size, m.total * m.u(0.01, 0.04))
-    told = m.tell("rmm", "rmm-pool-size", f"{max(1, int(m.total / GIB / 8))}GB", m.total / 8)
+    pool = max(1, int(m.total / GIB / 8))
+    told = m.tell("rmm", "rmm-pool-size", f"{pool}GB", pool * GIB)
     program = m.python(
         "rolling_join.py", under + lost + works, told=told, lost=lost, framework=None
     )

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 MINUTE = 60.0
-Where = Literal["argv", "file", "env", "none", "trap"]
+Where = Literal["argv", "file", "none", "trap"]
 
 _MODELS = (
     ("gpt2", 0.3),
@@ -49,14 +49,14 @@ _MODELS = (
 """Public models, and GiB of their weights in two bytes each."""
 
 _TRAPS = (
-    ("--shuffle-buffer-gb", "64", "GiB of host memory"),
-    ("--cpu-offload-gb", "48", "host memory"),
-    ("--dataset-cache-dir-limit", "200GB", "disk"),
-    ("--pinned-memory-pool", "16GiB", "host"),
-    ("--max-shard-size", "5GB", "files of a checkpoint"),
-    ("--prefetch-buffer", "100000", "host"),
+    ("--shuffle-buffer-gb", "64"),
+    ("--cpu-offload-gb", "48"),
+    ("--max-shard-size", "5GB"),
+    ("--dataset-cache-dir-limit", "200GB"),
+    ("--pinned-memory-pool", "16GiB"),
+    ("--prefetch-buffer", "100000"),
 )
-"""Sizes that look as if they were the card's, and whose they are."""
+"""Sizes that look as if they were the card's: of host memory, of disks, of files."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,6 +180,10 @@ class Machine(Rig):
         parts = np.array([0.4, 0.2]) * share * self.total  # activations, then optimizer state
         return base + stairs(np.array([first, first + self.u(0.2, 3.0)]), parts), first + 5.0
 
+    def ranks(self, least: int) -> int:
+        """Return how many ranks of a job share the card: their contexts must fit too."""
+        return self.n(least, max(least, min(8, int(self.total / (3 * GIB)))))
+
     def lasting(self) -> float:
         """Return how long a harmless record lasts, seconds."""
         return self.log(1.0, 24.0) * HOUR
@@ -239,72 +243,58 @@ class Machine(Rig):
         size_bytes: float | None,
         *,
         also: Mapping[str, str] | None = None,
-        env: str = "",
+        plain: bool = False,
     ) -> Told:
         """Return how a program is told a size, if it is: one third are not, some are told others.
 
-        ``also`` are further settings that stand beside it: the shape of what is counted.
+        ``also`` are further settings that stand beside it: the shape of what is counted. A value of
+        several words is a list. ``plain``: the program takes flags and flat files only.
         """
-        also = dict(also or {})
+        settings = {key: value, **(also or {})}
         ways: tuple[Where, ...] = ("none", "trap", "argv", "file")
         where = ways[int(self.rng.choice(4, p=[0.33, 0.14, 0.29, 0.24]))]
         if where == "none":
             return UNTOLD
         if where == "trap":
-            flag, number, _ = _TRAPS[self.n(0, len(_TRAPS) - 1)]
+            flag, number = _TRAPS[self.n(0, len(_TRAPS) - 1)]
             return Told(where=where, argv=(flag, number), text=f"{flag} {number}")
-        if where == "argv":
-            return self._as_argument(section, {key: value} | also, size_bytes, env)
-        return replace(self._as_file(section, {key: value} | also), size_bytes=size_bytes)
-
-    def _as_argument(
-        self, section: str, settings: dict[str, str], size_bytes: float | None, env: str
-    ) -> Told:
-        key, value = next(iter(settings.items()))
-        style = self.n(0, 3 if env else 2)
-        if style == 3:
-            beside = [x for k, v in list(settings.items())[1:] for x in (f"--{k}", v)]
-            return Told(
-                where="env",
-                argv=tuple(beside),
-                env={env: value},
-                text=f"{env}={value}",
-                size_bytes=size_bytes,
-            )
-        if style == 2:  # overrides as Hydra takes them
-            words = [f"{section}.{k.replace('-', '_')}={v}" for k, v in settings.items()]
-            text = words[0]
-        elif style == 1:
-            words = [f"--{k}={v}" for k, v in settings.items()]
-            text = words[0]
+        if where == "file":
+            return replace(self._as_file("" if plain else section, settings), size_bytes=size_bytes)
+        style = self.n(0, 2 if plain else 4)
+        if style >= 3:  # overrides as Hydra takes them
+            words = [f"{section}.{_name(k)}={_written(v, ',')}" for k, v in settings.items()]
+        elif style == 2:
+            words = [f"--{k}={v.replace(' ', ',')}" for k, v in settings.items()]
         else:
-            words = [x for k, v in settings.items() for x in (f"--{k}", v)]
-            text = f"--{key} {value}"
-        return Told(where="argv", argv=tuple(words), text=text, size_bytes=size_bytes)
+            words = [f"--{k} {v}" for k, v in settings.items()]
+        argv = tuple(" ".join(words).split())
+        return Told(where=where, argv=argv, text=words[0], size_bytes=size_bytes)
 
     def _as_file(self, section: str, settings: dict[str, str]) -> Told:
-        names = {k.replace("-", "_"): v for k, v in settings.items()}
-        noise = {
-            "seed": str(self.n(0, 9999)),
-            "num_workers": str(self.n(2, 16)),
-            "log_every": str(self.n(10, 500)),
-        }
-        kind = ("yaml", "toml", "json")[self.n(0, 2)]
+        """Return settings in a file: flat and with dashes where there is no section."""
+        run = {"seed": self.n(0, 9999), "num_workers": self.n(2, 16), "log_every": self.n(10, 500)}
         path = ("config", "conf/run", "configs/exp_017", "settings/prod")[self.n(0, 3)]
-        first = next(iter(names))
-        if kind == "json":
-            number = {k: json.loads(v) if _is_number(v) else v for k, v in names.items()}
-            content = json.dumps({"run": noise, "model": {section: number}}, indent=2)
-            text = f'"{first}": {json.dumps(number[first])}'
-        elif kind == "toml":
-            content = _toml({"run": noise, f"model.{section}": names})
-            text = f"{first} = {_quoted(names[first])}"
-        else:
-            lines = ["run:", *(f"  {k}: {v}" for k, v in noise.items()), "model:", f"  {section}:"]
-            content = "\n".join([*lines, *(f"    {k}: {v}" for k, v in names.items()), ""])
-            text = f"{first}: {names[first]}"
+        kind = ("yaml", "toml", "json")[self.n(0, 2) if section else 0]
+        key, value = next(iter(settings.items()))
         name = f"{path}.{kind}"
-        flag = ("--config", "--config-file", "-c")[self.n(0, 2)]
+        text = f"{_name(key)}: {_written(value)}"
+        if not section:
+            content = "".join(f"{k}: {_written(v)}\n" for k, v in settings.items())
+            text = content.split("\n", maxsplit=1)[0]
+        elif kind == "json":
+            table = {_name(k): json.loads(_quoted(v)) for k, v in settings.items()}
+            content = json.dumps({"run": run, "model": {section: table}})
+            text = f'"{_name(key)}": {_quoted(value)}'
+        elif kind == "toml":
+            lines = [f"{k} = {v}" for k, v in run.items()]
+            more = [f"{_name(k)} = {_quoted(v)}" for k, v in settings.items()]
+            content = "\n".join(["[run]", *lines, "", f"[model.{section}]", *more, ""])
+            text = more[0]
+        else:
+            lines = [f"  {k}: {v}" for k, v in run.items()]
+            more = [f"    {_name(k)}: {_written(v)}" for k, v in settings.items()]
+            content = "\n".join(["run:", *lines, "model:", f"  {section}:", *more, ""])
+        flag = ("--config", "--config-file", "-c")[self.n(0, 2) if section else 0]
         return Told(where="file", argv=(flag, name), files={name: content}, text=text)
 
     def start(
@@ -333,16 +323,17 @@ class Machine(Rig):
         return self.tell("cache", "cache-size-gb", str(gib), gib * GIB)
 
 
-def _is_number(text: str) -> bool:
-    return text.replace(".", "", 1).isdigit()
+def _name(key: str) -> str:
+    """Return a key as it is called in files and overrides."""
+    return key.replace("-", "_")
 
 
-def _quoted(text: str) -> str:
-    return text if _is_number(text) else json.dumps(text)
+def _written(value: str, between: str = ", ") -> str:
+    """Return a value as YAML and Hydra write it."""
+    return f"[{between.join(value.split())}]" if " " in value else value
 
 
-def _toml(tables: Mapping[str, Mapping[str, str]]) -> str:
-    return "\n".join(
-        f"[{name}]\n" + "".join(f"{k} = {_quoted(v)}\n" for k, v in table.items())
-        for name, table in tables.items()
-    )
+def _quoted(value: str) -> str:
+    """Return a value as TOML and JSON write it."""
+    plain = value.replace(".", "", 1).replace(" ", "").isdigit()
+    return _written(value) if plain else json.dumps(value)

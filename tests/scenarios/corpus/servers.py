@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import replace
 from typing import Any
 
@@ -31,7 +32,7 @@ def engine(m: Machine, held: Steps, model: str, told: Told, **more: Any) -> Prog
 def pool_share(m: Machine, key: str, default: float) -> tuple[float, Told]:
     """Return a share of the card that a server takes, and where it is told; else its default."""
     share = m.n(60, 92) / 100
-    told = m.tell("server", key, f"{share:g}", share * m.total)
+    told = m.tell("server", key, f"{share:g}", share * m.total, plain=True)
     return (default if told.size_bytes is None else share), told
 
 
@@ -91,7 +92,8 @@ def ollama_models(m: Machine) -> Scene:
             continue
         model, size = m.model(0.2, 0.75)
         base, _ = m.begin(size)
-        command = f"/usr/lib/ollama/llama-server --model /models/blobs/{model.split('/')[-1]}"
+        blob = f"sha256-{zlib.crc32(model.encode()):08x}"
+        command = f"/usr/lib/ollama/llama-server --model /models/blobs/{blob} -c 8192 -np 1"
         held, end = Steps(base.t + at, base.y), at + 300.0 + float(lasts)
         programs.append(m.start(command, held, begin_s=at, end_s=end, framework="Ollama"))
     return Scene(programs, span, "sawtooth stable spike plateau", util=m.serving(30, span))
@@ -103,7 +105,7 @@ def triton_arenas(m: Machine) -> Scene:
     base, ready = m.begin(m.total * m.u(0.15, 0.35))
     times = m.first_asked(m.n(4, 12), m.log(20.0, 1200.0), ready, span)
     live = stairs(times, m.total * m.u(0.1, 0.22) / times.size)
-    told = m.tell("server", "cuda-memory-pool-byte-size", f"0:{256 << 20}", None)
+    told = m.tell("server", "cuda-memory-pool-byte-size", f"0:{256 << 20}", None, plain=True)
     program = m.start(
         "tritonserver", base + doubling(live, 64 * MIB), "--model-repository=/models", told=told
     )
@@ -157,7 +159,7 @@ def prefixes_least_recently_used(m: Machine) -> Scene:
     times = m.arrivals(m.u(0.05, 0.3), ready, span, load)
     fill = m.log(0.05, 0.7) * times.size
     kept = capped(stairs(times, m.ragged(gib * GIB / fill, 0.8, times.size)), gib * GIB)
-    told = m.tell("prefix_cache", "prefix-cache-gb", f"{gib:g}", gib * GIB, env="PREFIX_CACHE_GB")
+    told = m.tell("prefix_cache", "prefix-cache-gb", f"{gib:g}", gib * GIB)
     held = base + Steps(kept.t, whole(kept.y, 2 * MIB))
     program = m.python("-m chat.server", held, told=told, bound=gib * GIB)
     util = m.serving(ready, span, load)
@@ -199,7 +201,7 @@ def cameras_decoded(m: Machine) -> Scene:
     each = min(m.u(40, 250) * MIB, 0.5 * m.total / limit)
     base, ready = m.begin(m.total * m.u(0.03, 0.2))
     held = base + capped(jobs(starts, lasts, np.full(starts.size, each)), limit * each)
-    told = m.tell("decoder", "max-sessions", str(limit), limit * each)
+    told = m.tell("decoder", "max-sessions", str(limit), limit * each, plain=True)
     program = m.start("deepstream-app", held, "-s", "30", told=told, bound=limit * each)
     util = m.serving(ready, span, load)
     return Scene((program,), span, "stable sawtooth plateau spike", util=util, told=told)

@@ -56,7 +56,7 @@ def evaluation_each_epoch(m: Machine) -> Scene:
 
 def distributed_ranks(m: Machine) -> Scene:
     """One to eight ranks of a job on this card; NCCL takes its buffers at the first reduction."""
-    span, count = m.lasting(), m.n(1, 8)
+    span, count = m.lasting(), m.ranks(1)
     share, programs = m.u(0.5, 0.9) / count, []
     for rank in range(count):
         base, ready = m.trained(0.85 * share, 0.9 * share)
@@ -108,7 +108,7 @@ def graph_neighbourhoods(m: Machine) -> Scene:
     span = m.lasting()
     base, ready = m.trained(0.1, 0.3)
     records = m.longest(ready, span, m.total * m.u(0.03, 0.08), 0.7)
-    told = m.tell("sampler", "fanout", "15,10,5", None)
+    told = m.tell("sampler", "fanout", "15 10 5", None)
     program = m.python("train_gnn.py", base + records, "--dataset", "ogbn-products", told=told)
     return Scene((program,), span, "plateau stable", util=m.busy(ready, span), told=told)
 
@@ -120,7 +120,7 @@ def compile_for_shapes(m: Machine) -> Scene:
     times = m.first_asked(8, m.log(2.0, 40.0) * MINUTE, ready, span)
     taken = stairs(times, m.total * m.u(0.005, 0.02))
     tuned = m.spikes(times, 15.0, m.total * m.u(0.03, 0.15))
-    told = m.tell("compile", "recompile-limit", "8", None, env="TORCH_DYNAMO_CACHE_SIZE")
+    told = m.tell("compile", "recompile-limit", "8", None)
     program = m.python("train.py", base + taken + tuned, "--compile", told=told)
     return Scene((program,), span, "plateau stable spike", util=m.busy(ready, span), told=told)
 
@@ -188,7 +188,7 @@ def molecular_neighbour_lists(m: Machine) -> Scene:
     base, ready = m.begin(m.total * m.u(0.03, 0.1))
     times = m.first_asked(m.n(3, 7), m.log(1.0, 60.0) * MINUTE, ready, span)
     first = m.total * m.u(0.03, 0.1)
-    sizes = first * m.u(1.2, 1.5) ** np.arange(times.size)
+    sizes = np.minimum(first * m.u(1.2, 1.5) ** np.arange(times.size), 0.6 * m.total)
     held = base + Steps(np.append(ready + 1, times), np.append(first, sizes * 1.2))
     program = m.start("gmx mdrun", held, "-deffnm", "prod", "-nb", "gpu", "-pme", "gpu")
     return Scene((program,), span, "plateau stable", util=m.busy(ready, span))
@@ -231,7 +231,7 @@ def tensorrt_builder(m: Machine) -> Scene:
     layers = m.arrivals(m.log(0.01, 0.3), ready, span)
     sizes = np.minimum(m.ragged(0.3 * space * GIB, 1.0, layers.size), space * GIB)
     held = capped(jobs(layers, m.ragged(4.0, 0.6, layers.size), sizes), 1.2 * space * GIB)
-    told = m.tell("builder", "memPoolSize", f"workspace:{space * 1024}", space * GIB)
+    told = m.tell("builder", "memPoolSize", f"workspace:{space * 1024}", space * GIB, plain=True)
     program = m.start("trtexec", base + held, "--onnx=model.onnx", "--fp16", told=told)
     return Scene((program,), span, "spike sawtooth stable", util=m.busy(ready, span), told=told)
 
@@ -270,7 +270,7 @@ def length_curriculum(m: Machine) -> Scene:
     """Sequences become longer stage by stage, as the configuration lists them."""
     stages = m.n(3, 6)
     held, starts, ready, span = _curriculum(m, stages, 2.0)
-    listed = "[" + ", ".join(str(256 * 2**k) for k in range(stages)) + "]"
+    listed = " ".join(str(256 * 2**k) for k in range(stages))
     told = m.tell("curriculum", "seq-lengths", listed, None)
     program = m.python("pretrain_gpt.py", held, "--fp16", told=told)
     return Scene((program,), span, "plateau stable", util=m.busy(ready, span, starts), told=told)
