@@ -237,6 +237,19 @@ def many_tenants(m: Machine) -> Scene:
     return Scene(programs, span, "stable sawtooth plateau spike", util=m.serving(10, span))
 
 
+def left_by_one_crash(m: Machine) -> Scene:
+    """A worker was killed, and what it held is listed for no process; its successor is fine."""
+    span = m.lasting()
+    base, ready = m.begin(m.total * m.u(0.1, 0.4))
+    at, size = m.u(0.05, 0.7) * span, m.total * m.u(0.05, 0.3)
+    first = stairs(np.array([ready + 1.0]), size)
+    again = stairs(at + m.u(5, 60) + np.array([0.5, 4.0]), size * np.array([0.3, 0.7]))
+    programs = [m.python("serve.py", base), m.python("worker.py --id 0", first, end_s=at)]
+    programs.append(m.python("worker.py --id 0", again, begin_s=at + 2.0))
+    loose = stairs(np.array([at]), size)
+    return Scene(programs, span, "stable plateau", loose=loose, util=m.serving(ready, span))
+
+
 def clients_of_one_context(m: Machine) -> Scene:
     """Clients of the multi-process service: a server with the context, four to ten small jobs."""
     span, count = m.lasting(), m.n(4, 10)

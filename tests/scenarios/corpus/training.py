@@ -246,7 +246,7 @@ def replay_on_the_card(m: Machine) -> Scene:
     shape, each = (("84x84x4", 28_224), ("64x64x3", 12_288), ("128,", 1_024))[m.n(0, 2)]
     count = written(m.total * m.u(0.25, 0.6) / (2 * each))
     size = 2.0 * each * count
-    fill = min(m.log(0.1, 6.0) * HOUR, 0.7 * span)
+    fill = min(m.log(0.05, 4.0) * HOUR, 0.7 * span)
     block = max(2 * MIB, size / 4000)
     times = ready + np.linspace(0.0, fill, int(size / block))[1:]
     held = base + stairs(times, size / times.size)
