@@ -56,10 +56,17 @@ def test_a_break_in_the_row_starts_anew() -> None:
 
 def test_an_alert_waits_in_proportion_to_the_time_that_is_left() -> None:
     long = EtaRange(low_s=50_000, mid_s=60_000, high_s=70_000)
-    quick = next(t for t, a, _ in live([finding(eta=SOON)] * 60) if a and a.state == "firing")
-    slow = next(t for t, a, _ in live([finding(eta=long)] * 60) if a and a.state == "firing")
-    assert quick == 10_040.0
-    assert slow == 10_300.0
+    quick = next(t for t, a, _ in live([finding(eta=SOON)] * 300) if a and a.state == "firing")
+    slow = next(t for t, a, _ in live([finding(eta=long)] * 300) if a and a.state == "firing")
+    assert quick < 10_200.0
+    assert 11_200.0 < slow < 12_400.0
+
+
+def test_one_weak_look_does_not_undo_the_evidence_and_one_strong_look_does_not_make_it() -> None:
+    weak, strong = finding(tier="watch", eta=SOON, confidence=0.6), finding(eta=SOON)
+    mixed = live([strong, strong, weak, strong, strong, strong] * 5)
+    assert any(a is not None and a.state == "firing" for _, a, _ in mixed)
+    assert all(a is None or a.state != "firing" for _, a, _ in live([weak, weak, strong] * 20))
 
 
 def test_a_staircase_between_two_steps_has_not_recovered() -> None:

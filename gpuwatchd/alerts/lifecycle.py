@@ -20,7 +20,7 @@ import msgspec
 from gpuwatchd.alerts import wording
 from gpuwatchd.alerts.matching import rules_for
 from gpuwatchd.alerts.policy_types import HOUR_S, RANK, Outcome, Rules
-from gpuwatchd.core.codes import DIED, Ending
+from gpuwatchd.core.codes import DIED, Ending, FactName
 from gpuwatchd.core.model import Alert, Finding, Value
 from gpuwatchd.core.model.alerts import SAID_FOR_S
 
@@ -158,6 +158,8 @@ def grade(finding: Finding, before: Severity | None = None) -> Severity:
 
 _URGENT_S = 7200.0
 _LONGEST_PAUSE_S = 300.0
+LEAST_HOLD_S = 40.0
+"""The evidence of an alert lasts at least so long, however strong it is."""
 _FIRST_EVIDENCE = -0.3
 """Log odds that the mean begins with: those of a watch."""
 
@@ -177,14 +179,28 @@ def watch_hold_s(finding: Finding) -> float:
     return _clip(0.02 * left, 20.0, 180.0)
 
 
+_LOADS_BYTES_PER_S = 5e9 / 60.0
+"""What grows faster is being loaded, as far as is known."""
+
+
+def is_loading(finding: Finding) -> bool:
+    """Say whether growth looks like a load or a warm-up: nobody is shown a watch on that."""
+    fast = (finding.rate_bytes_per_s or 0.0) > _LOADS_BYTES_PER_S
+    return fast or any(fact.name is FactName.WARM_UP for fact in finding.facts or ())
+
+
 def evidence_s(finding: Finding) -> float:
     """Return over how long the evidence of an alert is averaged, the time constant of the mean.
 
     A twentieth of the time that is left, between five minutes (a quarter of what is left, where
-    that is less) and forty: certainty is bought with time where there is some.
+    that is less) and forty: certainty is bought with time where there is some. From two fifths of
+    the time to full on it is a minute at least: then it is running out.
     """
     left = finding.eta.mid_s if finding.eta is not None else 2 * HOUR_S
-    return _clip(0.05 * left, _clip(0.25 * left, 60.0, 300.0), 2400.0)
+    onset_at_s = finding.onset_at_s
+    gone_s = 0.0 if onset_at_s is None else finding.judged_at_s - onset_at_s
+    least = 60.0 if left < 1.5 * gone_s else _clip(0.25 * left, 60.0, 300.0)
+    return _clip(0.05 * left, least, 2400.0)
 
 
 def _log_odds(confidence: float) -> float:
@@ -281,9 +297,15 @@ def _alert_evidence(finding: Finding, alert: Alert, rules: Rules) -> dict[str, A
     passed_s = max(finding.judged_at_s - alert.finding.judged_at_s, 0.0)
     share = -math.expm1(-passed_s / evidence_s(finding))
     mean = before + share * ((value if supported else min(value, level)) - before)
-    count = alert.alert_confirmations
+    since_s, count = alert.alert_since_s, alert.alert_confirmations
+    if supported:
+        since_s = finding.judged_at_s if since_s is None else since_s
+    elif since_s is not None:
+        # A weak look does not count, and takes one confirmation back.
+        since_s = since_s + passed_s if count > 1 else None
     return {
         "evidence": mean,
+        "alert_since_s": since_s,
         "alert_confirmations": count + 1 if supported else max(count - 1, 0),
     }
 
@@ -309,6 +331,7 @@ def _promote(alert: Alert, rules: Rules, now_s: float) -> Outcome:
         alert.state != "firing"
         and finding.tier == "alert"
         and alert.alert_confirmations >= rules.confirm
+        and now_s - (now_s if alert.alert_since_s is None else alert.alert_since_s) >= LEAST_HOLD_S
         and mean_confidence(alert) >= rules.alert_confidence
     ):
         fired = msgspec.structs.replace(
@@ -328,6 +351,7 @@ def _promote(alert: Alert, rules: Rules, now_s: float) -> Outcome:
         alert.state == "pending"
         and alert.confirmations >= rules.confirm
         and held >= watch_hold_s(finding)
+        and not is_loading(finding)
     ):
         watched = msgspec.structs.replace(
             alert, state="watch", severity=grade(finding), watch_at_s=now_s, changed_at_s=now_s
@@ -401,6 +425,7 @@ def _without_evidence(finding: Finding, alert: Alert | None, rules: Rules, now_s
         confirmations=0,
         held_since_s=None,
         alert_confirmations=0,
+        alert_since_s=None,
         evidence=None,
     )
     if cleared.clears < rules.clear_after or now_s - since < clear_hold_s(alert):

@@ -21,7 +21,7 @@ STEP_S = 2.0
 """A smaller difference is the jitter of two clocks that are read one after the other."""
 _ALERT_TIMES = (
     *("opened_at_s", "changed_at_s", "watch_at_s", "firing_at_s", "resolved_at_s"),
-    *("held_since_s", "clear_since_s", "last_notice_at_s", "next_notice_at_s"),
+    *("held_since_s", "alert_since_s", "clear_since_s", "last_notice_at_s", "next_notice_at_s"),
     *("milder_since_s", "critical_at_s"),
 )
 

@@ -28,8 +28,8 @@ _HOUR_S = 3600.0
 _PAUSE_S = 60.0
 """Evidence survives a pause up to this long: one that the detectors do not take for a gap."""
 _EVIDENCE = (
-    *("confirmations", "held_since_s", "alert_confirmations", "evidence"),
-    *("clears", "clear_since_s", "milder_since_s", "finding"),
+    *("confirmations", "held_since_s", "alert_confirmations", "alert_since_s"),
+    *("evidence", "clears", "clear_since_s", "milder_since_s", "finding"),
 )
 """What changes of an open alert at every judgement, and is not written for that alone."""
 

@@ -56,6 +56,8 @@ MANY_EVENTS = 20.0
 """A ramp of few and large steps, such as that of a batch size, is not plain to see so early."""
 LOADS_BYTES_PER_S = 8e9 / 60.0
 """So fast disks and networks are, and few leaks."""
+FORETOLD = 0.25
+"""Below this confidence nobody is told when memory is full: most of such growth ends before."""
 KEPT_SHARE = 0.9
 """Growth that is as long, as a share of the window, keeps its begin."""
 _INFO_BYTES, _CRITICAL_BYTES = 1e8, 1e9
@@ -98,6 +100,9 @@ def leak(
         tier, severity = "watch", "info"
     if eta is not None and eta.mid_s > settings.eta_horizon:
         tier, severity = "watch", "info"
+    if growth.confidence < FORETOLD and tier == "watch":
+        prospect = prospect._replace(eta=None)
+        eta, severity = None, "info"
     growth = growth._replace(onset_s=since_s)
     onset_at_s, grown_bytes = _since_begin(series, view, growth, rate, settings)
     trend = next((signal for signal in named.signals if signal.detector == "trend"), None)
@@ -289,7 +294,10 @@ def _leak_reason(
     yield prospect.words
     eta = prospect.eta
     if eta is None:
-        yield "" if series.limit_bytes is not None else "the limit is not known"
+        if series.limit_bytes is None:
+            yield "the limit is not known"
+        elif not prospect.words:
+            yield "too early to say when memory is full"
         return
     room = growth.headroom or 0.0
     left = "its recent peak would no longer fit"

@@ -178,6 +178,7 @@ class Alert(Value, frozen=True, kw_only=True):
     """Since when they have."""
     alert_confirmations: int = 0
     """Evaluations that support an alert, less those since that do not."""
+    alert_since_s: float | None = None
     evidence: float | None = None
     """Mean log odds of an alert; None: nothing has been averaged yet."""
     clears: int = 0
