@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gpuwatchd.pipeline.replay import Event, SubjectResult
     from gpuwatchd.store.reader import Reader
 
-    _Findings = dict[tuple[str, float, float | None, float], Finding | None]
+    Findings = dict[tuple[str, float, float | None, float], Finding | None]
 
 # What came of an alert, judged by what followed, never by what the detectors thought: so it can be
 # held against them.
@@ -294,14 +294,32 @@ class Tally(Value, frozen=True, kw_only=True):
     unknown: int
     deaths: int
     missed: int
-    lead_s: float | None
-    """Median time from the alert to the full memory."""
+    leads_s: tuple[float, ...]
+    """Times from the alert to the full memory, of the alerts after which it was full."""
     held: int
     """Forecasts whose interval held the time at which the memory was full."""
     foretold: int
     """Forecasts of which that is known."""
     stopped: int
     """Those of them that named a time for growth which ended by itself."""
+
+    @property
+    def lead_s(self) -> float | None:
+        """Median time from the alert to the full memory."""
+        return statistics.median(self.leads_s) if self.leads_s else None
+
+    @property
+    def filled(self) -> int:
+        """Times that memory was full: after an alert, or at a death that no alert came before."""
+        return len(self.leads_s) + self.missed
+
+    def share_left(self, least_min: float) -> float | None:
+        """Return the share of :attr:`filled` with an alert at least ``least_min`` minutes before.
+
+        A death without an alert counts as none left. None when memory was never full.
+        """
+        early = sum(lead_s >= 60.0 * least_min for lead_s in self.leads_s)
+        return early / self.filled if self.filled else None
 
 
 def trials(config: Config, changed: Config | None = None, name: str = "") -> list[Trial]:
@@ -348,7 +366,7 @@ def play(
     stirred = _stirred(log, tried, _share_of(tell, _READ_SHARE, _SCOUT_SHARE))
     died = deaths(log)
     played = []
-    recall: dict[DetectionSection, _Findings] = {}
+    recall: dict[DetectionSection, Findings] = {}
     each = (1.0 - _READ_SHARE - _SCOUT_SHARE) / len(tried)
     for position, trial in enumerate(tried):
         begin = _READ_SHARE + _SCOUT_SHARE + each * position
@@ -356,7 +374,7 @@ def play(
             log,
             trial.config,
             only=None if trial.whole else stirred,
-            watcher=_Recalling(trial.config, recall),
+            watcher=RecallingWatcher(trial.config, recall),
             passed=_share_of(tell, begin, each),
         )
         cases = tuple(_cases(results, log, words))
@@ -412,14 +430,14 @@ def _stirred(log: LogFile, tried: Sequence[Trial], tell: Callable[[float], None]
     }
 
 
-class _Recalling(Watcher):
+class RecallingWatcher(Watcher):
     """Judges each series once for all trials that differ in the threshold or in policy alone.
 
     Above the level of a watch the threshold decides nothing but whether a finding is a watch or an
     alert; so it is judged with the level itself, and lowered to a watch where the trial asks more.
     """
 
-    def __init__(self, config: Config, recall: dict[DetectionSection, _Findings]) -> None:
+    def __init__(self, config: Config, recall: dict[DetectionSection, Findings]) -> None:
         super().__init__(config)
         self._threshold = config.detection.confidence_threshold
         shared = msgspec.structs.replace(
@@ -518,7 +536,6 @@ def _tally(name: str, played: Sequence[Played]) -> Tally:
     cases = [case for one in played for case in one.cases]
     alerts = [case for case in cases if case.alert_at_s is not None]
     known = [case.true for case in alerts if case.true is not None]
-    leads = [case.lead_s for case in alerts if case.lead_s is not None]
     told = [case for case in alerts if case.band_held is not None]
     return Tally(
         trial=name,
@@ -529,7 +546,7 @@ def _tally(name: str, played: Sequence[Played]) -> Tally:
         unknown=len(alerts) - len(known),
         deaths=sum(one.deaths for one in played),
         missed=sum(one.missed for one in played),
-        lead_s=statistics.median(leads) if leads else None,
+        leads_s=tuple(case.lead_s for case in alerts if case.lead_s is not None),
         held=sum(case.band_held is True for case in told),
         foretold=len(told),
         stopped=sum(case.fate.true is False for case in told),

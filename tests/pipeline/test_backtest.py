@@ -142,6 +142,15 @@ def test_a_death_without_an_alert_is_missed(directory: Path) -> None:
     (figures,) = backtest.tally([played(directory, [trial])], [trial])
     assert (figures.alerts, figures.deaths, figures.missed) == (0, 1, 1)
     assert (figures.lead_s, figures.true, figures.foretold) == (None, 0, 0)
+    assert (figures.filled, figures.share_left(0.0)) == (1, 0.0)
+
+
+def test_the_share_with_time_left_counts_a_missed_death_as_none() -> None:
+    (nothing,) = backtest.tally([], [backtest.Trial(name="now", config=Config())])
+    assert (nothing.filled, nothing.share_left(10.0), nothing.lead_s) == (0, None, None)
+    some = msgspec.structs.replace(nothing, leads_s=(500.0, 1800.0, 9000.0), missed=1)
+    assert [some.share_left(least) for least in (10.0, 30.0, 60.0)] == [0.5, 0.5, 0.25]
+    assert (some.filled, some.lead_s) == (4, 1800.0)
 
 
 @pytest.mark.parametrize("threshold", [0.4, 0.9])

@@ -175,18 +175,33 @@ def _show(
     _summary(out, tallies[0])
     out.line("")
     out.table(
-        ["settings", "alerts", "came true", "harmless", "not known", "deaths missed", "lead"],
+        [
+            "settings",
+            "alerts",
+            "came true",
+            "harmless",
+            "not known",
+            "deaths missed",
+            "lead",
+            "30 min left",
+        ],
         (
             [
                 tally.trial,
                 *map(str, (tally.alerts, tally.true, tally.false, tally.unknown)),
                 f"{tally.missed} of {tally.deaths}",
                 "-" if tally.lead_s is None else units.duration(tally.lead_s),
+                _share_left(tally, 30),
             ]
             for tally in tallies
         ),
-        right=frozenset({1, 2, 3, 4, 5, 6}),
+        right=frozenset({1, 2, 3, 4, 5, 6, 7}),
     )
+
+
+def _share_left(tally: Tally, least_min: int) -> str:
+    share = tally.share_left(least_min)
+    return "-" if share is None else units.percent(share)
 
 
 def _begun_of(case: BacktestCase) -> float:
@@ -248,6 +263,10 @@ def _summary(out: output.Out, tally: Tally) -> None:
     if tally.deaths:
         died = _many(tally.deaths, "process")
         parts.append(f"{tally.deaths} {died} died near the limit, {tally.missed} without an alert")
+    if tally.filled:
+        shares = ", ".join(f"{least} min in {_share_left(tally, least)}" for least in (10, 30, 60))
+        times = f"{tally.filled} {_many(tally.filled, 'time')}"
+        parts.append(f"memory was full {times}; an alert came at least this long before: {shares}")
     if tally.foretold:
         stopped = f" ({tally.stopped} stopped growing instead)" if tally.stopped else ""
         parts.append(f"the 90 % band held in {tally.held} of {tally.foretold}{stopped}")

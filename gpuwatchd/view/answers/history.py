@@ -349,6 +349,12 @@ class Setting(Shape):
     """Ends at the limit."""
     deaths_missed: Count
     median_lead_s: float | None
+    filled: Count
+    """Times that memory was full: after an alert, or at a death that none came before."""
+    share_left_10_min: Share | None
+    """Of these, alerted at least 10 minutes before."""
+    share_left_30_min: Share | None
+    share_left_60_min: Share | None
     band_held: Count
     band_known: Count
     band_stopped: Count
@@ -359,6 +365,9 @@ class Setting(Shape):
         ),
         deaths_missed="missed",
         median_lead_s="lead_s",
+        share_left_10_min=lambda tally: tally.share_left(10),
+        share_left_30_min=lambda tally: tally.share_left(30),
+        share_left_60_min=lambda tally: tally.share_left(60),
         band_held="held",
         band_known="foretold",
         band_stopped="stopped",
