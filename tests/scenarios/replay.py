@@ -127,6 +127,7 @@ def replay(
     whole: Series,
     settings: DetectionSection | None = None,
     *,
+    watcher: Watcher | None = None,
     until_s: float | None = None,
     stop_at_alert: bool = False,
     history: Callable[[float], tuple[Profile, ...]] | None = None,
@@ -136,13 +137,14 @@ def replay(
 
     ``whole`` is the series from its first to its last sample, and its ``age_s`` that of the first;
     nothing is judged before its time, nor ``until_s`` seconds after it, nor after the first alert
-    (``stop_at_alert``). ``settings`` are by default those of the daemon. ``history`` is what is
+    (``stop_at_alert``). ``settings`` are by default those of the daemon, unless a
+    ``watcher`` brings its own. ``history`` is what is
     known of other runs at an instant, where that changes (siblings, yesterday); otherwise that of
     ``whole``. ``beside`` adds to a series what is known beside its curve.
     """
     settings = settings or DEFAULTS
     recorded = Recorded(whole.t_s, whole.used_bytes, (), settings.analysis_window_hours * 3600.0)
-    watcher = Watcher(Config(detection=settings))
+    watcher = watcher or Watcher(Config(detection=settings))
     track = track_of(whole, recorded)
     track.runs, track.beside = history, beside
     life = Life()

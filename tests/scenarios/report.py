@@ -36,7 +36,7 @@ def run(
     tasks = [
         measure.Task(
             group="report", corpus="tests.scenarios.worlds", family=family, seed=seed,
-            rivals=False, processes=processes,
+            rivals=False, processes=processes, sweep=False,
         )
         for family in families
         for seed in seeds

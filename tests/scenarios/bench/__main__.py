@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gpuwatchd.core import units
-from tests.scenarios.bench import inside, known, page, result, runner, sets, tables
+from tests.scenarios.bench import inside, knowledge, known, page, result, runner, sets, tables
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,6 +31,7 @@ QUICK, USUAL = 2, 10
 BLIND_DAYS, QUICK_DAYS = 200.0, 5.0
 PROGRAMS, QUICK_PROGRAMS = 16, 3
 INSIDE_SEEDS, QUICK_EVERY = 2, 4
+KNOWLEDGE_SEEDS = 2
 
 
 def parser() -> argparse.ArgumentParser:
@@ -44,6 +45,7 @@ def parser() -> argparse.ArgumentParser:
     out.add_argument("--blind", action="store_true", help="also families that nobody tuned on")
     out.add_argument("--inside", action="store_true", help="only what a probe is worth")
     out.add_argument("--corpus", default=sets.BLIND, help="module of these families")
+    out.add_argument("--knowledge", metavar="MODULE", help="corpus with facts beside the curve")
     out.add_argument("--tuning", action="store_true", help="only families that may be looked at")
     out.add_argument("--family", action="append", help="only this one (may be repeated)")
     out.add_argument("--no-rivals", action="store_true", help="without the rules of others")
@@ -131,6 +133,17 @@ def probes(options: argparse.Namespace, workers: int, code: str) -> list[inside.
     return inside.rows(wanted, options.output / "inside.jsonl", workers=workers, code=code)
 
 
+def beside(options: argparse.Namespace, workers: int, code: str) -> list[dict[str, Any]]:
+    """Return what each kind of knowledge is worth; nothing without a corpus that has any."""
+    if options.knowledge is None:
+        return []
+    seeds = options.seeds or (1 if options.quick else KNOWLEDGE_SEEDS)
+    path = options.output / "knowledge.jsonl"
+    return knowledge.figures(
+        knowledge.rows(options.knowledge, seeds, path, workers=workers, code=code)
+    )
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark, or put its figures into the page."""
     options = parser().parse_args(argv)
@@ -153,10 +166,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         before = history(options, workers, code)
         seen = probes(options, workers, code)
+        facts = beside(options, workers, code)
     except KeyboardInterrupt:
         print(f"interrupted; what is done is kept in {options.output}", file=sys.stderr)
         return 130
-    figures = result.figures(outcomes, words, real_folder(options), before, inside.figures(seen))
+    figures = result.figures(
+        outcomes, words, real_folder(options), before, inside.figures(seen), facts
+    )
     spent = time.monotonic() - began
     figures["run"] |= {
         "command": command(options),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -28,6 +28,21 @@ LEFT_EDGES_H = (0.0, 1.0, 4.0, 12.0, math.inf)
 HALF = 0.5
 """An alert is in time while this share of the time from onset to out-of-memory is left."""
 Figures = dict[str, Any]
+
+
+class Drawn(Protocol):
+    """An item of a family."""
+
+    @property
+    def family(self) -> str:
+        """Name of the family."""
+
+    @property
+    def seed(self) -> int:
+        """What it was drawn with."""
+
+
+T = TypeVar("T", bound=Drawn)
 
 
 def share(hits: Iterable[bool]) -> float | None:
@@ -164,7 +179,7 @@ def summary(outcomes: Sequence[Outcome]) -> Figures:
     }
 
 
-def evened(outcomes: Sequence[Outcome]) -> list[Outcome]:
+def evened(outcomes: Sequence[T]) -> list[T]:
     """Return the same number of seeds of every family: the lowest ones."""
     count = Counter(one.family for one in outcomes)
     number = min(count.values(), default=0)

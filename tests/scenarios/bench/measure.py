@@ -11,16 +11,18 @@ import numpy as np
 
 from gpuwatchd.analysis.forecast.eta import SCORE
 from tests.scenarios import rivals, worlds
+from tests.scenarios.bench import ramps, sweep
 from tests.scenarios.bench.limit import limit
 from tests.scenarios.bench.outcome import EARLY_S, Forecast, Outcome, ProcessView
-from tests.scenarios.replay import replay
 from tests.scenarios.replay_processes import replay_processes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from gpuwatchd.core.model import Series
     from tests.scenarios.replay import Life
     from tests.scenarios.replay_processes import Course
+    from tests.scenarios.world import Truth
     from tests.scenarios.worlds import Item
 
 FORECASTS = 24
@@ -52,6 +54,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     """Weights of the score; None for those that are shipped."""
     rivals: bool = True
     processes: bool = True
+    sweep: bool = True
+    """Whether other thresholds are tried too."""
 
 
 def corpus_of(name: str) -> Corpus:
@@ -78,7 +82,8 @@ def run(task: Task) -> Outcome:
     item = corpus_of(task.corpus).build(task.family, task.seed)
     truth = item.truth
     with weighing(task.weights):
-        life = replay(item.series)
+        levels = sweep.LEVELS if task.sweep else ()
+        life, first_alerts = sweep.lives(item.series, levels=levels)
         courses = replay_processes(item) if task.processes and _several(item) else None
     return Outcome(
         group=task.group,
@@ -96,12 +101,28 @@ def run(task: Task) -> Outcome:
         watches=life.watches,
         alerts=life.alerts,
         pattern=called(life, leak=truth.leak),
+        **harmless_shape(item.series, truth),
+        first_alerts=tuple(first_alerts),
         forecasts=forecasts(life, truth.oom_s) if truth.leak else (),
         evaluations=life.evaluations,
         judged_us=1e6 * float(np.median(life.spent_s)) if life.spent_s else 0.0,
         processes=None if courses is None else by_process(courses),
         rivals=rivals.first_alarms(item.series) if task.rivals else {},
     )
+
+
+def harmless_shape(series: Series, truth: Truth) -> dict[str, Any]:
+    """Return what its record looks like while it is harmless: ``ramps``, ``slow``, ``late``."""
+    end = series.t_s.size
+    if truth.leak:
+        end = int(series.t_s.searchsorted(series.t_s[0] + (truth.onset_s or 0.0)))
+    t_s, used = series.t_s[:end], series.used_bytes[:end]
+    total = series.total_bytes or float(series.used_bytes.max())
+    return {
+        "ramps": ramps.ramps(t_s, used, total),
+        "slow": ramps.is_slow(t_s, used),
+        "late": ramps.is_late(t_s, used),
+    }
 
 
 def _several(item: Item) -> bool:

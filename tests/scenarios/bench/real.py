@@ -12,13 +12,23 @@ from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.core.model import Series
 from gpuwatchd.pipeline.replay import analyze
 from tests.scenarios import rivals
+from tests.scenarios.bench import ramps
+from tests.scenarios.bench.figures import poisson_bound
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from gpuwatchd.collect.replay import LogFile, LogSeries
+    from gpuwatchd.pipeline.replay import Event, SubjectResult
 
 LEAST_SAMPLES = 20
+DAY_S = 86400.0
+SOON_S = 480.0
+"""A watch that says "full in 8 minutes" or less; loads were told so."""
+COUNTED = (
+    "subjects", "hours", "gpu_days", "ramps", "watched", "watches", "soon", "alerted", "alerts",
+)  # fmt: skip
 
 
 def recordings(folder: Path) -> list[dict[str, Any]] | str:
@@ -42,12 +52,16 @@ def recording(path: Path, label: str) -> dict[str, Any]:
         results = analyze(log, Config())
     except GpuwatchdError as error:
         return row | {
-            "subjects": 0, "hours": 0.0, "watched": 0, "alerted": 0, "called": str(error),
-            "rivals": {}, "error": str(error),
+            **dict.fromkeys(COUNTED, 0), "called": str(error), "rivals": {}, "error": str(error),
         }  # fmt: skip
     called = Counter(result.finding.pattern for result in results if result.finding is not None)
     return row | {
         "subjects": len(results),
+        "gpu_days": _gpu_days(results),
+        "ramps": sum(_ramps(one) for one in log.series if one.process is None),
+        "watches": sum(len(_opened(result)) for result in results),
+        "soon": sum(_is_soon(event) for result in results for event in _opened(result)),
+        "alerts": sum(event.state == "firing" for result in results for event in result.alerts),
         "hours": sum(result.ended_at_s - result.started_at_s for result in results) / 3600.0,
         "watched": sum(bool(result.watches) for result in results),
         "alerted": sum(bool(result.alerts) for result in results),
@@ -55,6 +69,29 @@ def recording(path: Path, label: str) -> dict[str, Any]:
         "rivals": _rivals(log),
         "error": None,
     }
+
+
+def _gpu_days(results: Sequence[SubjectResult]) -> float:
+    """Return the time that was recorded of each device, however many of its processes were."""
+    spans: dict[str, tuple[float, float]] = {}
+    for one in results:
+        first, last = spans.get(one.device.uid, (one.started_at_s, one.ended_at_s))
+        spans[one.device.uid] = min(first, one.started_at_s), max(last, one.ended_at_s)
+    return sum(last - first for first, last in spans.values()) / DAY_S
+
+
+def _ramps(one: LogSeries) -> int:
+    total = one.total_bytes or one.device.memory_total_bytes or one.limit_bytes
+    return ramps.ramps(one.t_s, one.used_bytes, float(total or one.used_bytes.max(initial=1.0)))
+
+
+def _opened(result: SubjectResult) -> list[Event]:
+    return [event for event in result.watches if event.state == "opened"]
+
+
+def _is_soon(event: Event) -> bool:
+    eta = event.alert.finding.eta
+    return eta is not None and eta.mid_s <= SOON_S
 
 
 def _rivals(log: LogFile) -> dict[str, int]:
@@ -78,12 +115,13 @@ def series_of(one: LogSeries) -> Series:
 
 
 def totals(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return subjects, hours and alerts by label."""
+    """Return what was seen and raised by label, and the exact 95 % bound of alerts a day."""
     out: dict[str, Any] = {}
     for row in rows:
-        one = out.setdefault(
-            row["label"], {"subjects": 0, "hours": 0.0, "watched": 0, "alerted": 0}
-        )
-        for key in one:
+        one = out.setdefault(row["label"], dict.fromkeys(COUNTED, 0))
+        for key in COUNTED:
             one[key] += row[key]
+    for one in out.values():
+        days = one["gpu_days"]
+        one["per_day_bound"] = poisson_bound(one["alerts"]) / days if days else None
     return dict(sorted(out.items()))

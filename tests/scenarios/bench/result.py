@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 
 from tests.scenarios import documented
+from tests.scenarios.bench import field, real, sweep, tables
 from tests.scenarios.bench import figures as made
-from tests.scenarios.bench import real, tables
 from tests.scenarios.bench.outcome import is_false, is_hit
 from tests.scenarios.bench.sets import TITLES
 from tests.scenarios.replay import replay
@@ -31,6 +31,7 @@ def figures(
     recorded: Path | None,
     known: dict[str, Any] | None = None,
     inside: list[dict[str, Any]] | None = None,
+    knowledge: list[dict[str, Any]] | None = None,
 ) -> dict[str, Any]:
     """Return everything that the report and the page are made of."""
     groups = {name: [one for one in outcomes if one.group == name] for name in TITLES}
@@ -47,7 +48,8 @@ def figures(
         "sets": {
             name: {
                 "title": TITLES[name],
-                "summary": made.summary(mine),
+                "summary": _summary(mine),
+                "sweep": sweep.figures(mine),
                 "processes": made.by_process(mine),
                 "families": made.families(mine),
                 "confusion": made.confusion(mine),
@@ -57,14 +59,19 @@ def figures(
             }
             for name, mine in groups.items()
         },
-        "validation": made.summary(validation) if validation else None,
+        "validation": _summary(validation) if validation else None,
         "documented": documented_rows(),
         "known": known,
         "inside": inside,
+        "knowledge": knowledge,
         "real": _real(recorded),
     }
     rounded: dict[str, Any] = _rounded(out)
     return rounded
+
+
+def _summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    return made.summary(outcomes) | {"mixes": field.mixes([field.row_of(o) for o in outcomes])}
 
 
 def documented_rows() -> list[dict[str, Any]]:
@@ -144,6 +151,8 @@ def sections(found: dict[str, Any]) -> dict[str, str]:
     if sums:
         out |= {
             "headline": tables.headline(sums),
+            "mixes": tables.mixes(sums),
+            "left": tables.left(sums),
             "calibration": tables.calibration(sums),
             "forecasts": tables.forecasts(sums),
         }
@@ -154,10 +163,14 @@ def sections(found: dict[str, Any]) -> dict[str, str]:
         out["known"] = tables.known(found["known"])
     if found.get("inside"):
         out["inside"] = tables.inside(found["inside"])
+    if found.get("knowledge"):
+        out["knowledge"] = tables.knowledge(found["knowledge"])
     out["documented"] = tables.documented(found["documented"])
     out["real"] = _real_table(found["real"])
     for name, one in found["sets"].items():
         out[f"families-{name}"] = tables.families(one["families"])
+        if one.get("sweep"):
+            out[f"sweep-{name}"] = tables.sweep(one["sweep"])
         out[f"wrong-{name}"] = tables.wrong(one["families"])
         out[f"confusion-{name}"] = tables.confusion(one["confusion"])
         out[f"rivals-{name}"] = tables.rivals(one["rivals"], one["summary"])
@@ -167,11 +180,16 @@ def sections(found: dict[str, Any]) -> dict[str, str]:
 def _real_table(found: dict[str, Any]) -> str:
     if "rows" not in found:
         return f"Recorded series were left out: {found['skipped']}."
-    return tables.real_alarms(found["rows"]) + "\n\n" + tables.real(found["rows"])
+    parts = [tables.real_totals(found["totals"]), tables.real_alarms(found["rows"])]
+    return "\n\n".join([*parts, tables.real(found["rows"])])
 
 
 HEADINGS = {
     "headline": "Figures",
+    "mixes": "Two mixes",
+    "left": "Time left at the alert",
+    "sweep": "Other thresholds",
+    "knowledge": "With and without what is known beside the curve",
     "targets": "Targets",
     "calibration": "Forecasts: claimed and observed",
     "forecasts": "Forecasts by the time that was left",

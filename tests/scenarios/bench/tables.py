@@ -48,6 +48,7 @@ ROWS: tuple[tuple[str, str, Any], ...] = (
     ("recall", "recall", share),
     ("F1", "f1", share),
     ("F1, 95 % over families drawn again", "f1_low", None),
+    ("straight harmless ramps of 20 min or more a day", "ramps", None),
     ("F1 in time (alerted before half of the time)", "f1_in_time", share),
     ("harmless GPU-days", "benign_days", whole),
     ("false alerts", "false_alerts", whole),
@@ -78,6 +79,7 @@ def _cell(key: str, shown: Any, one: Figures) -> str:
     special = {
         "families": lambda: f"{one['families']} ({one['leaks']} + {one['benign']})",
         "f1_low": lambda: f"{share(one['f1_low'])}–{share(one['f1_high'])}",
+        "ramps": lambda: _ramps(one),
         "watch": lambda: f"{whole(one['watch']['minutes'])} ({whole(one['watch']['minutes_90'])})",
         "alert": lambda: f"{whole(one['alert']['minutes'])} ({whole(one['alert']['minutes_90'])})",
         "watch_ratio": lambda: number(one["watch"]["times_limit"], 1),
@@ -96,6 +98,84 @@ def headline(sets: Mapping[str, Figures]) -> str:
         ["figure", *sets],
         [[label, *(_cell(key, shown, one) for one in sets.values())] for label, key, shown in ROWS],
     )
+
+
+def _mix(name: str, one: Figures) -> list[str]:
+    mix = one[name]
+    if mix is None:
+        return [NONE] * 4
+    interval = f"{number(mix['per_day_low'], 3)}–{number(mix['per_day_high'], 3)}"
+    return [
+        number(mix["ramps_per_day"]), share(mix["f1"]), share(mix["per_day"]), interval,
+    ]  # fmt: skip
+
+
+MIX_HEAD = ("ramps a day", "F1", "false a day", "95 % interval")
+LEFT_HEAD = ("lead, median", "10 min left", "30 min left", "60 min left")
+
+
+def _time_left(one: Figures) -> list[str]:
+    return [number(one["lead"]), *(number(one[f"left_{least}"]) for least in (10, 30, 60))]
+
+
+def mixes(sets: Mapping[str, Figures]) -> str:
+    """Return the two mixes of each set, one below the other."""
+    rows = []
+    for name, one in sets.items():
+        for mix in ("hard", "field") if "mixes" in one else ():
+            found = one["mixes"]
+            precision = NONE if found[mix] is None else share(found[mix]["precision"])
+            rows.append([name, mix, *_mix(mix, found), precision, *_time_left(found)])
+    return table(["set", "mix", *MIX_HEAD, "precision", *LEFT_HEAD], rows)
+
+
+def left(sets: Mapping[str, Figures]) -> str:
+    """Return lead and time left by how long a leak takes to fill the device."""
+    rows = []
+    for name, one in sets.items():
+        for part in one["mixes"]["by_fill"] if "mixes" in one else ():
+            low, high = part["hours"]
+            span = f"over {low:g} h" if high is None else f"{low:g} to {high:g} h"
+            rows.append([name, span, str(part["leaks"]), *_time_left(part)])
+    return table(["set", "from onset to full", "leaks", *LEFT_HEAD], rows)
+
+
+def sweep(rows: Sequence[Figures]) -> str:
+    """Return both mixes at each threshold."""
+    head = ["threshold", "name"]
+    head += [f"{name}: {what}" for name in ("hard", "field") for what in MIX_HEAD]
+    return table(
+        [*head, *LEFT_HEAD],
+        [
+            [
+                number(row["threshold"]), row["name"] or "", *_mix("hard", row),
+                *_mix("field", row), *_time_left(row),
+            ]
+            for row in rows
+        ],
+    )  # fmt: skip
+
+
+def knowledge(rows: Sequence[Figures]) -> str:
+    """Return what each kind of knowledge is worth in both mixes; its oracle in brackets."""
+    lines = []
+    for row in rows:
+        read, most = row["read"], row["oracle"]
+        cells = [
+            [*_mix("hard", one), *_mix("field", one), *_time_left(one)]
+            for one in ([read] if most is None else [read, most])
+        ]
+        lines.append(
+            [
+                row["known"],
+                *(
+                    pair[0] if len(pair) == 1 or pair[0] == pair[1] else f"{pair[0]} ({pair[1]})"
+                    for pair in zip(*cells, strict=True)
+                ),
+            ]
+        )
+    head = [f"{name}: {what}" for name in ("hard", "field") for what in MIX_HEAD]
+    return table(["known (oracle)", *head, *LEFT_HEAD], lines)
 
 
 def families(rows: Sequence[Figures]) -> str:
@@ -292,6 +372,23 @@ def real(rows: Sequence[Figures]) -> str:
     )  # fmt: skip
 
 
+def real_totals(rows: Mapping[str, Figures]) -> str:
+    """Return what was seen and raised on recordings, by their label."""
+    head = [
+        "label", "subjects", "GPU-days", "ramps a day", "watches", '"full in minutes"', "alerts",
+        "alerts a day, 95 % bound",
+    ]  # fmt: skip
+    lines = [
+        [
+            label, str(row["subjects"]), number(row["gpu_days"]),
+            number(row["ramps"] / row["gpu_days"] if row["gpu_days"] else None),
+            str(row["watches"]), str(row["soon"]), str(row["alerts"]), number(row["per_day_bound"]),
+        ]
+        for label, row in rows.items()
+    ]  # fmt: skip
+    return table(head, lines)
+
+
 def real_alarms(rows: Sequence[Figures]) -> str:
     """Return how many harmless recorded subjects each rule alarms on."""
     quiet = [row for row in rows if row["label"] == "no-leak"]
@@ -323,12 +420,17 @@ GOALS: tuple[tuple[str, str, str, str, Any], ...] = (
 def targets(sets: Mapping[str, Any], known: Figures | None = None) -> str:
     """Return what was aimed at beside what was reached."""
     rows = [
-        [label, goal, _cell(key, shown, sets[name]["summary"])]
+        [label, _ramps(sets[name]["summary"]), goal, _cell(key, shown, sets[name]["summary"])]
         for label, name, key, goal, shown in GOALS
         if name in sets
     ]
     for one in known["by_count"] if known is not None else ():
         if one["known"]:
             label = f"share of the time left at the alert, program seen {one['known']} times before"
-            rows.append([label, "≥ .88", number(one["left_median"])])
-    return table(["figure", "goal", "reached"], rows)
+            rows.append([label, NONE, "≥ .88", number(one["left_median"])])
+    return table(["figure", "ramps a day", "goal", "reached"], rows)
+
+
+def _ramps(one: Figures) -> str:
+    mix = one.get("mixes", {}).get("hard")
+    return NONE if mix is None else number(mix["ramps_per_day"])
