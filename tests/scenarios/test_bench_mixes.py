@@ -60,25 +60,20 @@ def test_what_is_short_or_few_or_given_back_is_no_ramp(level: Any) -> None:
     assert counted(level) == 0
 
 
-def test_a_job_is_slow_after_a_minute() -> None:
-    assert not ramps.is_slow(T, 8.0 + 2.0 * (T > 50.0))
-    assert ramps.is_slow(T, 8.0 + 2.0 * (T > 70.0))
-    assert not ramps.is_slow(T, 8 + 0.2 * (T > 70.0))
-    assert not ramps.is_slow(T[:5], 1.0 + T[:5])
+def test_a_record_moves_when_its_maximum_is_neared_or_raised_late() -> None:
+    assert not ramps.is_moving(T, 8.0 + 2.0 * (T > 50.0))
+    assert ramps.is_moving(T, 8.0 + 2.0 * (T > 70.0))
+    assert not ramps.is_moving(T, 8.0 + 0.2 * (T > 70.0))
+    assert ramps.is_moving(T, 8.0 + 0.2 * (T > 1900.0))
+    assert not ramps.is_moving(T, 8.0 + 0.05 * (T > 1900.0))
+    assert not ramps.is_moving(T[:5], 1.0 + T[:5])
 
 
-def test_a_record_is_late_after_half_an_hour() -> None:
-    assert not ramps.is_late(T, 8.0 + 2.0 * (T > 1700.0))
-    assert ramps.is_late(T, 8.0 + 2.0 * (T > 1900.0))
-    assert not ramps.is_late(T, 8 + 0.05 * (T > 1900.0))
-    assert not ramps.is_late(T[:50], T[:50])
-
-
-def row(kind: str = "flat", **changes: Any) -> field.Row:
+def row(kind: str = "still", **changes: Any) -> field.Row:
     """A harmless day of a kind."""
     base = field.Row(
         family=kind, seed=1, leak=False, false=0, quiet_s=DAY, ramps=2 * (kind == "ramp"),
-        slow=kind == "slow", late=kind == "late",
+        moving=kind == "moving",
     )  # fmt: skip
     return msgspec.structs.replace(base, **changes)
 
@@ -88,20 +83,19 @@ def found(seed: int, left_s: float | None, fill_s: float = HOUR) -> field.Row:
 
 
 def test_the_field_mix_has_the_ramps_of_the_field() -> None:
-    rows = [row("ramp", false=1), row("slow"), row("late"), row(), found(1, 1800.0)]
+    rows = [row("ramp", false=1), row("moving"), row(), found(1, 1800.0)]
     mixed = field.mixes(rows)
     rate = 2.5 / 12.3
-    assert mixed["hard"]["ramps_per_day"] == pytest.approx(0.5)
+    assert mixed["hard"]["ramps_per_day"] == pytest.approx(2.0 / 3.0)
     assert mixed["field"]["ramps_per_day"] == pytest.approx(rate)
-    assert mixed["hard"]["per_day"] == pytest.approx(0.25)
+    assert mixed["hard"]["per_day"] == pytest.approx(1.0 / 3.0)
     # Half an alert a ramp.
     assert mixed["field"]["per_day"] == pytest.approx(0.5 * rate)
     assert mixed["hard"]["f1"] == pytest.approx(2.0 / 3.0)
-    false = 4.0 * rate / 2.0
+    false = 3.0 * rate / 2.0
     assert mixed["field"]["precision"] == pytest.approx(1.0 / (1.0 + false))
     time = mixed["field"]["time"]
-    assert time["late"] / (time["late"] + time["flat"]) == pytest.approx(17.0 / 65.0)
-    assert time["slow"] / (1.0 - time["ramp"]) == pytest.approx(5.0 / 33.0)
+    assert time["moving"] / (1.0 - time["ramp"]) == pytest.approx(1.0 / 3.0)
     assert sum(time.values()) == pytest.approx(1.0)
 
 
@@ -116,18 +110,18 @@ def test_the_interval_knows_how_little_is_known_of_the_field() -> None:
     assert mix["per_day_low"] == pytest.approx(0.5 * 0.0338, rel=0.25)
     assert mix["per_day_high"] == pytest.approx(0.5 * 0.5216, rel=0.1)
     assert field.mixes(many) == field.mixes(many)
-    few = field.mixes([row("ramp", false=1), row("late"), row()])["field"]
+    few = field.mixes([row("ramp", false=1), row("moving"), row()])["field"]
     assert few["per_day_high"] > mix["per_day_high"]
 
 
 @pytest.mark.parametrize(
     ("kinds", "ramp_rate"),
     [
-        (["flat"], 0.0),
-        (["slow"], 0.0),
+        (["still"], 0.0),
+        (["moving"], 0.0),
         (["ramp"], 2.0),
-        (["ramp", "late"], 2.5 / 12.3),
-        (["ramp", "slow", "flat"], 2.5 / 12.3),
+        (["ramp", "moving"], 2.5 / 12.3),
+        (["ramp", "still"], 2.5 / 12.3),
     ],
 )
 def test_a_kind_of_which_there_is_nothing_takes_no_time(kinds: list[str], ramp_rate: float) -> None:
@@ -160,8 +154,8 @@ def test_a_row_counts_what_its_outcome_says() -> None:
     assert (hit.left_s, hit.fill_s, hit.false, hit.kind) == (1.5 * HOUR, 2 * HOUR, 0, "ramp")
     early = field.row_of(outcome(alert_s=60.0, alerts=3))
     assert (early.left_s, early.false) == (None, 1)
-    twice = field.row_of(harmless(alert_s=60.0, alerts=2, late=True))
-    assert (twice.false, twice.kind, twice.quiet_s) == (2, "late", 6 * HOUR)
+    twice = field.row_of(harmless(alert_s=60.0, alerts=2, moving=True))
+    assert (twice.false, twice.kind, twice.quiet_s) == (2, "moving", 6 * HOUR)
 
 
 @pytest.mark.parametrize("family", ["cyclic_floor", "unfreeze_steps"])

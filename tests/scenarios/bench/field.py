@@ -28,13 +28,11 @@ FIELD_DAYS, FIELD_RAMPS = 12.3, 2
 """GPU-days of public telemetry without a known leak, and its straight ramps of 20 min or more."""
 PRIOR = 0.5
 """Jeffreys' prior of a Poisson rate: after k events in T days it is Gamma(k + 0.5, T)."""
-SLOW = (5.0, 28.0)
-"""Beta law of the share of jobs that near their maximum late: a tenth without one project of long
-stairs, more with it; .05 to .29."""
-LATE = (17.0, 48.0)
-"""Beta law of the share of jobs that raise their maximum late: .16 to .37 of those over an hour."""
+MOVING = (20.0, 40.0)
+"""Beta law of the share of jobs that near or raise their maximum late, .22 to .46: .16 to .37 of
+those over an hour raise it late, a tenth near it late (more with one project of long stairs)."""
 DRAWS, SEED = 4000, 11
-KINDS = ("ramp", "slow", "late", "flat")
+KINDS = ("ramp", "moving", "still")
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,15 +50,12 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     quiet_s: float
     """Time observed while it was harmless."""
     ramps: int
-    slow: bool
-    late: bool
+    moving: bool
 
     @property
     def kind(self) -> str:
         """What its harmless time is weighed as."""
-        if self.ramps:
-            return "ramp"
-        return "slow" if self.slow else "late" if self.late else "flat"
+        return "ramp" if self.ramps else "moving" if self.moving else "still"
 
 
 def row_of(outcome: Outcome) -> Row:
@@ -77,8 +72,7 @@ def row_of(outcome: Outcome) -> Row:
         false=false,
         quiet_s=outcome.quiet_s,
         ramps=outcome.ramps,
-        slow=outcome.slow,
-        late=outcome.late,
+        moving=outcome.moving,
     )
 
 
@@ -90,31 +84,24 @@ def _sums(rows: Sequence[Row]) -> tuple[FloatArray, FloatArray, FloatArray]:
     return out[0], out[1], out[2]
 
 
-def shares(
-    days: FloatArray, ramps: FloatArray, rate: FloatArray, slow: FloatArray, late: FloatArray
-) -> FloatArray:
+def shares(days: FloatArray, ramps: FloatArray, rate: FloatArray, moving: FloatArray) -> FloatArray:
     """Return the share of time (n, kinds) that each kind has in a mix.
 
     ``rate`` (n,): ramps a day that the mix is to have, which it reaches unless even ramps alone
-    have fewer; ``slow`` (n,) and ``late`` (n,): shares of what is left then. A kind of which there
-    is nothing has no share.
+    have fewer; ``moving`` (n,): the share of what is left then. A kind of which there is nothing
+    has no share.
     """
-    here = days > 0.0
-    density = ramps[0] / days[0] if here[0] else 0.0
+    density = ramps[0] / days[0] if days[0] else 0.0
     ramp = np.minimum(1.0, rate / density) if density else np.zeros_like(rate)
-    ramp = ramp if here[1:].any() else np.ones_like(rate)
-    slow = slow if here[1] and here[2:].any() else np.full_like(rate, float(here[1]))
-    late = late if here[2] and here[3] else np.full_like(rate, float(here[2]))
-    rest = (1.0 - ramp) * (1.0 - slow)
-    parts = (ramp, (1.0 - ramp) * slow, rest * late, rest * (1.0 - late))
-    return np.stack(parts, axis=1)
+    ramp = ramp if days[1:].any() else np.ones_like(rate)
+    moving = moving if days[1:].all() else np.full_like(rate, float(days[1] > 0.0))
+    return np.stack((ramp, (1.0 - ramp) * moving, (1.0 - ramp) * (1.0 - moving)), axis=1)
 
 
 def _center(days: FloatArray, ramps: FloatArray) -> FloatArray:
     """Return the shares at the means of the base rates."""
-    rate = (FIELD_RAMPS + PRIOR) / FIELD_DAYS
-    means = (np.array([one]) for one in (rate, SLOW[0] / sum(SLOW), LATE[0] / sum(LATE)))
-    center: FloatArray = shares(days, ramps, *means)[0]
+    rate = np.array([(FIELD_RAMPS + PRIOR) / FIELD_DAYS])
+    center: FloatArray = shares(days, ramps, rate, np.array([MOVING[0] / sum(MOVING)]))[0]
     return center
 
 
@@ -133,7 +120,9 @@ def mixes(rows: Sequence[Row]) -> dict[str, Any]:
     rng = np.random.default_rng(SEED)
     rates = rng.gamma(false + PRIOR, size=(DRAWS, len(KINDS))) / np.maximum(days, 1e-9)
     base = rng.gamma(FIELD_RAMPS + PRIOR, size=DRAWS) / FIELD_DAYS
-    drawn = shares(days, ramps, base, rng.beta(*SLOW, size=DRAWS), rng.beta(*LATE, size=DRAWS))
+    drawn = shares(days, ramps, base, rng.beta(*MOVING, size=DRAWS))
+    # What stands still is alerted no more often than what moves: sets have little of it.
+    rates[:, 2] = np.minimum(rates[:, 2], rates[:, 1]) if days[1] else rates[:, 2]
     hard = rng.gamma(false.sum() + PRIOR, size=DRAWS) / days.sum()
     field = np.where(drawn > 0.0, drawn * rates, 0.0).sum(axis=1)
     even_days, _, even_ramps = _sums(even)

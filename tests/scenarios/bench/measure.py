@@ -112,7 +112,7 @@ def run(task: Task) -> Outcome:
 
 
 def harmless_shape(series: Series, truth: Truth) -> dict[str, Any]:
-    """Return what its record looks like while it is harmless: ``ramps``, ``slow``, ``late``."""
+    """Return what its record looks like while it is harmless: ``ramps`` and ``moving``."""
     end = series.t_s.size
     if truth.leak:
         end = int(series.t_s.searchsorted(series.t_s[0] + (truth.onset_s or 0.0)))
@@ -120,8 +120,7 @@ def harmless_shape(series: Series, truth: Truth) -> dict[str, Any]:
     total = series.total_bytes or float(series.used_bytes.max())
     return {
         "ramps": ramps.ramps(t_s, used, total),
-        "slow": ramps.is_slow(t_s, used),
-        "late": ramps.is_late(t_s, used),
+        "moving": ramps.is_moving(t_s, used),
     }
 
 

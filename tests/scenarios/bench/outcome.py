@@ -38,9 +38,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """What it was called: a leak when alerted (or watched), else at the end."""
     ramps: int = 0
     """Straight ramps of 20 minutes or more while it was harmless."""
-    slow: bool = False
-    late: bool = False
-    """Whether its maximum was neared, or raised, late while it was harmless: see ``ramps``."""
+    moving: bool = False
+    """Whether its maximum was neared or raised late while it was harmless."""
     first_alerts: tuple[float | None, ...] = ()
     """First alert at each of :data:`tests.scenarios.bench.sweep.LEVELS`."""
     forecasts: tuple[Forecast, ...] = ()

@@ -82,17 +82,17 @@ def _rises(t: FloatArray, y: FloatArray) -> bool:
     return float(t[inner[-1]] - t[inner[0]]) >= (1.0 - 2.0 * _EDGE) * LEAST_S
 
 
-def is_slow(t_s: Array, used_bytes: Array) -> bool:
-    """Say whether 95 % of the maximum was reached later than a minute after the first sample."""
-    early = t_s <= t_s[0] + SLOW_S if t_s.size else np.zeros(0, dtype=bool)
-    if early.all():
-        return False
-    return bool(used_bytes[early].max() < NEAR * used_bytes.max())
+def is_moving(t_s: Array, used_bytes: Array) -> bool:
+    """Say whether the maximum was neared late, or raised late.
+
+    95 % of it later than a minute after the first sample, or a new one, by over 1 %, later than
+    half an hour.
+    """
+    return _rose_after(t_s, used_bytes, SLOW_S, 1.0 / NEAR) or _rose_after(
+        t_s, used_bytes, LATE_S, RECORD
+    )
 
 
-def is_late(t_s: Array, used_bytes: Array) -> bool:
-    """Say whether a new maximum, by over 1 %, came later than half an hour after the start."""
-    early = t_s <= t_s[0] + LATE_S if t_s.size else np.zeros(0, dtype=bool)
-    if early.all():
-        return False
-    return bool(used_bytes[~early].max() > RECORD * used_bytes[early].max())
+def _rose_after(t_s: Array, used_bytes: Array, after_s: float, factor: float) -> bool:
+    early = t_s <= t_s[0] + after_s if t_s.size else np.zeros(0, dtype=bool)
+    return not early.all() and bool(used_bytes.max() > factor * used_bytes[early].max())
