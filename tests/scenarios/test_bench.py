@@ -266,5 +266,10 @@ def test_a_recording_is_judged_as_analyze_does(tmp_path: Path) -> None:
     assert isinstance(rows, list)
     assert (rows[0]["subjects"], rows[0]["alerted"], rows[0]["watched"]) == (1, 0, 0)
     assert real.totals(rows)["no-leak"]["hours"] == pytest.approx(1.0, abs=0.01)
+    assert real.totals(rows)["no-leak"]["gpu_days"] == pytest.approx(1.0 / 24.0, rel=0.01)
+    # The rule of three, over an hour.
+    assert real.totals(rows)["no-leak"]["per_day_bound"] == pytest.approx(72.0, rel=0.02)
+    assert (rows[0]["watches"], rows[0]["soon"], rows[0]["alerts"], rows[0]["ramps"]) == (0,) * 4
+    assert "72." in tables.real_totals(real.totals(rows))
     assert "alarms on 1 harmless subjects, 1 hours" in tables.real_alarms(rows)
     assert "flat.csv" in tables.real(rows)

@@ -133,7 +133,7 @@ def test_a_kind_of_which_there_is_nothing_takes_no_time(kinds: list[str], ramp_r
 def test_without_harmless_time_there_is_no_mix() -> None:
     mixed = field.mixes([found(1, 1800.0)])
     assert (mixed["hard"], mixed["field"], mixed["left_30"]) == (None, None, 1.0)
-    assert tables.mixes({"one": {"mixes": mixed}}).count(tables.NONE) > 5
+    assert tables.mixes({"one": mixed}).count(tables.NONE) > 5
 
 
 def test_a_missed_leak_leaves_no_time() -> None:

@@ -151,11 +151,12 @@ def sections(found: dict[str, Any]) -> dict[str, str]:
     if sums:
         out |= {
             "headline": tables.headline(sums),
-            "mixes": tables.mixes(sums),
-            "left": tables.left(sums),
             "calibration": tables.calibration(sums),
             "forecasts": tables.forecasts(sums),
         }
+    both = {title: one["mixes"] for title, one in sums.items() if one.get("mixes")}
+    if both:
+        out |= {"mixes": tables.mixes(both), "left": tables.left(both)}
     processes = {one["title"]: one["processes"] for one in found["sets"].values()}
     if any(processes.values()):
         out["processes"] = tables.processes(processes)
@@ -180,8 +181,10 @@ def sections(found: dict[str, Any]) -> dict[str, str]:
 def _real_table(found: dict[str, Any]) -> str:
     if "rows" not in found:
         return f"Recorded series were left out: {found['skipped']}."
-    parts = [tables.real_totals(found["totals"]), tables.real_alarms(found["rows"])]
-    return "\n\n".join([*parts, tables.real(found["rows"])])
+    parts = [tables.real_alarms(found["rows"]), tables.real(found["rows"])]
+    if all("gpu_days" in one for one in found["totals"].values()):
+        parts.insert(0, tables.real_totals(found["totals"]))
+    return "\n\n".join(parts)
 
 
 HEADINGS = {

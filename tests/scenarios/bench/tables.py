@@ -122,10 +122,9 @@ def mixes(sets: Mapping[str, Figures]) -> str:
     """Return the two mixes of each set, one below the other."""
     rows = []
     for name, one in sets.items():
-        for mix in ("hard", "field") if "mixes" in one else ():
-            found = one["mixes"]
-            precision = NONE if found[mix] is None else share(found[mix]["precision"])
-            rows.append([name, mix, *_mix(mix, found), precision, *_time_left(found)])
+        for mix in ("hard", "field"):
+            precision = NONE if one[mix] is None else share(one[mix]["precision"])
+            rows.append([name, mix, *_mix(mix, one), precision, *_time_left(one)])
     return table(["set", "mix", *MIX_HEAD, "precision", *LEFT_HEAD], rows)
 
 
@@ -133,7 +132,7 @@ def left(sets: Mapping[str, Figures]) -> str:
     """Return lead and time left by how long a leak takes to fill the device."""
     rows = []
     for name, one in sets.items():
-        for part in one["mixes"]["by_fill"] if "mixes" in one else ():
+        for part in one["by_fill"]:
             low, high = part["hours"]
             span = f"over {low:g} h" if high is None else f"{low:g} to {high:g} h"
             rows.append([name, span, str(part["leaks"]), *_time_left(part)])
