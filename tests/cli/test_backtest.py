@@ -53,7 +53,7 @@ def test_a_death_is_told_with_its_alert(ctl: Ctl) -> None:
     assert (present["name"], present["alerts"], present["precision"]) == ("as it is", 1, 1.0)
     assert (present["deaths"], present["deaths_missed"]) == (1, 0)
     early = [float(case["lead_s"] >= 60.0 * least) for least in (10, 30, 60)]
-    assert [present[f"share_left_{least}_min"] for least in (10, 30, 60)] == early
+    assert [present[f"left_{least}_min_share"] for least in (10, 30, 60)] == early
     assert (present["filled"], early[:2]) == (1, [1.0, 1.0])
 
 

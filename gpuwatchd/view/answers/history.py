@@ -351,10 +351,10 @@ class Setting(Shape):
     median_lead_s: float | None
     filled: Count
     """Times that memory was full: after an alert, or at a death that none came before."""
-    share_left_10_min: Share | None
+    left_10_min_share: Share | None
     """Of these, alerted at least 10 minutes before."""
-    share_left_30_min: Share | None
-    share_left_60_min: Share | None
+    left_30_min_share: Share | None
+    left_60_min_share: Share | None
     band_held: Count
     band_known: Count
     band_stopped: Count
@@ -365,9 +365,9 @@ class Setting(Shape):
         ),
         deaths_missed="missed",
         median_lead_s="lead_s",
-        share_left_10_min=lambda tally: tally.share_left(10),
-        share_left_30_min=lambda tally: tally.share_left(30),
-        share_left_60_min=lambda tally: tally.share_left(60),
+        left_10_min_share=lambda tally: tally.share_left(10),
+        left_30_min_share=lambda tally: tally.share_left(30),
+        left_60_min_share=lambda tally: tally.share_left(60),
         band_held="held",
         band_known="foretold",
         band_stopped="stopped",
