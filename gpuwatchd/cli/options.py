@@ -194,6 +194,18 @@ pid_argument = click.argument(
     "pid", metavar="PID", callback=one_pid, shell_complete=complete_process
 )
 """One process that holds GPU memory: its pid, or what is shown of it."""
+device_option = click.option(
+    "--gpu",
+    "--device",
+    "gpu",
+    multiple=True,
+    metavar="GPU",
+    expose_value=False,
+    callback=_keep,
+    shell_complete=complete_gpu,
+    help="Only this GPU: index, name, UUID or glob; repeatable.",
+)
+"""The global ``--gpu``, which may be called ``--device`` here."""
 user_option = click.option(
     "--user",
     type=Parsed("name", _who),

@@ -60,7 +60,7 @@ def load(
     since_s = until_s if oldest_s is None else max(since_s, oldest_s - _HOUR_S)
     whole: list[Points] = []
     parts: dict[ProcessKey, list[Points]] = {}
-    for first_s, last_s in _chunks(since_s, until_s):
+    for first_s, last_s in spans(since_s, until_s):
         ticks, used = _device_points(history.device_rows(device.uid, first_s, last_s))
         whole.append((ticks, used))
         for key, points in _by_process(history.process_rows(device.uid, first_s, last_s)):
@@ -78,7 +78,7 @@ def load(
     return log
 
 
-def _chunks(since_s: float, until_s: float) -> Iterator[tuple[float, float]]:
+def spans(since_s: float, until_s: float) -> Iterator[tuple[float, float]]:
     """Yield spans, oldest first, short enough to be read as finely as they are kept."""
     begin_s = since_s
     while begin_s < until_s:

@@ -62,6 +62,19 @@ def series(
         yield from _process_series(connection, boot_id, (card, uid), span, ticks)
 
 
+def unattributed(
+    connection: sqlite3.Connection, uid: str, since_s: float, until_s: float
+) -> Points:
+    """Return what nobody owned on a device, as far back as samples are kept: (t_s, bytes)."""
+    rows = connection.execute(
+        "SELECT r.ts_ms, r.unattributed_bytes FROM gpu_raw r JOIN gpu g ON g.id = r.gpu"
+        " WHERE g.uuid = ? AND r.ts_ms >= ? AND r.ts_ms < ? AND r.unattributed_bytes >= 0"
+        " ORDER BY r.ts_ms",
+        (uid, records.to_ms(since_s), records.to_ms(until_s)),
+    )
+    return [(ts_ms / 1000, held) for ts_ms, held in rows]
+
+
 def allocators(
     connection: sqlite3.Connection, *, boot_id: str, since_s: float, now_s: float
 ) -> Iterator[tuple[tuple[str, ProcessKey], list[AllocatorReading]]]:

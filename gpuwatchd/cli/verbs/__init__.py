@@ -32,6 +32,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
             "Replay your own history: which alerts, and what if.",
             "backtest-your-settings",
         ),
+        "export": ("Write your history as anonymous data for everybody.", "share-your-data"),
     },
     "Be warned": {
         "alerts": ("List open and past alerts; show one in full.", "be-warned"),

@@ -259,9 +259,19 @@ class Track:
     """No column names the device: rows of one time are counted."""
     derived: bool = False
     """Made of other tracks, not of rows."""
+    breaks: tuple[int, ...] | None = None
+    """Where segments start, in a log that says it; None: gaps tell."""
 
-    def add(self, t: FloatArray, used: FloatArray, other: FloatArray | None) -> None:
+    def add(
+        self,
+        t: FloatArray,
+        used: FloatArray,
+        other: FloatArray | None,
+        *,
+        breaks: tuple[int, ...] | None = None,
+    ) -> None:
         """Append readings; ``other`` are the times read day first."""
+        self.breaks = breaks
         if other is not None and self.other is None:
             self.other = array("d", self.t)
         self.t.frombytes(t.tobytes())
@@ -363,6 +373,7 @@ class Collector:
         user: str | None = None,
         argv: Iterable[str] = (),
         started_at_s: float | None = None,
+        framework: str | None = None,
     ) -> ProcessInfo | None:
         """Return who a row is about, or None when there are too many to keep."""
         text = mask_argv([name])[0] if name else "?"
@@ -380,6 +391,7 @@ class Collector:
                 name=text,
                 user=clean(user) if user else None,
                 argv=mask_argv(argv),
+                framework=framework,
             )
             self._by_pid[pid].append(found)
         if len(self._known) < MAX_SUBJECTS:

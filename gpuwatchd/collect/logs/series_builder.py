@@ -446,7 +446,10 @@ def _build(tracks: list[Track], sink: Collector, log: LogFile) -> tuple[Repairs,
         if device and anonymous and interleaved(t, used, timed=track.timed):
             mixed += 1
         elif t.size:
-            runs = split(t, used, repairs)
+            if track.breaks is None or t.size < len(track.t):
+                runs = split(t, used, repairs)
+            else:
+                runs = [Run(t, used, track.breaks)]
             limit = _limit(track, total, runs[-1], levels.get(order))
             if track.process is None:
                 levels[order] = limit, runs[-1]
@@ -512,7 +515,7 @@ def _series_of(
 ) -> list[LogSeries]:
     """Return a series per run; a pid that was away for more than ten intervals is another one."""
     device, process = track.place.device(total), track.process
-    if process is not None:
+    if process is not None and track.breaks is None:
         runs = [
             Run(run.t[start:end], run.used[start:end], ())
             for run in runs

@@ -382,8 +382,25 @@ class BacktestData(Shape):
     """The present ones first."""
 
 
+class ExportData(Shape):
+    """A file that was written."""
+
+    file: FilePath
+    size_bytes: Bytes
+    span_s: Seconds
+    """From the first sample to the last."""
+    devices: Count
+    subjects: Count
+    """Devices, processes, and the memory of each device that nobody owns."""
+    points: Count
+    verdicts: Count
+    labels: Count
+    """Verdicts that you labelled normal or leak."""
+
+
 History = of_verb("history", "History", tuple[RecordedDevice, ...], "``history``.")
 HistoryOfProcesses = of_verb(
     "history", "HistoryOfProcesses", tuple[RecordedProcesses, ...], "``history --pid``."
 )
+Export = of_verb("export", "Export", ExportData, "``export``.")
 Backtest = of_verb("backtest", "Backtest", BacktestData, "``backtest``.")

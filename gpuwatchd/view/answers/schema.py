@@ -77,6 +77,7 @@ ANSWERS: Final[dict[str, tuple[type[Shape], ...]]] = {
     "inspect": (inspection.Inspect,),
     "analyze": (history.Analyze,),
     "backtest": (history.Backtest,),
+    "export": (history.Export,),
     "web": (program.Web,),
     "doctor": (program.Doctor,),
     "ask-checkpoint": (program.AskCheckpoint,),

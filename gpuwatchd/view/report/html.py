@@ -69,16 +69,18 @@ def write(file: Path, content: str | bytes) -> None:
             stream.flush()
             os.fsync(stream.fileno())
         Path(temporary).replace(target)
+        temporary = ""
     except OSError as error:
-        if temporary:
-            with contextlib.suppress(OSError):
-                Path(temporary).unlink()
         why = error.strerror or str(error)
         folder = file.parent
         hint = f"name a file in a folder that you may write to, such as {Path.home() / file.name}"
         if not folder.exists():
             hint = f"there is no folder {folder}: mkdir -p {folder}"
         raise _error(f"{file}: cannot be written: {why}", hint) from error
+    finally:  # also when it was interrupted
+        if temporary:
+            with contextlib.suppress(OSError):
+                Path(temporary).unlink()
 
 
 def _error(message: str, hint: str) -> GpuwatchdError:

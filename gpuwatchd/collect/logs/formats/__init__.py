@@ -6,6 +6,7 @@ The order of the rows is the order in which formats are tried.
 """
 
 FORMATS: dict[str, str] = {
+    "gpuwatchd-corpus": "gpuwatchd.collect.logs.formats.corpus:CorpusLines",
     "gpuwatchd-csv": "gpuwatchd.collect.logs.formats.rows:ExportTable",
     "gpuwatchd-ndjson": "gpuwatchd.collect.logs.formats.rows:ExportLines",
     "nvidia-smi-table": "gpuwatchd.collect.logs.formats.nvidia_reports:TableReader",
