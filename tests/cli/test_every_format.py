@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 
-OWN = {"gpuwatchd-csv", "gpuwatchd-ndjson"}
-"""What ``history`` exports comes back exactly: tested beside it."""
+OWN = {"gpuwatchd-corpus", "gpuwatchd-csv", "gpuwatchd-ndjson"}
+"""What ``history`` and ``export`` write comes back: tested beside it."""
 WITHOUT_A_SERIES = {"nvidia-smi-accounted"}
 WITHOUT_A_HEADER = {"csv-without-header"}
 

@@ -70,6 +70,7 @@ LINES: list[tuple[str, type[msgspec.Struct]]] = [
     ("analyze {csv}", history.Analyze),
     ("analyze {empty}", history.Analyze),
     ("backtest --since 2h", history.Backtest),
+    ("export --anonymous --yes --force {corpus}", history.Export),
     ("doctor config prices", own.Doctor),
     ("config path", own.ConfigPath),
     ("config print", own.ConfigPrint),
@@ -167,7 +168,7 @@ def test_every_verb_answers_as_its_schema_says(
     wrong, answered = [], set()
     with job(tmp_path / "saved") as process:
         places = {
-            "self": os.getpid(), "job": process.pid, "csv": log, "empty": empty,
+            "self": os.getpid(), "job": process.pid, "csv": log, "empty": empty, "corpus": tmp_path / "x.gz",
             "new": tmp_path / "new.toml",
         }  # fmt: skip
         for line, kind in LINES:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,8 @@ import numpy as np
 import pytest
 
 from gpuwatchd.analysis.forecast.eta import SCORE
-from tests.conftest import present
+from gpuwatchd.collect.logs.formats import corpus
+from tests.conftest import ROOT, present
 from tests.scenarios import rivals, train, worlds
 from tests.scenarios.bench import __main__ as program
 from tests.scenarios.bench import figures, measure, page, real, result, runner, sets, tables
@@ -273,3 +275,41 @@ def test_a_recording_is_judged_as_analyze_does(tmp_path: Path) -> None:
     assert "72." in tables.real_totals(real.totals(rows))
     assert "alarms on 1 harmless subjects, 1 hours" in tables.real_alarms(rows)
     assert "flat.csv" in tables.real(rows)
+
+
+def test_what_people_share_has_the_labels_of_its_outcomes(tmp_path: Path) -> None:
+    example = ROOT / "contrib" / "corpus" / "example.jsonl"
+    (tmp_path / "one.jsonl.gz").write_bytes(gzip.compress(example.read_bytes()))
+    rows = real.recordings(tmp_path)
+    assert isinstance(rows, list)
+    assert [(row["label"], row["subjects"], row["alerted"]) for row in rows] == [
+        ("leak", 1, 1), ("unknown", 2, 0),
+    ]  # fmt: skip
+    assert rows[0]["rivals"].keys() == {rival.name for rival in rivals.RIVALS}
+
+
+@pytest.mark.parametrize(
+    ("words", "outcomes", "died", "label"),
+    [
+        (["normal"], ["filled"], 5, "no-leak"),
+        (["normal", "leak"], ["plateaued"] * 2, None, "leak"),
+        ([None], ["filled"], None, "leak"),
+        ([None] * 2, ["plateaued", "given-back"], None, "no-leak"),
+        ([None] * 2, ["plateaued", "open"], None, "unknown"),
+        ([None], [None], None, "unknown"),
+        ([], [], 5, "leak"),
+        ([], [], None, "unknown"),
+    ],
+)
+def test_the_label_of_a_shared_subject(
+    words: list[str | None], outcomes: list[str | None], died: int | None, label: str
+) -> None:
+    text = (ROOT / "contrib" / "corpus" / "example.jsonl").read_text().splitlines()[2]
+    line = msgspec.json.decode(text, type=corpus.SubjectLine)
+    pairs = zip(words, outcomes, strict=True)
+    verdicts = [
+        msgspec.structs.replace(line.verdicts[0], feedback=word, outcome=outcome)
+        for word, outcome in pairs
+    ]
+    changed = msgspec.structs.replace(line, verdicts=tuple(verdicts), full_at_end_ds=died)
+    assert real.label_of(changed) == label

@@ -19,7 +19,7 @@ from gpuwatchd.core.model import Device, ProcessInfo, ProcessKey
 from gpuwatchd.core.text import clean, mask_argv
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Hashable, Iterable, Iterator, Sequence
 
     from gpuwatchd.collect.logs.log_types import LogOptions
     from gpuwatchd.core.model import FloatArray
@@ -346,6 +346,10 @@ class Collector:
         if self.first_bad is None:
             self.first_bad = (line, reason)
 
+    def good(self, count: int) -> None:
+        """Count data rows that gave readings."""
+        self.rows += count
+
     @contextlib.contextmanager
     def row(self, line: int, otherwise: str = "bad number") -> Iterator[None]:
         """Count the row that is read inside as a bad one where that raises."""
@@ -423,7 +427,7 @@ class Collector:
         process: ProcessInfo | None = None,
     ) -> Track | None:
         """Add one good reading and return its track. ``t`` None means "now, by the ticks"."""
-        self.rows += 1
+        self.good(1)
         track = self.track(place, process, timed=t is not None)
         if track is not None:
             month_first, day_first = t or (float(self.ticks.now),) * 2
@@ -461,47 +465,6 @@ def remember(track: Track, total: float | None, usable: float | None) -> None:
         track.total = total if track.total is None else max(track.total, total)
     if usable is not None and math.isfinite(usable):
         track.usable = usable
-
-
-# Whether the figures of a row can be true together.
-
-SLACK = 1.02
-"""Used and free may exceed the total by rounding only."""
-RESERVE_SHARE, RESERVE_BYTES = 0.1, 1.5 * 1024**3
-"""What the driver may keep for itself where no column says so: the larger of the two."""
-
-
-def used_of(amounts: dict[str, float], total_bytes: float | None) -> float | None:
-    """Return used memory, from total and free where it is not printed; None when unknown."""
-    used = amounts.get("used")
-    if used is not None:
-        return used if math.isfinite(used) else None
-    total = amounts.get("total", math.nan)
-    if math.isnan(total) and total_bytes is not None:
-        total = total_bytes
-    left = total - amounts.get("free", math.nan)
-    return left if math.isfinite(left) and left >= 0 else None
-
-
-def contradicts(amounts: Mapping[str, Any]) -> Any:
-    """Return whether the figures of a row, or of each row of arrays, cannot be true together.
-
-    Examples
-    --------
-    >>> contradicts({"used": 3.0, "total": 2.0}), contradicts({"used": 1.0, "total": math.nan})
-    (True, False)
-    """
-    used, free, total = (amounts.get(role, math.nan) for role in ("used", "free", "total"))
-    both = used + free
-    if "reserved" in amounts:
-        both = both + np.nan_to_num(amounts["reserved"])
-    # Without a reserved column the driver's reserve is missing from the sum.
-    return (
-        (used > total)
-        | (free > total * SLACK)
-        | (both > total * SLACK)
-        | ((both < total - RESERVE_SHARE * total) & (both < total - RESERVE_BYTES))
-    )
 
 
 _MAX_CHARS = 32 << 20

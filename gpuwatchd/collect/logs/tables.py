@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpuwatchd.collect.logs import fields
-from gpuwatchd.collect.logs.collector import BadRow, Place, contradicts, remember, used_of
+from gpuwatchd.collect.logs.collector import BadRow, Place, remember
 from gpuwatchd.collect.logs.fields import Clock, is_amount, layout_of
 from gpuwatchd.core.text import clean
 
@@ -43,6 +43,46 @@ WHAT_TO_LOG = (
 )
 
 NAME_COLUMNS = "name the columns: --columns timestamp,index,memory.used,memory.total"
+
+# Whether the figures of a row can be true together.
+
+SLACK = 1.02
+"""Used and free may exceed the total by rounding only."""
+RESERVE_SHARE, RESERVE_BYTES = 0.1, 1.5 * 1024**3
+"""What the driver may keep for itself where no column says so: the larger of the two."""
+
+
+def used_of(amounts: dict[str, float], total_bytes: float | None) -> float | None:
+    """Return used memory, from total and free where it is not printed; None when unknown."""
+    used = amounts.get("used")
+    if used is not None:
+        return used if math.isfinite(used) else None
+    total = amounts.get("total", math.nan)
+    if math.isnan(total) and total_bytes is not None:
+        total = total_bytes
+    left = total - amounts.get("free", math.nan)
+    return left if math.isfinite(left) and left >= 0 else None
+
+
+def contradicts(amounts: Mapping[str, Any]) -> Any:
+    """Return whether the figures of a row, or of each row of arrays, cannot be true together.
+
+    Examples
+    --------
+    >>> contradicts({"used": 3.0, "total": 2.0}), contradicts({"used": 1.0, "total": math.nan})
+    (True, False)
+    """
+    used, free, total = (amounts.get(role, math.nan) for role in ("used", "free", "total"))
+    both = used + free
+    if "reserved" in amounts:
+        both = both + np.nan_to_num(amounts["reserved"])
+    # Without a reserved column the driver's reserve is missing from the sum.
+    return (
+        (used > total)
+        | (free > total * SLACK)
+        | (both > total * SLACK)
+        | ((both < total - RESERVE_SHARE * total) & (both < total - RESERVE_BYTES))
+    )
 
 
 def between(line: str) -> bool:
@@ -185,7 +225,7 @@ class Table:
             if "total" in amounts and np.isnan(amounts["total"][~good]).any():
                 self._say_unified()
             self.sink.bad("not available", (first_line or 0) + int(np.argmin(good)), absent)
-        self.sink.rows += int(good.sum())
+        self.sink.good(int(good.sum()))
         orders = np.array([place.order for place in places])
         for place in dict.fromkeys(places):
             rows = np.flatnonzero((orders == place.order) & good)

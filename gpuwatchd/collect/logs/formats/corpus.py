@@ -201,6 +201,6 @@ class CorpusLines(LineReader):
         track = sink.track(place, who, timed=True)
         if track is None or len(track.t):
             raise BadRow("torn")
-        sink.rows += t_s.size
+        sink.good(t_s.size)
         track.add(t_s, used, None, breaks=tuple(b for b in subject.breaks if 0 < b < t_s.size))
         remember(track, subject.total_bytes, None)

@@ -282,7 +282,7 @@ class DcgmTable(LineReader):
         sink = self._sink
         role, unit = METRICS.get(row.get("metric_name", ""), ("", MIB))
         if not role:
-            sink.rows += 1
+            sink.good(1)
             return
         t = sink.clock.both(row.get("timestamp", ""))
         if math.isnan(t[0]):
@@ -304,4 +304,4 @@ class DcgmTable(LineReader):
         if role == "used":
             sink.point(place, t, value)
         else:
-            sink.rows += 1
+            sink.good(1)
