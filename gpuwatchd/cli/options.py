@@ -195,7 +195,6 @@ pid_argument = click.argument(
 )
 """One process that holds GPU memory: its pid, or what is shown of it."""
 device_option = click.option(
-    "--gpu",
     "--device",
     "gpu",
     multiple=True,
@@ -203,9 +202,8 @@ device_option = click.option(
     expose_value=False,
     callback=_keep,
     shell_complete=complete_gpu,
-    help="Only this GPU: index, name, UUID or glob; repeatable.",
+    help="The same as --gpu.",
 )
-"""The global ``--gpu``, which may be called ``--device`` here."""
 user_option = click.option(
     "--user",
     type=Parsed("name", _who),

@@ -168,8 +168,8 @@ def test_every_verb_answers_as_its_schema_says(
     wrong, answered = [], set()
     with job(tmp_path / "saved") as process:
         places = {
-            "self": os.getpid(), "job": process.pid, "csv": log, "empty": empty, "corpus": tmp_path / "x.gz",
-            "new": tmp_path / "new.toml",
+            "self": os.getpid(), "job": process.pid, "csv": log, "empty": empty,
+            "corpus": tmp_path / "x.gz", "new": tmp_path / "new.toml",
         }  # fmt: skip
         for line, kind in LINES:
             words = line.format(**places).split()
