@@ -33,7 +33,6 @@ MOST_DS = 10 * 366 * 86_400 * 10
 MOST_MIB = 1 << 30
 LICENCES = {"CC0-1.0", "CC-BY-4.0"}
 KINDS = {"device", "process", "unattributed"}
-VENDORS = {"nvidia", "amd", "intel", "apple", "simulated", "other"}
 FRAMEWORKS = {
     *("vLLM", "SGLang", "Ollama", "llama.cpp", "Triton Server", "LM Studio", "MLX", "PyTorch"),
     *("Ray", "Blender", "display", "browser", "JAX", "TensorFlow", "TensorFlow or JAX", "ggml"),
@@ -128,22 +127,17 @@ def course(low: int, high: int, *, rising: bool = False, empty: bool = False) ->
     return check
 
 
-def is_eta(value: Any) -> bool:
-    """Say whether it is three quantiles in order, the last of which may be open."""
+def is_quantiles(value: Any) -> bool:
+    """Say whether it is three numbers in order, the last of which may be open."""
     if not isinstance(value, list) or len(value) != 3 or None in value[:2]:
         return False
     known = [each for each in value if each is not None]
-    return all(map(whole(0, 10**10), known)) and known == sorted(known)
+    return all(map(number(0, 10**10), known)) and known == sorted(known)
 
 
 def every(fields: dict[str, Check]) -> Check:
     """Return what allows a list of objects with exactly these fields."""
     return lambda value: isinstance(value, list) and all(not wrong(each, fields) for each in value)
-
-
-def one(fields: dict[str, Check]) -> Check:
-    """Return what allows an object with exactly these fields."""
-    return lambda value: not wrong(value, fields)
 
 
 def wrong(value: Any, fields: dict[str, Check]) -> str:
@@ -166,7 +160,7 @@ HEADER: dict[str, Check] = {
     "subjects": whole(1, 10**6),
     "points": whole(1, 10**10),
     "span_s": whole(0, MOST_DS // 10),
-    "interval": optional(one(dict.fromkeys(("low_s", "mid_s", "high_s"), number(0, MOST_DS)))),
+    "interval_s": optional(is_quantiles),
 }
 FACT: dict[str, Check] = {
     "name": among(FACTS),
@@ -177,35 +171,30 @@ FACT: dict[str, Check] = {
 VERDICT: dict[str, Check] = {
     **dict.fromkeys(("opened_ds", "judged_ds"), INSTANT),
     **dict.fromkeys(
-        ("watch_ds", "alert_ds", "critical_ds", "resolved_ds", "onset_ds", "outcome_ds"),
-        optional(INSTANT),
+        ("watch_ds", "alert_ds", "resolved_ds", "onset_ds", "outcome_ds"), optional(INSTANT)
     ),
     "pattern": among(PATTERNS),
     "tier": among(TIERS),
     "confidence": number(0, 1),
     "rate_bytes_per_s": optional(whole(-(10**14), 10**14)),
-    "eta_s": optional(is_eta),
-    "growth_mib": optional(whole(-MOST_MIB, MOST_MIB)),
+    "eta_s": optional(is_quantiles),
     "ended": optional(among(ENDINGS)),
     "feedback": optional(among(WORDS)),
     "outcome": optional(among(OUTCOMES)),
-    "outcome_share": optional(number(0, 2)),
 }
 SUBJECT: dict[str, Check] = {
     "device": like(r"d[1-9]\d{0,5}"),
     "kind": among(KINDS),
     "process": optional(like(r"p[1-9]\d{0,5}")),
     "card": is_card,
-    "vendor": among(VENDORS),
     "total_bytes": optional(whole(1, 1 << 50)),
     "framework": optional(among(FRAMEWORKS)),
     "program": optional(like(r"[0-9a-f]{8}")),
     "t_ds": course(0, MOST_DS, rising=True),
     "used_mib": course(0, MOST_MIB),
     "breaks": lambda value: isinstance(value, list) and all(map(whole(1, 10**9), value)),
-    "util": optional(
-        one({"t_ds": course(0, MOST_DS, rising=True), "pct": course(0, 100)}),
-    ),
+    "util_ds": course(0, MOST_DS, rising=True, empty=True),
+    "util_pct": course(0, 100, empty=True),
     "facts": every(FACT),
     "verdicts": every(VERDICT),
     "full_at_end_ds": optional(INSTANT),
@@ -215,11 +204,11 @@ SUBJECT: dict[str, Check] = {
 def contradiction(subject: dict[str, Any]) -> str:
     """Return what of a subject cannot be true together; "" for nothing."""
     count, total = len(subject["t_ds"]), subject["total_bytes"]
-    util, breaks = subject["util"], subject["breaks"]
+    breaks = subject["breaks"]
     if len(subject["used_mib"]) != count:
         return "t_ds and used_mib differ in length"
-    if util is not None and len(util["t_ds"]) != len(util["pct"]):
-        return "util: t_ds and pct differ in length"
+    if len(subject["util_ds"]) != len(subject["util_pct"]):
+        return "util_ds and util_pct differ in length"
     if total is not None and max(itertools.accumulate(subject["used_mib"])) > total >> 20:
         return "more is used than there is"
     if breaks != sorted(set(breaks)) or any(at >= count for at in breaks):
@@ -254,9 +243,9 @@ def of_this_machine() -> set[str]:
 
 
 VOCABULARY = (
-    *(LICENCES | KINDS | VENDORS | FRAMEWORKS | PATTERNS | TIERS | FACTS | ENDINGS),
+    *(LICENCES | KINDS | FRAMEWORKS | PATTERNS | TIERS | FACTS | ENDINGS),
     *(WORDS | OUTCOMES | {NAME}),
-    *(HEADER | SUBJECT | FACT | VERDICT | {"low_s": 0, "mid_s": 0, "high_s": 0, "pct": 0}),
+    *(HEADER | SUBJECT | FACT | VERDICT),
 )
 
 

@@ -33,6 +33,7 @@ from tests import making
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from gpuwatchd.collect.logs.formats.corpus import Licence
     from gpuwatchd.core.model import FloatArray
 
 GIB, MIB = making.GIB, making.MIB
@@ -132,8 +133,8 @@ def alert(subject: Subject, begin_s: float, mark: str) -> Any:
     )  # fmt: skip
 
 
-def exported(directory: Path, begin_s: float, **more: Any) -> corpus.Corpus:
+def exported(directory: Path, begin_s: float, licence: Licence | None = None) -> corpus.Corpus:
     """Return what is exported of a day of it."""
     with closing(Reader.open(directory)) as history:
         span = (begin_s - 3600.0, begin_s + 86_400.0)
-        return corpus.collect(history, history.devices(), span, **more)
+        return corpus.collect(history, history.devices(), span, licence)

@@ -63,25 +63,22 @@ def test_what_stays_is_the_card_its_memory_and_codes(tmp_path: Path) -> None:
     found = world.exported(tmp_path, begin_s, licence="CC0-1.0")
     device, process, rest = found.lines
     assert [line.kind for line in found.lines] == ["device", "process", "unattributed"]
-    assert (device.card, device.vendor, device.total_bytes) == (
-        "NVIDIA H100 80GB", "other", 80 * world.GIB,
-    )  # fmt: skip
+    assert (device.card, device.total_bytes) == ("NVIDIA H100 80GB", 80 * world.GIB)
     assert (process.process, process.framework, device.process) == ("p1", "other", None)
     assert len(present(process.program)) == 8
     assert form.values_of(rest.used_mib).tolist() == [1024.0] * 360
     assert form.values_of(process.used_mib)[:3].tolist() == [4096, 4267, 4437]
-    assert sum(present(device.util).pct[:50]) == 49
+    assert sum(device.util_pct[:50]) == 49
     (verdict,) = process.verdicts
     assert (verdict.pattern, verdict.tier, verdict.confidence) == ("gradual", "alert", 0.91)
     assert (verdict.eta_s, verdict.rate_bytes_per_s) == ((2340, 2820, 3720), 206_667)
     assert present(verdict.alert_ds) - verdict.opened_ds == 3000
     assert (verdict.ended, verdict.feedback) == ("process-ended", "leak")
     assert verdict.outcome == "open"
-    assert verdict.outcome_share == pytest.approx(0.81, rel=0.01)
     (fact,) = process.facts
     assert (fact.name, fact.weight, fact.level_mib) == ("declared-share", 0.75, 72 * 1024)
     assert (found.header.points, found.header.subjects) == (3 * 360, 3)
-    assert present(found.header.interval).mid_s == 10.0
+    assert found.header.interval_s == (10.0, 10.0, 10.0)
 
 
 def test_time_begins_anew(tmp_path: Path) -> None:
@@ -102,7 +99,7 @@ def test_programs_meet_within_a_file_only(tmp_path: Path) -> None:
 def test_an_empty_history_has_no_lines(tmp_path: Path) -> None:
     recorded.write(tmp_path, [], BEGIN_S, BEGIN_S)
     found = world.exported(tmp_path, BEGIN_S)
-    assert (found.lines, found.header.interval) == ((), None)
+    assert (found.lines, found.header.interval_s) == ((), None)
 
 
 @pytest.mark.parametrize("rolled", [False, True])
@@ -122,7 +119,7 @@ def test_it_is_judged_as_the_history_is(tmp_path: Path, rolled: bool) -> None:
         (device,) = history.devices()
         span = (BEGIN_S - 10.0, BEGIN_S + 10_000.0)
         log = replay.load(history, device, *span)
-        file.write_bytes(corpus.collect(history, [device], span).encoded())
+        file.write_bytes(corpus.collect(history, [device], span, None).encoded())
     ours, theirs = (replay.analyze(one, Config()) for one in (log, read_log(file)))
     assert [len(one.watches) for one in ours] == [len(one.watches) for one in theirs]
     assert sum(len(one.alerts) for one in ours) >= 2

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import click
 import msgspec
@@ -14,11 +13,11 @@ import msgspec
 from gpuwatchd.cli import options, output
 from gpuwatchd.core import text, units
 from gpuwatchd.core.errors import FAILED, OK, GpuwatchdError
-from gpuwatchd.view.answers.base import fill
 from gpuwatchd.view.answers.history import Export, ExportData
 from gpuwatchd.view.queries import current_state, state_location
 
 if TYPE_CHECKING:
+    from gpuwatchd.collect.logs.formats.corpus import Licence
     from gpuwatchd.pipeline.corpus import Corpus
 
 _SINCE_S: Final = 7 * 86_400.0
@@ -32,19 +31,6 @@ _STAYS: Final = (
     "stays: the model and memory of each card, frameworks, memory and load over time, verdicts,"
     " your labels normal and leak"
 )
-
-
-class _Counts(NamedTuple):
-    """What a file holds, in numbers."""
-
-    file: str
-    size_bytes: int
-    span_s: int
-    devices: int
-    subjects: int
-    points: int
-    verdicts: int
-    labels: int
 
 
 @click.command(
@@ -69,7 +55,7 @@ def command(  # noqa: PLR0917 - one argument per flag
     file: Path,
     anonymous: bool,  # noqa: FBT001
     since: float | None,
-    licence: Literal["CC0-1.0", "CC-BY-4.0"] | None,
+    licence: Licence | None,
     yes: bool,  # noqa: FBT001
     force: bool,  # noqa: FBT001
 ) -> int:
@@ -88,26 +74,26 @@ def command(  # noqa: PLR0917 - one argument per flag
 
     corpus = _collected(since, licence)
     content = corpus.encoded(packed=file.suffix.lower() == ".gz")
-    counts = _Counts(
+    verdicts = [verdict for line in corpus.lines for verdict in line.verdicts]
+    data = ExportData(
         file=str(file),
         size_bytes=len(content),
         span_s=corpus.header.span_s,
         devices=sum(line.kind == "device" for line in corpus.lines),
-        subjects=len(corpus.lines),
+        subjects=corpus.header.subjects,
         points=corpus.header.points,
-        verdicts=sum(len(line.verdicts) for line in corpus.lines),
-        labels=sum(one.feedback is not None for line in corpus.lines for one in line.verdicts),
+        verdicts=len(verdicts),
+        labels=sum(verdict.feedback is not None for verdict in verdicts),
     )
     if not flags.json and not (yes and flags.quiet):
-        _show(output.Out(flags), corpus, counts)
+        _show(output.Out(flags), corpus, data)
     if not yes and not click.confirm(f"write this to {text.clean(str(file))}?", err=True):
-        output.Out(flags).line("nothing was written")
         return FAILED
     html.write(file, content)
     if flags.json:
-        output.emit_answer(Export, fill(ExportData, counts), source="database")
+        output.emit_answer(Export, data, source="database")
     else:
-        output.Out(flags).line(f"{file}: {units.size(len(content))}, readable by you alone")
+        output.Out(flags).line(f"{file}: {len(content):,} bytes, readable by you alone")
     return OK
 
 
@@ -124,7 +110,7 @@ def _require_free(file: Path, *, force: bool) -> None:
         raise GpuwatchdError(f"{file}: {why}", hint=hint, page="errors#report-not-written")
 
 
-def _collected(since: float | None, licence: Literal["CC0-1.0", "CC-BY-4.0"] | None) -> Corpus:
+def _collected(since: float | None, licence: Licence | None) -> Corpus:
     from gpuwatchd.pipeline import corpus  # noqa: PLC0415 - numpy too: 1 s
     from gpuwatchd.view.queries import history_query  # noqa: PLC0415 - SQLite too: 500 ms
 
@@ -146,20 +132,20 @@ def _collected(since: float | None, licence: Literal["CC0-1.0", "CC-BY-4.0"] | N
     return found
 
 
-def _show(out: output.Out, corpus: Corpus, counts: _Counts) -> None:
-    kinds = Counter(line.kind for line in corpus.lines)
+def _show(out: output.Out, corpus: Corpus, data: ExportData) -> None:
     out.flow(
         [
-            (f"{units.duration(counts.span_s)} in all", "bold"),
-            *(f"{count} x {kind}" for kind, count in kinds.items()),
-            f"{counts.points:,} points",
-            f"{counts.verdicts} verdicts, {counts.labels} with a label of yours",
+            (f"{units.duration(data.span_s)} in all", "bold"),
+            f"devices: {data.devices}",
+            f"subjects: {data.subjects}",
+            f"points: {data.points:,}",
+            f"verdicts: {data.verdicts} ({data.labels} with your label)",
         ]
     )
     for words in (_LEFT_OUT, _STAYS):
         out.flow(words.split(" "), rest="  ", gap=" ")
-    longest = max(corpus.lines, key=lambda line: (len(line.verdicts), len(line.t_ds)))
     out.line("a sample of it:")
+    longest = max(corpus.lines, key=lambda line: (len(line.verdicts), len(line.t_ds)))
     for part in (corpus.header, longest):
         out.raw(f"  {msgspec.json.encode(_shortened(msgspec.to_builtins(part))).decode()}")
 
