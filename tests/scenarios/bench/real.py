@@ -29,6 +29,9 @@ LEAST_SAMPLES = 20
 REST = "unattributed"
 """Is not judged by itself."""
 DAY_S = 86400.0
+COUNTED = (
+    "subjects", "hours", "gpu_days", "ramps", "watched", "watches", "soon", "alerted", "alerts",
+)  # fmt: skip
 SOON_S = 480.0
 """A watch that says "full in 8 minutes" or less; loads were told so."""
 
