@@ -25,8 +25,12 @@ if TYPE_CHECKING:
     from gpuwatchd.store.writer import History
 
 _HOUR_S = 3600.0
-_PAUSE_S = 60.0
-"""Evidence survives a pause up to this long: one that the detectors do not take for a gap."""
+_PAUSE_S = 1800.0
+"""Evidence survives a pause up to this long: whether it is of the growth that is seen afterwards
+tells the first judgement, by when that growth began."""
+_COUNTED_S = 60.0
+"""A pause up to this long counts as time for which the evidence lasted, a longer one does not."""
+_SINCE = ("held_since_s", "alert_since_s", "clear_since_s", "milder_since_s")
 _EVIDENCE = (
     *("confirmations", "held_since_s", "alert_confirmations", "alert_since_s"),
     *("evidence", "clears", "clear_since_s", "milder_since_s", "finding"),
@@ -46,8 +50,8 @@ class Last(NamedTuple):
     taken_at_s: float
     stepped_s: float
     """By how much the clock was set since."""
-    fresh: bool
-    """Whether that is no longer ago than a pause in the record may be."""
+    pause_s: float
+    """How long ago that is."""
 
     @classmethod
     def of(cls, state: LiveState | None, boot_id: str, now_s: float, ahead_s: float) -> Last | None:
@@ -59,7 +63,12 @@ class Last(NamedTuple):
         taken_at_s = state.taken_at_s + step_s
         if not now_s - ahead_s + STEP_S >= now_s - taken_at_s >= -STEP_S:
             return None  # older than this boot, or not yet: no point may lie there
-        return cls(state, taken_at_s, step_s, -STEP_S <= now_s - taken_at_s <= _PAUSE_S)
+        return cls(state, taken_at_s, step_s, now_s - taken_at_s)
+
+    @property
+    def fresh(self) -> bool:
+        """Whether evidence of then still counts."""
+        return -STEP_S <= self.pause_s <= _PAUSE_S
 
     def newest(self) -> Iterator[tuple[Subject, int | None]]:
         """Yield what each subject on a device held; what was not known at that instant is None."""
@@ -73,13 +82,36 @@ class Last(NamedTuple):
             for process in item.processes or () if item.processes_age_s is None else ():
                 key = process.info.key
                 yield Subject(device_uid=uid, process=key), _amount(process.used_bytes)
+                on_host = Subject(device_uid=uid, process=key, host=True)
+                yield on_host, _amount(process.host_bytes)
+
+    def attributed(self) -> Iterator[str]:
+        """Yield the devices of which it was known who holds all of their memory."""
+        for item in self.state.devices:
+            ledger = item.ledger
+            if item.processes_age_s is None and ledger is not None and ledger.state == "whole":
+                yield item.device.uid
+
+    def _paused(self, alert: Alert) -> Alert:
+        """Return an alert whose evidence has lasted as long as it had before a long pause."""
+        times = {
+            name: at_s + self.pause_s
+            for name in _SINCE
+            if self.pause_s > _COUNTED_S and (at_s := getattr(alert, name)) is not None
+        }
+        return msgspec.structs.replace(alert, **times) if times else alert
+
+    def pending(self) -> Iterator[Alert]:
+        """Yield the alerts that had not opened, on the clock of now."""
+        for alert in self.state.pending if self.fresh else ():
+            yield moved_alert(self._paused(alert), self.stepped_s)
 
     def brought(self, alert: Alert) -> Alert:
         """Return an open alert of the history with the evidence of the last tick."""
         same = (alert.key, alert.opened_at_s, alert.state)
         for one in self.state.alerts if self.fresh else ():
             if (one.key, one.opened_at_s, one.state) == same:
-                evidence = {name: getattr(one, name) for name in _EVIDENCE}
+                evidence = {name: getattr(self._paused(one), name) for name in _EVIDENCE}
                 return msgspec.structs.replace(alert, **evidence)
         return alert
 
@@ -110,8 +142,8 @@ class HistoryLink:
                 # Rows of before and of now are on two clocks; the next start must not mix them.
                 self._history.segment("clock-step", wall_step_s=step_s)
             intake.estate.extend(last.taken_at_s, last.newest())
-            for alert in last.state.pending if last.fresh else ():
-                intake.estate.pending[alert.subject.id] = moved_alert(alert, step_s)
+            intake.estate.attributed_at_s.update(dict.fromkeys(last.attributed(), last.taken_at_s))
+            intake.estate.pending.update({one.subject.id: one for one in last.pending()})
         for alert in self._history.open_alerts():
             known = alert if last is None else moved_alert(last.brought(alert), step_s)
             known = resumed(known, intake.watcher.rules, now_s)

@@ -153,6 +153,10 @@ class RestoredState:
         self.pending: dict[str, Alert] = {}
         """The same of alerts that were not open yet; they wait for the first minute only."""
         self._rings: dict[str, dict[Subject, Ring]] = {}
+        self.attributed_at_s: dict[str, float] = {}
+        """When it was last known who holds all of a device's memory, by UUID."""
+        self.missing: dict[str, set[ProcessKey]] = {}
+        """Whom the last list of a device did not name, until the next one."""
 
     def refill(self, past: Iterable[Past], span_s: float) -> None:
         """Remember points, for the tracks that will appear."""
@@ -195,31 +199,37 @@ class RestoredState:
             if now_s - alert.finding.judged_at_s >= UNSEEN_S
         ]
 
-    def gone(self, uid: str, present: Container[ProcessKey]) -> Iterator[tuple[Subject, Ring]]:
-        """Hand out what is left of a device's processes: they ended while nobody watched.
+    def left(self, uid: str, present: Container[ProcessKey]) -> set[ProcessKey]:
+        """Return the processes of a device that two lists in a row did not name.
 
-        Of those that are there, what they held on the host is kept until it is looked at.
+        They ended while nobody watched; one list without them may be a slip of the driver.
         """
-        rings = self._rings.get(uid)
-        if not rings:
-            return
-        for subject in [one for one in rings if one.process is not None]:
-            if subject.host and subject.process in present:
-                continue
+        subjects = [*self._rings.get(uid, ()), *(alert.subject for alert in self.alerts.values())]
+        missing = {
+            one.process
+            for one in subjects
+            if one.device_uid == uid and one.process is not None and one.process not in present
+        }
+        left = missing & self.missing.get(uid, set())
+        self.missing[uid] = missing - left
+        return left
+
+    def gone(self, uid: str, left: Container[ProcessKey]) -> Iterator[tuple[Subject, Ring]]:
+        """Hand out the points of a device's processes that have left."""
+        rings = self._rings.get(uid, {})
+        for subject in [one for one in rings if one.process in left]:
             ring = rings.pop(subject)
             if not subject.host:
                 yield subject, ring
 
     def orphaned(
-        self, uid: str, present: Container[ProcessKey], rules: Rules, now_s: float
+        self, uid: str, left: Container[ProcessKey], rules: Rules, now_s: float
     ) -> list[Alert]:
-        """End the alerts of a device's processes that are not there any more."""
+        """End the alerts of a device's processes that have left."""
         gone = [
             alert
             for alert in self.alerts.values()
-            if alert.subject.device_uid == uid
-            and alert.subject.process is not None
-            and alert.subject.process not in present
+            if alert.subject.device_uid == uid and alert.subject.process in left
         ]
         return self._disown(gone, Ending.ENDED_UNOBSERVED, rules, now_s)
 

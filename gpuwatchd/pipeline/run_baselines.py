@@ -268,6 +268,11 @@ class RunBaselines:
 
     def obey(self, tracks: Iterable[Track], now_s: float) -> list[Alert]:
         """Do what the user said of these tracks; return the alerts that this ended."""
+        if self._served != self._intake.created:
+            # An alert that goes on is not judged without what was known of its subject before.
+            for track in self._watcher.tracks.values():
+                if track.alert is not None and track.memo.asked is None:
+                    self._look_up(track)
         if not self._unheard:
             return []
         changed: list[Alert] = []

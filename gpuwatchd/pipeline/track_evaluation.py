@@ -165,6 +165,24 @@ def suppress_for_lead(alert: Alert | None, lead: Track) -> Alert | None:
     )
 
 
+def carried_over(alert: Alert, finding: Finding, now_s: float) -> Alert:
+    """Return the alert of an earlier run, at the first judgement of its subject in this one.
+
+    After a pause its evidence counts for the growth that began before the pause, not for another.
+    """
+    last_s, onset_s = alert.finding.judged_at_s, finding.onset_at_s
+    same = onset_s is not None and onset_s <= last_s
+    if same or now_s - last_s <= 2.0 * alerts.SLOW_S or alert.state == "firing":
+        return alert
+    return msgspec.structs.replace(
+        alert,
+        confirmations=0,
+        held_since_s=None,
+        alert_confirmations=0,
+        alert_since_s=None,
+    )
+
+
 def unsuppress(alert: Alert) -> Alert:
     """Return the alert of a rank that is told of by itself, or for others: nothing holds it."""
     if alert.held_code is not Hold.PART_OF_JOB:
@@ -495,6 +513,8 @@ class Watcher:
         if was is not None and self.ranks.goes_on(track, finding, was):
             self._follow(track, was, now_s)
         before = track.alert
+        if before is not None and track.finding is None:
+            before = carried_over(before, finding, now_s)
         if before is not None and finding.tier != "none" and not finding.blame and not led:
             # Asked for when the alert opened; it stays until its state changes.
             finding = with_blame(finding, before.finding.blame)

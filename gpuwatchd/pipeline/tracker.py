@@ -328,7 +328,8 @@ class SampleIntake:
     def _update_device(self, device: Device, reading: DeviceReading, source: str) -> TrackedDevice:
         tracked_device = self.devices.get(device.uid)
         if tracked_device is None:
-            tracked_device = TrackedDevice(device=device, reading=reading, room=Headroom())
+            room = Headroom(attributed_at_s=self.estate.attributed_at_s.pop(device.uid, None))
+            tracked_device = TrackedDevice(device=device, reading=reading, room=room)
             self.devices[device.uid] = tracked_device
             self._watch_whole(tracked_device)
         tracked_device.device, tracked_device.reading = device, reading
@@ -356,6 +357,8 @@ class SampleIntake:
             title=title,
         )
         track.alert = self.estate.alert(subject)
+        if track.alert is not None and not track.alert.clears:
+            track.room.note(track.alert.finding)  # its neighbours are judged before it
         self.watcher.tracks[subject.id] = track
         track.mark_changed()
         self.created += 1
@@ -474,15 +477,17 @@ class SampleIntake:
             track.framework = info.framework
             if info.program != track.program:
                 track.program, self.renamed = info.program, True
-        for subject, ring in self.estate.gone(device.device.uid, present):
+        uid, rules = device.device.uid, self.watcher.rules
+        left = self.estate.left(uid, present)
+        for subject, ring in self.estate.gone(uid, left):
             gone = Track(
                 subject=subject, device=device.device, window=ring, room=device.room, title=Title()
             )
             self.leavers.append(EndedProcess(track=gone, unseen=True))
         # Nobody is missing any more, or it must be looked at once more.
-        device.listed, device.news = None if device.missing else listed, news
-        uid, rules = device.device.uid, self.watcher.rules
-        return changed + self.estate.orphaned(uid, present, rules, now_s)
+        again = device.missing or self.estate.missing[uid]
+        device.listed, device.news = None if again else listed, news
+        return changed + self.estate.orphaned(uid, left, rules, now_s)
 
 
 def _ring(track: Track) -> Ring:

@@ -37,6 +37,13 @@ RECENT = 4.0
 PHASE_SHARE = 0.85
 """A phase has this share of its level in the first half of its time; a tooth has half of it."""
 MIB = float(1 << 20)
+PAUSE_STEPS = 3.0
+"""Between two cells further apart than so many steps nobody has looked."""
+MOST_PAUSES = 16
+"""As many of them are looked into: irregular sampling is not a row of pauses."""
+AROUND_S = 60.0
+ALIKE = 2.0
+"""Growth went on over a pause where its rate is that of before and after, up to this factor."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -94,10 +101,32 @@ class SeriesWindow:
 
     @cached_property
     def squares(self) -> FloatArray:
-        """Cumulative sum of the squared rises of the floor (n,), for size-weighted steps."""
+        """Cumulative sum of the squared rises of the floor (n,), for size-weighted steps.
+
+        The rise over a pause (the daemon was started anew) is no single step where the growth went
+        on: it is taken for as many steps as it has of the size of those around it.
+        """
         out = np.zeros(self.floor.size)
-        np.add.accumulate(self.rises * self.rises, out=out[1:])
+        squares = self.rises * self.rises
+        looked = self.t_s[1:] - self.t_s[:-1] <= PAUSE_STEPS * self.step_s
+        for at in np.flatnonzero(~looked)[-MOST_PAUSES:].tolist():
+            squares[at] = min(squares[at], self.rises[at] * self._step_around(at, looked))
+        np.add.accumulate(squares, out=out[1:])
         return out
+
+    def _step_around(self, at: int, looked: npt.NDArray[np.bool_]) -> float:
+        """Return the size of the steps around a pause in bytes; infinite unless growth went on."""
+        t, floor, pause_s = self.t_s, self.floor, float(self.t_s[at + 1] - self.t_s[at])
+        look_s = max(pause_s, AROUND_S)
+        first = int(t.searchsorted(t[at] - look_s - 1e-6))
+        last = int(t.searchsorted(t[at + 1] + look_s + 1e-6)) - 1
+        rate = float(self.rises[at]) / pause_s
+        for begin, end in ((first, at), (at + 1, last)):
+            near = float(floor[end] - floor[begin]) / max(float(t[end] - t[begin]), 1e-6)
+            if not rate / ALIKE <= near <= rate * ALIKE or not near:
+                return math.inf
+        rises = self.rises[first:last][looked[first:last]]
+        return float((rises * rises).sum() / max(float(rises.sum()), 1.0))
 
     @cached_property
     def risen_s(self) -> FloatArray:
