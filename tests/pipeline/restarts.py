@@ -155,9 +155,12 @@ class Machine:
         self.pipeline.resume()
         self.chores_s = self.time.mono_s + CHORES_S
 
-    def restart(self, down_s: float = DOWN_S) -> None:
-        """Kill the daemon and start it again."""
-        self.kill()
+    def restart(self, down_s: float = DOWN_S, *, clean: bool = False) -> None:
+        """Kill the daemon, or stop it in order, and start it again."""
+        if clean:
+            self.pipeline.close()
+        else:
+            self.kill()
         self.time.pass_s(down_s)
         self.start()
 
@@ -208,6 +211,18 @@ class Machine:
     def fired(self) -> bool:
         """Whether any alert has fired."""
         return self.first("firing") is not None
+
+
+def restarted(
+    machine: Machine, minutes: float, runs_s: Iterable[float], down_s: float, *, clean: bool
+) -> Machine:
+    """Let a leak fill its device while the daemon ends after each of ``runs_s``."""
+    for run_s in runs_s:
+        machine.live(machine.age_s + run_s)
+        machine.restart(down_s, clean=clean)
+    machine.live(60.0 * minutes)
+    machine.kill()
+    return machine
 
 
 def used_share(

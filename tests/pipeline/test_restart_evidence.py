@@ -1,0 +1,269 @@
+"""What the history and the live state know is used at once after a restart, also a long one."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+import pytest
+
+from gpuwatchd.analysis import numerics
+from gpuwatchd.analysis.numerics import series as of_series
+from gpuwatchd.core.codes import Ending
+from gpuwatchd.core.model import Sample, Series, Subject
+from gpuwatchd.pipeline.track_evaluation import Watcher
+from gpuwatchd.store import live
+from tests.making import GIB, MIB, present
+from tests.pipeline.restarts import INTERVAL_S, Machine, fill, leak, restarted, steps
+from tests.promises.test_restart_memory import rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from gpuwatchd.core.model import FloatArray
+    from gpuwatchd.pipeline.track import Track
+
+
+@pytest.fixture
+def bridged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No pause ends the window of the detectors: what a restart must bring for that is tested."""
+    monkeypatch.setattr(of_series, "last_gap", lambda *_: 0, raising=False)
+
+
+@functools.cache
+def undisturbed(minutes: float, segments: bool) -> tuple[float, float]:
+    """Return when a leak fires and is mailed, seconds, while the daemon runs on."""
+    with TemporaryDirectory() as folder:
+        machine = Machine(Path(folder), leak(minutes, 24, segments=segments))
+        machine.live(0.55 * 60.0 * minutes)
+        machine.kill()
+    return present(machine.first("firing"))[0], present(machine.mailed_s)
+
+
+@pytest.mark.parametrize("clean", [False, True])
+@pytest.mark.parametrize(
+    ("minutes", "runs_s", "down_s", "segments"),
+    [
+        (10, (60.0, 60.0, 50.0), 20.0, False),
+        (10, (40.0,) * 5, 20.0, False),
+        (10, (60.0, 60.0, 50.0), 20.0, True),
+        (10, (150.0,), 60.0, False),
+        (17, (60.0, 60.0, 50.0), 1.0, False),
+        (17, (60.0, 60.0, 50.0), 20.0, False),
+        (17, (60.0, 60.0, 50.0), 60.0, False),
+        (17, (335.0,), 60.0, False),
+        (30, (60.0, 60.0, 50.0), 60.0, False),
+        (30, (400.0,), 300.0, False),
+    ],
+)
+@pytest.mark.usefixtures("bridged")
+def test_a_short_leak_is_mailed_before_half_of_its_time_across_restarts(
+    tmp_path: Path,
+    minutes: int,
+    runs_s: tuple[float, ...],
+    down_s: float,
+    segments: bool,
+    clean: bool,
+) -> None:
+    fired_s, mailed_s = undisturbed(minutes, segments)
+    machine = Machine(tmp_path, leak(minutes, 24, segments=segments))
+    restarted(machine, 0.8 * minutes, runs_s, down_s, clean=clean)
+    late_s = present(machine.mailed_s) - mailed_s
+    assert late_s <= down_s + 30.0
+    assert present(machine.mailed_s) < 0.5 * 60.0 * minutes
+    assert present(machine.first("firing"))[0] >= fired_s - 2 * INTERVAL_S
+    assert [notice for _, notice in machine.messages] == ["firing"]
+
+
+@pytest.mark.parametrize("run_s", [250.0, 335.0])
+@pytest.mark.usefixtures("bridged")
+def test_a_pause_of_five_minutes_costs_its_length_at_most(tmp_path: Path, run_s: float) -> None:
+    machine = Machine(tmp_path, leak(17, 24))
+    restarted(machine, 17, (run_s,), 300.0, clean=False)
+    assert present(machine.mailed_s) - undisturbed(17, segments=False)[1] <= 330.0
+    # It is judged twice more at least before it is told of.
+    assert present(machine.first("firing"))[0] >= run_s + 300.0 + 10.0
+
+
+@pytest.mark.parametrize("down_s", [60.0, 300.0])
+@pytest.mark.parametrize(
+    "curve",
+    [
+        fill(9.5, 10.0, 8.0, 3.0),
+        fill(9.5, 10.0, 10.0, 3.5),
+        steps(1.0, 60.0, 6),
+        steps(0.5, 20.0, 14),
+    ],
+)
+@pytest.mark.usefixtures("bridged")
+def test_what_stops_growing_while_no_daemon_runs_is_no_alert(
+    tmp_path: Path, curve: Callable[[float], float], down_s: float
+) -> None:
+    machine = restarted(Machine(tmp_path, curve), 15, (100.0, 60.0), down_s, clean=False)
+    assert not machine.fired
+
+
+@pytest.mark.parametrize("seen_across", [True, False])
+def test_a_long_pause_counts_for_no_hold_and_new_growth_begins_its_evidence_anew(
+    tmp_path: Path, request: pytest.FixtureRequest, seen_across: bool
+) -> None:
+    if seen_across:
+        request.getfixturevalue("bridged")
+    else:
+        request.getfixturevalue("monkeypatch").setattr(
+            of_series, "last_gap", lambda t_s, *_: int(t_s.searchsorted(t_s[-1] - 299.0))
+        )
+    machine = Machine(tmp_path, leak(30, 24))
+    while machine.first("watch") is None or present(machine.track.alert).alert_since_s is None:
+        machine.live(machine.age_s + 1.0)
+    before = present(machine.track.alert)
+    taken_at_s = present(live.read(machine.directory / "run")).taken_at_s
+    machine.restart(300.0)
+    machine.live(machine.age_s + 1.0)
+    after = present(machine.track.alert)
+    machine.kill()
+    if seen_across:
+        pause_s = machine.sampled_ms[-1] / 1000 - taken_at_s
+        assert after.alert_since_s == pytest.approx(
+            present(before.alert_since_s) + pause_s, abs=0.01
+        )
+        assert after.alert_confirmations == before.alert_confirmations + 1
+    else:
+        assert (after.state, after.alert_since_s, after.held_since_s) == ("watch", None, None)
+        assert (after.confirmations, after.alert_confirmations) == (0, 0)
+
+
+# ---- the first lists after a start ---------------------------------------------------------------
+
+
+class Listed(Machine):
+    """A machine whose process list is as ``hide`` makes it, for so many looks after a start."""
+
+    looks = 0
+    hide: Callable[[Sample], Sample] | None = None
+
+    def _look(self) -> Sample:
+        one = super()._look()
+        if self.looks and self.hide is not None:
+            self.looks -= 1
+            one = self.hide(one)
+        return one
+
+
+def without(one: Sample) -> Sample:
+    reading = msgspec.structs.replace(one.readings[0], uses=())
+    return msgspec.structs.replace(one, readings=(reading,), processes=())
+
+
+def unreadable(one: Sample) -> Sample:
+    reading = msgspec.structs.replace(one.readings[0], uses=None, uses_reason="no permission")
+    return msgspec.structs.replace(one, readings=(reading,), processes=())
+
+
+def told(machine: Listed, hide: Callable[[Sample], Sample], looks: int) -> list[str]:
+    machine.live(400.0)
+    assert [notice for _, notice in machine.messages] == ["firing"]
+    machine.hide, machine.looks = hide, looks
+    machine.restart()
+    machine.live(machine.age_s + 250.0)
+    machine.kill()
+    return [notice for _, notice in machine.messages[1:]]
+
+
+@pytest.mark.parametrize(("looks", "endings"), [(1, []), (2, [Ending.ENDED_UNOBSERVED])])
+def test_one_list_that_lacks_a_process_after_a_start_ends_nothing(
+    tmp_path: Path, looks: int, endings: list[Ending]
+) -> None:
+    machine = Listed(tmp_path, leak(17, 24))
+    messages = told(machine, without, looks)
+    over = [one.ended_code for _, one in machine.changes if one.state == "resolved"]
+    assert over == endings
+    assert messages == ["resolved"] * len(endings)
+    if not endings:
+        assert machine.track.window.count > 100
+
+
+def test_who_holds_the_memory_stays_known_for_a_while_over_a_restart(tmp_path: Path) -> None:
+    # The device as a whole would be told of beside its process, whose alert goes on.
+    machine = Listed(tmp_path, leak(17, 24))
+    assert told(machine, unreadable, 40) == []
+    assert len([one for _, one in machine.changes if one.state == "firing"]) == 1
+
+
+# ---- the first judgement after a start -----------------------------------------------------------
+
+
+def test_the_first_judgement_knows_what_the_last_one_knew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Machine(tmp_path, leak(17, 24))
+    machine.live(200.0)
+    alert = present(machine.track.alert)
+    known: list[tuple[str | None, float]] = []
+    judge = Watcher.judge
+
+    def noting(watcher: Watcher, tracks: Iterable[Track], now_s: float) -> list[object]:
+        track = machine.track
+        neighbour = Subject(device_uid=machine.device.uid, unattributed=True)
+        known.append((track.memo.asked, track.room.others(neighbour)))
+        return judge(watcher, tracks, now_s)  # type: ignore[return-value]
+
+    machine.restart()
+    monkeypatch.setattr(Watcher, "judge", noting)
+    machine.live(machine.age_s + 1.0)
+    machine.kill()
+    assert known[0] == (machine.track.program or "", alert.finding.rate_bytes_per_s)
+
+
+def test_what_a_process_held_on_the_host_is_known_up_to_the_kill(tmp_path: Path) -> None:
+    class Hosted(Machine):
+        def _look(self) -> Sample:
+            one = super()._look()
+            held = 4 * GIB + int(self.age_s * 10) * MIB
+            uses = [msgspec.structs.replace(use, host_bytes=held) for use in one.readings[0].uses]  # type: ignore[union-attr]
+            reading = msgspec.structs.replace(one.readings[0], uses=tuple(uses))
+            return msgspec.structs.replace(one, readings=(reading,))
+
+    machine = Hosted(tmp_path, leak(60, 24))
+    written_ms = 0
+    machine.live(900.0)
+    while machine.time.now_s * 1000 - written_ms < 56_000:
+        machine.live(machine.age_s + 1.0)
+        written_ms = rows(machine, "SELECT max(ts_ms) FROM process_raw")[0][0]
+    last_s = machine.sampled_ms[-1] / 1000
+    machine.kill()
+    machine.start()
+    subject = Subject(device_uid=machine.device.uid, process=machine.info.key, host=True)
+    ring = present(machine.pipeline.intake.estate.ring(subject))
+    machine.kill()
+    assert present(ring.last)[0] == pytest.approx(last_s, abs=0.01)
+
+
+# ---- the rise over a pause -----------------------------------------------------------------------
+
+
+def size_of_steps(t_s: FloatArray, used_bytes: FloatArray) -> float:
+    """Return the mean size of a rise, weighted with the sizes, in MiB."""
+    subject = Subject(device_uid="G")
+    view = numerics.prepare(
+        Series(subject=subject, t_s=t_s, used_bytes=used_bytes, limit_bytes=None)
+    )
+    return float(view.squares[-1] / (view.floor[-1] - view.floor[0])) / MIB
+
+
+@pytest.mark.parametrize("pause_s", [25.0, 45.0])
+def test_the_rise_over_a_pause_is_no_step_where_growth_went_on(pause_s: float) -> None:
+    t_s = np.arange(0.0, 240.0, 5.0)
+    t_s = t_s[(t_s <= 100.0) | (t_s >= 100.0 + pause_s)]
+    even = t_s * 2.0 * MIB
+    assert size_of_steps(t_s, even) == pytest.approx(10.0, rel=0.01)
+    # A jump that happened meanwhile stays one, and so does a step among steps.
+    jump = even + np.where(t_s > 100.0, 400.0 * MIB, 0.0)
+    rise = 400.0 + 2.0 * pause_s
+    assert size_of_steps(t_s, jump) > 0.8 * rise * rise / (400.0 + 2.0 * 235.0)
+    stairs = np.floor((t_s + 10.0) / 60.0) * 100.0 * MIB
+    assert size_of_steps(t_s, stairs) == pytest.approx(100.0, rel=0.01)
