@@ -127,6 +127,7 @@ def test_an_alert_whose_process_ended_meanwhile_is_over() -> None:
     post = Postbox()
     pipeline = Pipeline(config=EAGER, sources=[alone], message_dispatcher=post)
     pipeline.intake.adopt(alert(notices=1))
+    assert pipeline.tick().changes == ()  # one list without it may be a slip of the driver
     tick = pipeline.tick()
     assert [(a.state, a.ended_code) for a in tick.changes] == [
         ("resolved", Ending.ENDED_UNOBSERVED)

@@ -109,7 +109,7 @@ class SeriesWindow:
         out = np.zeros(self.floor.size)
         squares = self.rises * self.rises
         looked = self.t_s[1:] - self.t_s[:-1] <= PAUSE_STEPS * self.step_s
-        for at in np.flatnonzero(~looked)[-MOST_PAUSES:].tolist():
+        for at in np.flatnonzero(~looked & (self.rises > 0.0))[-MOST_PAUSES:].tolist():
             squares[at] = min(squares[at], self.rises[at] * self._step_around(at, looked))
         np.add.accumulate(squares, out=out[1:])
         return out
@@ -123,7 +123,7 @@ class SeriesWindow:
         rate = float(self.rises[at]) / pause_s
         for begin, end in ((first, at), (at + 1, last)):
             near = float(floor[end] - floor[begin]) / max(float(t[end] - t[begin]), 1e-6)
-            if not rate / ALIKE <= near <= rate * ALIKE or not near:
+            if not rate / ALIKE <= near <= rate * ALIKE:
                 return math.inf
         rises = self.rises[first:last][looked[first:last]]
         return float((rises * rises).sum() / max(float(rises.sum()), 1.0))
