@@ -104,6 +104,24 @@ def resumed(alert: Alert, rules: alerts.Rules, now_s: float) -> Alert:
     return msgspec.structs.replace(alert, **times) if times else alert
 
 
+def carried_over(alert: Alert, finding: Finding, now_s: float) -> Alert:
+    """Return the alert of an earlier run, at the first judgement of its subject in this one.
+
+    After a pause its evidence counts for the growth that began before the pause, not for another.
+    """
+    last_s, onset_s = alert.finding.judged_at_s, finding.onset_at_s
+    same = onset_s is not None and onset_s <= last_s
+    if same or now_s - last_s <= 2.0 * alerts.SLOW_S or alert.state == "firing":
+        return alert
+    return msgspec.structs.replace(
+        alert,
+        confirmations=0,
+        held_since_s=None,
+        alert_confirmations=0,
+        alert_since_s=None,
+    )
+
+
 def local(now_s: float) -> alerts.Local:
     """Return what time it is where people are; of what clocks show twice, the first."""
     here = time.localtime(now_s)

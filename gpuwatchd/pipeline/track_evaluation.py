@@ -26,6 +26,7 @@ from gpuwatchd.core.model.findings import (
     with_blame,
     with_reason,
 )
+from gpuwatchd.pipeline.clock import carried_over
 from gpuwatchd.pipeline.track import Track, calm_reason, of_host
 
 if TYPE_CHECKING:
@@ -162,24 +163,6 @@ def suppress_for_lead(alert: Alert | None, lead: Track) -> Alert | None:
         firing_at_s=None,
         next_notice_at_s=None,
         **wording.hold_fields(Hold.PART_OF_JOB, job=str(lead.leads or lead.title)),
-    )
-
-
-def carried_over(alert: Alert, finding: Finding, now_s: float) -> Alert:
-    """Return the alert of an earlier run, at the first judgement of its subject in this one.
-
-    After a pause its evidence counts for the growth that began before the pause, not for another.
-    """
-    last_s, onset_s = alert.finding.judged_at_s, finding.onset_at_s
-    same = onset_s is not None and onset_s <= last_s
-    if same or now_s - last_s <= 2.0 * alerts.SLOW_S or alert.state == "firing":
-        return alert
-    return msgspec.structs.replace(
-        alert,
-        confirmations=0,
-        held_since_s=None,
-        alert_confirmations=0,
-        alert_since_s=None,
     )
 
 
