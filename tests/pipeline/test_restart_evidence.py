@@ -107,9 +107,9 @@ def test_what_stops_growing_while_no_daemon_runs_is_no_alert(
     assert not machine.fired
 
 
-@pytest.mark.parametrize("seen_across", [True, False])
+@pytest.mark.parametrize(("seen_across", "step_s"), [(True, 0.0), (True, -1800.0), (False, 0.0)])
 def test_a_long_pause_counts_for_no_hold_and_new_growth_begins_its_evidence_anew(
-    tmp_path: Path, request: pytest.FixtureRequest, seen_across: bool
+    tmp_path: Path, request: pytest.FixtureRequest, seen_across: bool, step_s: float
 ) -> None:
     if seen_across:
         request.getfixturevalue("bridged")
@@ -122,19 +122,35 @@ def test_a_long_pause_counts_for_no_hold_and_new_growth_begins_its_evidence_anew
         machine.live(machine.age_s + 1.0)
     before = present(machine.track.alert)
     taken_at_s = present(live.read(machine.directory / "run")).taken_at_s
+    machine.time.now_s += step_s
     machine.restart(300.0)
     machine.live(machine.age_s + 1.0)
     after = present(machine.track.alert)
     machine.kill()
     if seen_across:
-        pause_s = machine.sampled_ms[-1] / 1000 - taken_at_s
+        moved_s = machine.sampled_ms[-1] / 1000 - taken_at_s  # by the pause and the step
         assert after.alert_since_s == pytest.approx(
-            present(before.alert_since_s) + pause_s, abs=0.01
+            present(before.alert_since_s) + moved_s, abs=0.01
         )
         assert after.alert_confirmations == before.alert_confirmations + 1
     else:
         assert (after.state, after.alert_since_s, after.held_since_s) == ("watch", None, None)
         assert (after.confirmations, after.alert_confirmations) == (0, 0)
+
+
+@pytest.mark.usefixtures("bridged")
+def test_another_process_of_the_same_pid_begins_its_own_evidence(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, leak(17, 24))
+    machine.live(335.0)
+    machine.kill()
+    machine.time.pass_s(20.0)
+    machine.begin(4711)
+    machine.start()
+    before = len(machine.changes)
+    machine.live(450.0)
+    machine.kill()
+    fired = [at_s for at_s, one in machine.changes[before:] if one.state == "firing"]
+    assert fired == [pytest.approx(undisturbed(17, segments=False)[0], abs=2 * INTERVAL_S)]
 
 
 # ---- the first lists after a start ---------------------------------------------------------------
