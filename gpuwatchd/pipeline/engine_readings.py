@@ -13,7 +13,7 @@ import msgspec
 from gpuwatchd.analysis.frameworks import engine_addresses
 from gpuwatchd.analysis.frameworks.engine_addresses import PORTS, only_model
 from gpuwatchd.collect.engines import ENDPOINTS, http
-from gpuwatchd.collect.host import program
+from gpuwatchd.collect.host import declarations, program
 from gpuwatchd.core.errors import EndpointError
 from gpuwatchd.core.model import ProcessKey, ServedModel, ServerReading
 from gpuwatchd.core.registry import load
@@ -21,6 +21,7 @@ from gpuwatchd.core.registry import load
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from gpuwatchd.analysis.declared import Setting
     from gpuwatchd.analysis.frameworks.engine_addresses import Address
     from gpuwatchd.collect.host import Host
     from gpuwatchd.core.config import Config
@@ -55,25 +56,37 @@ class Ask(NamedTuple):
     """How many that took."""
 
 
+class Look(NamedTuple):
+    """Look at what a process was told of sizes."""
+
+    info: ProcessInfo
+    booted_at_s: float | None = None
+    settings: tuple[Setting, ...] = ()
+    """What that was, once it was looked at."""
+
+
+Job = Find | Ask | Look
+
+
 class Asker:
     """Does jobs in a thread of its own, which sleeps otherwise and starts with the first job."""
 
     def __init__(self) -> None:
-        self._jobs: queue.SimpleQueue[Find | Ask | None] = queue.SimpleQueue()
-        self._done: queue.SimpleQueue[Find | Ask] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[Job] = queue.SimpleQueue()
         self._engines: dict[tuple[str, str], Endpoint] = {}
         self._thread: threading.Thread | None = None
 
-    def put(self, job: Find | Ask) -> None:
+    def put(self, job: Job) -> None:
         """Have a job done some time."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="ask-servers", daemon=True)
             self._thread.start()
         self._jobs.put(job)
 
-    def take(self) -> list[Find | Ask]:
+    def take(self) -> list[Job]:
         """Return the jobs that have been done since, with their results; never waits."""
-        done: list[Find | Ask] = []
+        done: list[Job] = []
         while not self._done.empty():
             done.append(self._done.get_nowait())
         return done
@@ -86,11 +99,13 @@ class Asker:
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
-            self._done.put(self._address(job) if isinstance(job, Find) else self._answer(job))
+            self._done.put(self._answer(job) if isinstance(job, Ask) else self._looked_up(job))
 
     @staticmethod
-    def _address(job: Find) -> Find:
+    def _looked_up(job: Find | Look) -> Job:
         try:
+            if isinstance(job, Look):
+                return job._replace(settings=declarations.settings(job.info, job.booted_at_s))
             launches = program.launches(job.key, job.booted_at_s)
             return job._replace(address=engine_addresses.address(job.kind, launches))
         except Exception:  # noqa: BLE001 - a process may do anything to its own command line
@@ -218,11 +233,7 @@ class Serving:
         changed = False
         for done in self._asker.take():
             changed = True
-            if isinstance(done, Find):
-                if (sought := self._sought.get(done.key)) is not None:
-                    sought.pending, sought.where = False, done.address
-            else:
-                self._take(done, now)
+            self._take(done, now)
         if section.urls != self._urls:
             changed = self._configure(section.urls)
         self._attend(processes, now)
@@ -353,7 +364,11 @@ class Serving:
 
     # ---- what they say --------------------------------------------------------------------------
 
-    def _take(self, done: Ask, now: float) -> None:
+    def _take(self, done: Job, now: float) -> None:
+        if isinstance(done, Find) and (sought := self._sought.get(done.key)) is not None:
+            sought.pending, sought.where = False, done.address
+        if not isinstance(done, Ask):
+            return
         server, reading = self._servers.get(done.url), done.reading
         if server is None or server.kind != done.kind or reading is None:
             return

@@ -22,6 +22,7 @@ from gpuwatchd.pipeline.alert_notifier import AlertNotifier, MessageBuilder
 from gpuwatchd.pipeline.clock import Clock
 from gpuwatchd.pipeline.condition_alerts import SOURCE as ALARMS
 from gpuwatchd.pipeline.condition_alerts import ConditionAlerts
+from gpuwatchd.pipeline.declared_sizes import DeclaredSizes
 from gpuwatchd.pipeline.digests import Digests
 from gpuwatchd.pipeline.engine_readings import Serving
 from gpuwatchd.pipeline.event_log import DeviceLog, EventLog
@@ -176,6 +177,7 @@ class Pipeline:
         self.post = Outbox(message_dispatcher, history, policy=config.policy, wall=wall, mono=mono)
         self.happenings = EventLog(history)
         self.serving = Serving(config, host)
+        self.declared = DeclaredSizes(self.intake, self.serving, host)
         self.holdings = IdleMemory(config, self.intake, self.serving, host)
         self.silencing = ActiveSilences(None if history is None else history.shelf, mono)
         self.alarms = ConditionAlerts(config, self.intake, self.holdings)
@@ -290,6 +292,7 @@ class Pipeline:
         """Look at what no curve tells; return the alerts that changed, and who is told."""
         present = self.intake.people.present(self.intake.devices.values())
         self._guard("endpoints", lambda: self.serving.step(present))
+        self._guard("declared sizes", lambda: self.declared.step(present))
         self._guard("holdings", lambda: self.holdings.update(now_s))
         self._guard("checkpoints", lambda: self.costing.step(self._wall()))
         changed = self._guard("alarms", lambda: self.alarms.step(now_s)) or []
@@ -460,6 +463,7 @@ class Pipeline:
         """
         self._guard("buttons", self.pressed.close)
         self._guard("endpoints", self.serving.close)
+        self._guard("declared sizes", self.declared.close)
         self._guard("outbox", lambda: self.post.close(timeout_s=_LAST_MESSAGES_S))
         if self.runtime_dir is not None:
             directory = self.runtime_dir

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import msgspec
 
-from gpuwatchd.analysis import frameworks
+from gpuwatchd.analysis import declared, frameworks
 from gpuwatchd.core import units
 from gpuwatchd.core.codes import Ending, NameKind, Reason, TitleRole
 from gpuwatchd.core.model import (
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         DeviceReading,
         Fault,
         FloatArray,
+        GrowthFact,
         Ledger,
         ProcessKey,
         ProcessUse,
@@ -266,6 +267,8 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
     """What its framework says, where the process is prepared."""
     base_bytes: float | None = None
     """What it held when its process had started, where that was seen."""
+    known: declared.Known = declared.Known()
+    """What it was told of sizes, and what its model server says."""
 
     changes: ClassVar[int] = 0
     """How often what is shown of any track has changed: as long as it has not, nobody looks."""
@@ -304,6 +307,22 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
             alerted=None if self.alert is None else self.alert.finding,
             allocator=None if self.allocator is None else self.allocator.series(),
             holder=None if self.allocator is None else self.allocator.holder,
+            facts=self._facts(framework, age_s),
+        )
+
+    def _facts(self, framework: str | None, age_s: float | None) -> tuple[GrowthFact, ...]:
+        """Return what is known beside its curve; its command line as shown stands in till read."""
+        if self.subject.process is None:
+            return ()
+        known = self.known
+        if not known.settings and self.info is not None:
+            known = known._replace(settings=declared.of_shown_argv(self.info.argv))
+        return declared.facts(
+            known,
+            framework=framework,
+            card_bytes=self.room.total_bytes,
+            age_s=age_s,
+            host=self.subject.host,
         )
 
     def _base(self, t_s: FloatArray, values: FloatArray, age_s: float | None) -> float | None:

@@ -11,14 +11,15 @@ import pytest
 from gpuwatchd.alerts import wording
 from gpuwatchd.cli.global_flags import Globals
 from gpuwatchd.collect.host.procfs import Headroom
-from gpuwatchd.core.codes import Ending
-from gpuwatchd.core.model import Event, Subject
+from gpuwatchd.core.codes import Ending, FactName
+from gpuwatchd.core.model import Event, GrowthFact, Subject
 from gpuwatchd.view.blocks import Page
 from gpuwatchd.view.text import explanation, explanation_page
 from gpuwatchd.view.text.explanation_parts import Section, Step
 from tests import making
 from tests.cli import world
 from tests.cli.recorded import POINTS, SHAPES, explained, record
+from tests.conftest import present
 
 if TYPE_CHECKING:
     from tests.cli.calls import Ctl
@@ -310,3 +311,38 @@ def test_how_to_learn_which_variable_it_is_comes_last(
 def _gpuwatchctl(data: Any) -> list[str]:
     commands = [step["command"] or "" for step in data["next_steps"]]
     return [line.split()[1] for line in commands if line.startswith("gpuwatchctl ")]
+
+
+def test_what_was_known_beside_the_curve_is_listed_with_its_weight(ctl: Ctl) -> None:
+    facts = (
+        GrowthFact(name=FactName.WARM_UP, source="PyTorch", weight=0.25, text="warms \x1b[2Jup"),
+        GrowthFact(
+            name=FactName.DECLARED_SHARE,
+            source="command line",
+            weight=0.8,
+            level_bytes=36.0 * GIB,
+            text="takes 0.9 of the card",
+        ),
+        GrowthFact(name=FactName.DECLARED_SIZE, source="t.yaml", weight=0.5, part_bytes=2.0 * GIB),
+    )
+    first, second = world.state().devices
+    process, *others = present(first.processes)
+    world.write()
+    assert ctl.data("explain 4711")["facts"] == []
+    judged = msgspec.structs.replace(present(process.finding), facts=facts)
+    process = msgspec.structs.replace(process, finding=judged)
+    alert = world.firing()
+    alert = msgspec.structs.replace(alert, finding=judged)
+    changed = msgspec.structs.replace(first, processes=(process, *others))
+    world.write(devices=(changed, second), alerts=(alert,))
+    shown = ctl.data("explain 4711")["facts"]
+    assert [(one["name"], one["weight"]) for one in shown] == [
+        ("warm-up", 0.25), ("declared-share", 0.8), ("declared-size", 0.5),
+    ]  # fmt: skip
+    assert [(one["level_bytes"], one["part_bytes"]) for one in shown] == [
+        (None, None), (36 * GIB, None), (None, 2 * GIB),
+    ]  # fmt: skip
+    text = ctl("explain 4711 --all")
+    places = [text.index(words) for words in ("80 %", "36.0 GiB", "50 %", "2.0 GiB", "25 %")]
+    assert places == sorted(places)
+    assert "\x1b" not in text

@@ -73,7 +73,7 @@ def address(kind: str, chain: Sequence[Launch]) -> Address | None:
     'http://127.0.0.1:8001'
     >>> address("vLLM", [Launch(2, ("VLLM::EngineCore",)), Launch(1, ("python", "batch.py"))])
     """
-    server = next((launch for launch in chain if _serves(kind, launch)), None)
+    server = next((launch for launch in chain if serves(kind, launch.argv)), None)
     if kind == "Ollama":
         starts = chain if server is None else (server, *chain)
         texts = (dict(start.variables).get("OLLAMA_HOST", "") for start in starts)
@@ -180,7 +180,7 @@ def option(argv: Sequence[str], *names: str) -> str | None:
     >>> option(["x", "--port=80"], "--port"), option(["x --port 81"], "--port")
     ('80', '81')
     """
-    words = _words(argv)
+    words = words_of(argv)
     for position, word in enumerate(words):
         name, mark, value = word.partition("=")
         if not word.startswith("-") or name.replace("_", "-") not in names:
@@ -192,13 +192,14 @@ def option(argv: Sequence[str], *names: str) -> str | None:
     return None
 
 
-def _serves(kind: str, launch: Launch) -> bool:
+def serves(kind: str, argv: Sequence[str]) -> bool:
+    """Say whether a command line is that of a server of a kind in :data:`PORTS`."""
     programs, modules = _SERVES[kind]
-    command = command_of(launch.argv)
+    command = command_of(argv)
     return is_program(programs, command) or is_module(modules, command.module)
 
 
-def _words(argv: Sequence[str]) -> list[str]:
+def words_of(argv: Sequence[str]) -> list[str]:
     """Return the words of a command line that may be one long string (a rewritten title)."""
     words = [word for word in argv if word]
     return words[0].split() if len(words) == 1 and " " in words[0] else words

@@ -17,7 +17,7 @@ from gpuwatchd.core.model import ProcessInfo, ProcessKey
 from gpuwatchd.core.text import clean, mask_argv, mask_title
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from gpuwatchd.collect.host.procfs import Stat
 
@@ -29,7 +29,10 @@ _SAME_S: Final = 1.5
 
 
 def launches(
-    key: ProcessKey, booted_at_s: float | None = None, proc_root: str | Path = "/proc"
+    key: ProcessKey,
+    booted_at_s: float | None = None,
+    proc_root: str | Path = "/proc",
+    variables: Collection[str] = VARIABLES,
 ) -> tuple[Launch, ...]:
     """Return how a process and its ancestors were started, nearest first.
 
@@ -37,7 +40,7 @@ def launches(
     log or of a simulation is never taken for one that runs here.
 
     Its start time counts from ``booted_at_s``; None takes what the kernel says now. Without /proc
-    psutil answers.
+    psutil answers. Of each environment only ``variables`` are taken.
     """
     proc = Path(proc_root)
     if key.started_at_s is None or key.pid <= 0:
@@ -60,17 +63,18 @@ def launches(
                 return ()
         raw = read_bytes(folder / "cmdline", _LAUNCH_BYTES).rstrip(b"\0")
         argv = tuple(word.decode("utf-8", "replace") for word in raw.split(b"\0")) if raw else ()
-        found.append(Launch(pid, argv, _variables(read_bytes(folder / "environ", _LAUNCH_BYTES))))
+        environ = read_bytes(folder / "environ", _LAUNCH_BYTES)
+        found.append(Launch(pid, argv, _variables(environ, variables)))
         pid = stat.parent_pid
     return tuple(found)
 
 
-def _variables(environ: bytes) -> tuple[tuple[str, str], ...]:
-    """Return the few variables that say where an engine listens, and nothing else."""
+def _variables(environ: bytes, names: Collection[str]) -> tuple[tuple[str, str], ...]:
+    """Return the few variables that were asked for, and nothing else."""
     pairs = []
     for entry in environ.split(b"\0"):
         name, _, value = entry.partition(b"=")
-        if name.decode("ascii", "replace") in VARIABLES:
+        if name.decode("ascii", "replace") in names:
             pairs.append((name.decode("ascii"), value.decode("utf-8", "replace")))
     return tuple(pairs)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
+from gpuwatchd.core.codes import FactName
 from gpuwatchd.core.model import AlertState, Pattern
 from gpuwatchd.view.answers.base import (
     BlameShape,
@@ -83,6 +84,21 @@ def _signals(case: ExplanationInput) -> list[Signal]:
     return [*own, *(signal for signal in asked if signal.detector not in names)]
 
 
+class KnownFact(Shape):
+    """What was known beside the curve, and counted."""
+
+    name: FactName
+    source: str
+    """Where it is known from: the command line, a variable, a file, a model server."""
+    weight: Share
+    """How surely growth ends there, as far as this says."""
+    level_bytes: Bytes | None
+    """What the subject holds at most, by this."""
+    part_bytes: Bytes | None
+    """What a part of it holds once it is full."""
+    text: Sentence
+
+
 class Levels(Shape):
     """What it takes."""
 
@@ -158,6 +174,7 @@ class Explained(Shape):
     measured: Examined | None
     """Null without a recorded series."""
     signals: tuple[SignalShape, ...]
+    facts: tuple[KnownFact, ...]
     levels: Levels
     alert: ExplainedAlert | None
     hardware: Hardware
@@ -169,6 +186,7 @@ class Explained(Shape):
         on_host="subject.host",
         verdict="finding",
         blame="finding.blame",
+        facts=lambda case: case.finding.facts or () if case.finding is not None else (),
         ledger="item.ledger",
     )
 

@@ -113,6 +113,7 @@ def sections(case: ExplanationInput) -> list[Section]:
         Section("Hardware", tuple(subject_facts.hardware_lines(case))),
         Section("Why it is not harmless", tuple(explanation_parts.against(case))),
         Section("Framework", tuple(framework(case))),
+        Section("What is known beside the curve", tuple(fact_lines(case))),
         Section("What is known of the program", tuple(baseline_lines(case))),
         Section("What would change it", tuple(change(case))),
         Section("Analysed", tuple(explanation_parts.window_lines(case))),
@@ -349,6 +350,17 @@ def baseline_lines(case: ExplanationInput) -> Iterator[str]:
             yield f"compared with them: {compared}"
     if case.word is not None:
         yield verdict_text.user_label(case.word)
+
+
+def fact_lines(case: ExplanationInput) -> Iterator[str]:
+    """Yield what was known beside the curve and counted, the weightiest first."""
+    facts = case.finding.facts or () if case.finding is not None else ()
+    for fact in sorted(facts, key=lambda fact: -fact.weight):
+        label, size = fact.name.value.replace("-", " "), fact.level_bytes or fact.part_bytes
+        which = "" if size is None else "at most " if fact.level_bytes else "a part of "
+        amount = f": {which}{units.size(size)}" if which else ""
+        source = f"{label}, {fact.source}, weight {units.percent(fact.weight)}"
+        yield text.clean(f"{fact.text or label} ({source}){amount}", limit=_PLAIN_LINE)
 
 
 def _run(run: Profile, *, now_s: float) -> str:

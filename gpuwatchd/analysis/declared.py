@@ -1,0 +1,469 @@
+"""Sizes that a program was told or a server tells: numbers beside the curve. Pure.
+
+Options, variables and configuration files are gone through by the kind of names that programs use
+(:data:`_RULES`), whichever program it is. Only numbers are taken of what they say.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from functools import lru_cache, partial
+from itertools import islice, takewhile
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+from msgspec.structs import replace
+
+from gpuwatchd.analysis.frameworks import engine_addresses
+from gpuwatchd.core import units
+from gpuwatchd.core.codes import FactName
+from gpuwatchd.core.model import GrowthFact
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from gpuwatchd.core.model import ServerReading
+
+Kind = Literal[
+    "share",  # of the card
+    "limit",  # of what is taken of the card, bytes
+    "bytes",  # of a part
+    "count",  # of what a buffer keeps,
+    "item",  # the bytes of one,
+    "shape",  # its elements,
+    "element",  # the bytes of one,
+    "gpu",  # and whether it is there
+    "pool",  # whether XLA has a pool
+    "serves",  # it is a server of vLLM
+]
+
+
+class Setting(NamedTuple):
+    """One number that a program was given."""
+
+    kind: Kind
+    value: float
+    source: str
+    """Where: "command line", the name of a variable or of a file."""
+    label: str
+    """The name of the option, with the part of the configuration that it is in."""
+    weight: float
+    host: bool = False
+    """It is of the host's memory."""
+    text: str = ""
+    """A shape, for people."""
+
+
+class Known(NamedTuple):
+    """What one process was told, and the newest answer of the model server it belongs to."""
+
+    settings: tuple[Setting, ...] = ()
+    engine: ServerReading | None = None
+    model: str | None = None
+    """The model that it has for that server, where this is known."""
+
+
+# ---- numbers: None for what is none, below 0, not finite or more than any machine has ----
+
+MOST_WORDS: Final = 4096
+MOST_SETTINGS: Final = 64
+_MOST: Final = float(1 << 60)
+_LONGEST: Final = 64
+_NUMBER: Final = re.compile(
+    r"(?:\d{1,3}:)?\+?((?:\d[\d_]{0,24}(?:\.\d{0,18})?|\.\d{1,18})(?:[eE][+-]?\d{1,3})?)"
+    r"\s?([kKmMgGtT]?)(i?)([bB]?)"
+)
+"""A number with its unit; before it the number of a GPU, as some pools are given."""
+_UNIT: Final = re.compile(r"_(?:in_)?(?:([kmgt])i?b|bytes?)(?:_size)?(?:_|$)")
+_SIDES: Final = re.compile(r"[\[(]?\s*(\d{1,9}(?:\s*[x,*\s]\s*\d{1,9}){0,5})\s*,?\s*[\])]?")
+_ELEMENTS: Final = {
+    **dict.fromkeys(("uint8", "int8", "bool", "byte", "fp8", "u1"), 1.0),
+    **dict.fromkeys(("float16", "bfloat16", "fp16", "bf16", "half", "int16"), 2.0),
+    **dict.fromkeys(("float32", "fp32", "float", "int32"), 4.0),
+    **dict.fromkeys(("float64", "fp64", "double", "int64"), 8.0),
+}
+
+
+def _text(value: object) -> str:
+    """Return a number or a short text as text; "" for anything else."""
+    if isinstance(value, str):
+        return value.strip() if len(value) <= _LONGEST else ""
+    number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _MOST
+    return repr(value) if number else ""
+
+
+def _amount(value: object) -> tuple[float, str, str] | None:
+    """Return a number, its letter (k, m, g, t) and what follows that."""
+    match = _NUMBER.fullmatch(_text(value))
+    amount = float(match[1].replace("_", "")) if match else 0.0
+    good = match is not None and 0.0 < amount <= _MOST
+    return (amount, match[2].lower(), match[3] + match[4]) if good and match else None
+
+
+def _share(_: str, value: object) -> float | None:
+    found = _amount(value)
+    return found[0] if found and found[0] <= 1.0 and not found[1] and not found[2] else None
+
+
+def _size(name: str, value: object, unit: str = "") -> float | None:
+    """Return bytes, by the unit of the value or that of the name; None where neither has any.
+
+    A bare letter is binary, as it is for most programs: too high rather than too low.
+    """
+    found, named = _amount(value), _UNIT.search(name + unit)
+    if found is None or not (found[1] or found[2] or named):
+        return None
+    amount, letter, rest = found
+    if not letter and not rest and named:
+        letter, rest = named[1] or "", "i"
+    decimal = 1000.0 if rest in {"b", "B"} else 1024.0
+    size = amount * decimal ** " kmgt".index(letter or " ")
+    return size if size <= _MOST else None
+
+
+def _count(value: object) -> float | None:
+    found = _amount(value)
+    count = found[0] * 1000.0 ** " kmgt".index(found[1] or " ") if found and not found[2] else 0.0
+    return count if 1.0 <= count <= _MOST else None
+
+
+def _sides(value: object) -> list[int]:
+    if isinstance(value, list | tuple):
+        value = ",".join([_text(part) for part in islice(value, 8)])
+    match = _SIDES.fullmatch(_text(value))
+    return [int(side) for side in re.findall(r"\d+", match[1])] if match else []
+
+
+def _shape(_: str, value: object) -> float | None:
+    elements = float(math.prod(_sides(value) or [0]))
+    return elements if 0.0 < elements <= _MOST else None
+
+
+def _element(_: str, value: object) -> float | None:
+    return _ELEMENTS.get(_text(value).lower().rpartition(".")[2])
+
+
+def _is_pool(_: str, value: object) -> float:
+    return float(_text(value).lower() not in {"platform", "cuda_async"})
+
+
+def _is_gpu(_: str, value: object) -> float:
+    return float(not _text(value).lower().startswith("cpu"))
+
+
+# ---- what names mean -----------------------------------------------------------------------------
+
+_SHAPED: Final = (
+    r"(?:.*_)?(?:obs|observation|state|frame|item|sample|feat|feature|transition)_(?:shape|dims?)"
+)
+_Read = Callable[[str, object], float | None]
+_RULES: Final[tuple[tuple[Kind, str, _Read, float], ...]] = (
+    ("share", r"(?:.*_)?gpu_memory_utilization", _share, 0.8),
+    # What it leaves free is for activations and graphs, which take some of it.
+    ("share", r"mem_fraction_static", _share, 0.6),
+    ("share", r"xla_(?:python_)?client_mem_fraction", _share, 0.8),
+    ("share", r"per_process_(?:gpu_)?mem(?:ory)?_fraction", _share, 0.8),
+    ("share", r"(?:max_)?(?:cuda|gpu|vram)_mem(?:ory)?_(?:fraction|share)", _share, 0.7),
+    # Not preallocated is a pool all the same; without its allocator there is none.
+    ("pool", r"xla_python_client_preallocate", lambda *_: 1.0, 0.7),
+    ("pool", r"xla_(?:python_)?client_allocator", _is_pool, 0.7),
+    # The arena of one session of ONNX Runtime.
+    ("bytes", r"gpu_mem_limit", partial(_size, unit="_bytes"), 0.7),
+    (
+        "limit",
+        r"(?:max_)?(?:gpu|cuda|vram)(?:_mem(?:ory)?)?(?:_limit|_max)?(?:_\w{2,5})?",
+        _size,
+        0.7,
+    ),
+    ("bytes", r"swap_space|hicache_size", partial(_size, unit="_gb"), 0.5),
+    ("bytes", r"cache_ram", partial(_size, unit="_mb"), 0.5),
+    ("shape", _SHAPED, _shape, 1.0),
+    ("element", r"(?:obs|observation|replay|buffer|item|state)_dtype", _element, 0.7),
+    # The type of a model says little of what it keeps.
+    ("element", r"dtype", _element, 0.5),
+    ("item", r"(?:item|frame|record|transition)(?:_size|_bytes)+", _size, 0.7),
+    ("gpu", r"(?:replay|buffer|memory)(?:_.*)?_device", _is_gpu, 1.0),
+)
+"""What an option is by its name, with the part that it is in or without; the first that fits."""
+
+
+def _words(names: str) -> re.Pattern[str]:
+    return re.compile(rf"(?:^|_)(?:{names})(?:_|$)")
+
+
+_PART: Final = _words("cache|buffer|pool|replay|arena|workspace|reservoir|queue|bank")
+_COUNTED: Final = _words(
+    r"(?:cache|buffer|pool|replay|memory|queue|bank)_(?:\w+_)?(?:size|len)|"
+    r"(?:\w+_)?(?:capacity|maxlen|max_len|entries|items|frames)"
+)
+"""A "memory" in bytes is rather a limit of the job; counted, it is one of experience."""
+_NO_PART: Final = _words(
+    "disk|file|log|page|tmp|download|network|socket|read|write|prefetch|shuffle|min|minimum|initial|"
+    "init|warmup|block|chunk|batch|ttl|ratio|fraction|interval|send|recv|http|shm|shared"
+)
+_HOST: Final = _words("cpu|host|ram|pinned|swap|offload|hicache")
+_NAME: Final = re.compile(r"[A-Za-z][\w.\-]{0,79}")
+_CAMEL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+
+VARIABLES: Final = (
+    *("XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION"),
+    *("XLA_PYTHON_CLIENT_PREALLOCATE", "XLA_PYTHON_CLIENT_ALLOCATOR"),
+    *("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"),
+)
+"""The variables of the environment that are read, and no others."""
+
+
+def of_argv(argv: Sequence[str]) -> tuple[Setting, ...]:
+    """Return the sizes on a command line; of an option that comes twice the last counts.
+
+    Examples
+    --------
+    >>> [one[:2] for one in of_argv(("t.py", "--cache-gb", "8", "replay.capacity=1e6"))]
+    [('bytes', 8589934592.0), ('count', 1000000.0)]
+    """
+    found = of_pairs(reversed(list(_pairs(argv[:MOST_WORDS]))), "command line")[::-1]
+    if engine_addresses.serves("vLLM", argv):
+        return (*found, Setting("serves", 1.0, "default of vLLM", "", 0.4))
+    return found
+
+
+of_shown_argv: Final = lru_cache(maxsize=256)(of_argv)
+"""The same of a command line whose secrets are masked, which is asked about again and again."""
+
+
+def _pairs(argv: Sequence[str]) -> Iterator[tuple[str, object]]:
+    words = engine_addresses.words_of(argv)
+    for at, word in enumerate(words):
+        name, mark, value = word.partition("=")
+        if mark:
+            yield name.lstrip("-+"), value
+        elif name.startswith("--") and at + 1 < len(words):
+            name = name.lstrip("-")
+            sides = tuple(takewhile(str.isdigit, words[at + 1 : at + 7]))
+            yield (
+                name,
+                sides if len(sides) > 1 and re.fullmatch(_SHAPED, plain(name)) else words[at + 1],
+            )
+
+
+def of_variables(variables: Iterable[tuple[str, str]]) -> tuple[Setting, ...]:
+    """Return the sizes that variables of the environment give."""
+    found: list[Setting] = []
+    for name, text in variables:
+        pairs = [(name, text)]
+        if name.startswith("PYTORCH"):
+            parts = [part.partition(":") for part in text[:1024].split(",")]
+            pairs = [(key.strip(), value) for key, _, value in parts]
+        found += of_pairs(pairs, name)
+    return tuple(found)
+
+
+def of_pairs(pairs: Iterable[tuple[str, object]], source: str) -> tuple[Setting, ...]:
+    """Return the sizes among names with values; of a name that comes twice the first counts."""
+    found: dict[tuple[str, str], Setting] = {}
+    for path, value in pairs:
+        if _NAME.fullmatch(path) and len(found) < MOST_SETTINGS:
+            for setting in _meant(path, value, source):
+                found.setdefault((plain(path), setting.kind), setting)
+    return tuple(found.values())
+
+
+def plain(name: str) -> str:
+    """Return a name in small letters with one sign between its words."""
+    return _CAMEL.sub("_", name).lower().replace("-", "_").replace(".", "_")
+
+
+def _meant(path: str, value: object, source: str) -> Iterator[Setting]:
+    """Yield what one option means: what has a bare letter may be a size or a count."""
+    name, tail = plain(path.rpartition(".")[2]), plain(".".join(path.split(".")[-2:]))
+    base = Setting("bytes", 0.0, source, path, 0.5, bool(_HOST.search(plain(path))))
+    for kind, pattern, read, weight in _RULES:
+        if re.fullmatch(pattern, name) or re.fullmatch(pattern, tail):
+            if (number := read(name, value)) is not None:
+                text = " x ".join(map(str, _sides(value))) if kind == "shape" else ""
+                yield base._replace(kind=kind, value=number, weight=weight, text=text)
+            return
+    if _NO_PART.search(plain(path)):
+        return
+    if _PART.search(tail) and (size := _size(name, value)):
+        yield base._replace(value=size)
+    if _COUNTED.search(tail) and (count := _count(value)):
+        yield base._replace(kind="count", value=count)
+
+
+# ---- facts ---------------------------------------------------------------------------------------
+
+WARM_UP_S: Final[dict[str, float]] = {
+    **dict.fromkeys(("vLLM", "SGLang"), 600.0),  # compile, measure what is free, capture graphs
+    "TensorRT": 600.0,  # builds and times its engines
+    "Triton Server": 300.0,  # loads its models one after another
+    **dict.fromkeys(("JAX", "TensorFlow", "TensorFlow or JAX"), 300.0),  # compile each new shape
+    "PyTorch": 120.0,  # tries algorithms; the optimizer's state comes with its first step
+    **dict.fromkeys(("Ollama", "llama.cpp"), 120.0),  # load the model
+    **dict.fromkeys(
+        ("ONNX Runtime", "CuPy", "RAPIDS", "MLX"), 60.0
+    ),  # pools double with first runs
+}
+"""How long a framework takes until it holds what it needs, seconds."""
+_WARM: Final = 0.6
+_GUESSED: Final = 0.3
+"""Weight of a size whose element is a guess."""
+_XLA: Final = frozenset({None, "JAX", "TensorFlow", "TensorFlow or JAX"})
+_XLA_SHARE: Final = 0.75
+"""What XLA takes at most unless it is told otherwise."""
+_VLLM_SHARE: Final = 0.92
+"""The same of vLLM today; before, 0.9: not to be below the truth."""
+
+
+def facts(
+    known: Known,
+    *,
+    framework: str | None,
+    card_bytes: float | None,
+    age_s: float | None = None,
+    host: bool = False,
+) -> tuple[GrowthFact, ...]:
+    """Return what is known beside the curve of a process of some age in seconds.
+
+    Without ``card_bytes`` there are no shares of it. ``host`` is about its memory on the host: only
+    the parts that may be there count.
+    """
+    found = list(_parts(known.settings, host=host))
+    if not host:
+        engine = () if known.engine is None else _of_engine(known.engine, known.model, card_bytes)
+        told = any(fact.level_bytes is not None for fact in engine)
+        if card_bytes:
+            found[:0] = _levels(known.settings, framework, card_bytes, told=told)
+        found += engine
+    warm_s = WARM_UP_S.get(framework or "", 0.0)
+    if age_s is not None and 0.0 <= age_s < warm_s:
+        weight = round(_WARM * (1.0 - age_s / warm_s), 3)
+        text = f"warms up for about {units.duration(warm_s)}"
+        found.append(_fact(FactName.WARM_UP, framework or "", weight, text))
+    return tuple(found)
+
+
+def _fact(name: FactName, source: str, weight: float, text: str) -> GrowthFact:
+    return GrowthFact(name=name, source=source, weight=weight, text=text)
+
+
+def _levels(
+    settings: Sequence[Setting], framework: str | None, card_bytes: float, *, told: bool
+) -> Iterator[GrowthFact]:
+    """Yield what it takes of the card at most; ``told``: its server says so itself."""
+    pools = [one for one in settings if one.kind == "pool"]
+    has_pool = framework in _XLA and all(one.value for one in pools)
+    given = [one for one in settings if one.kind == "share"]
+    if has_pool and not any(_is_xla(one) for one in given):
+        given += [pools[0]._replace(value=_XLA_SHARE)] if pools else []
+    if not told and framework == "vLLM" and not any(_is_vllm(one) for one in given):
+        given += [one._replace(value=_VLLM_SHARE) for one in settings if one.kind == "serves"]
+    for one in given:
+        if _is_xla(one) and not has_pool:
+            continue
+        by = "unless told otherwise" if one.kind != "share" else f"({one.label})"
+        weight = one.weight / 2 if framework is None else one.weight
+        fact = _fact(
+            FactName.DECLARED_SHARE, one.source, weight, f"takes {one.value:g} of the card {by}"
+        )
+        size = one.value * card_bytes
+        # What runs vLLM beside its own work gives it a part.
+        part = _is_vllm(one) and framework != "vLLM"
+        yield replace(fact, part_bytes=size) if part else replace(fact, level_bytes=size)
+    for one in settings:
+        if one.kind == "limit" and one.value < card_bytes:
+            text = f"takes {units.size(one.value)} of the card at most ({one.label})"
+            fact = _fact(FactName.DECLARED_SHARE, one.source, one.weight, text)
+            yield replace(fact, level_bytes=one.value)
+
+
+def _is_xla(setting: Setting) -> bool:
+    return setting.label.lower().startswith("xla_")
+
+
+def _is_vllm(setting: Setting) -> bool:
+    return plain(setting.label).endswith("gpu_memory_utilization")
+
+
+def _parts(settings: Sequence[Setting], *, host: bool) -> Iterator[GrowthFact]:
+    """Yield what buffers, caches and pools take once they are full."""
+    counted: set[str] = set()
+    for one in settings:
+        each = _item(settings, one) if one.kind == "count" else None
+        place = _beside(settings, "gpu", one)
+        if each is None:
+            continue  # so many of what?
+        counted.add(one.label)
+        size = one.value * each.value
+        if size <= _MOST and (place is None or bool(place.value) != host):
+            text = f"{one.label} of {one.value:,.0f} x {each.text}, {units.size(size)}"
+            fact = _fact(FactName.DECLARED_SIZE, one.source, each.weight, text)
+            yield replace(fact, part_bytes=size)
+    for one in settings:
+        if one.kind == "bytes" and one.label not in counted and (host or not one.host):
+            text = f"{one.label} of {units.size(one.value)}"
+            fact = _fact(FactName.DECLARED_SIZE, one.source, one.weight, text)
+            yield replace(fact, part_bytes=one.value)
+
+
+def _item(settings: Sequence[Setting], count: Setting) -> Setting | None:
+    """Return the bytes of what a buffer keeps; None where nothing says them."""
+    item = _beside(settings, "item", count)
+    if item is not None:
+        return item._replace(text=f"{item.value:g} bytes")
+    shape, element = _beside(settings, "shape", count), _beside(settings, "element", count)
+    if shape is None:
+        return None
+    is_image = shape.text.count("x") > 1
+    each, weight = (1.0 if is_image else 4.0, _GUESSED)
+    if element is not None:
+        each, weight = element.value, element.weight
+    text = f"{shape.text} x {each:g} bytes"
+    return shape._replace(value=shape.value * each, weight=weight, text=text)
+
+
+def _beside(settings: Sequence[Setting], kind: Kind, beside: Setting) -> Setting | None:
+    """Return the setting of a kind that belongs to another one; None where several might.
+
+    What is in the same part of the configuration, else what there is only one of.
+    """
+    part = beside.label.rpartition(".")[0]
+    of_kind = [one for one in settings if one.kind == kind]
+    near = [one for one in of_kind if one.label.rpartition(".")[0] == part]
+    values = {one.value for one in near or of_kind}
+    return (near or of_kind)[0] if len(values) == 1 else None
+
+
+_GIB: Final = float(1 << 30)
+
+
+def _of_engine(
+    reading: ServerReading, model: str | None, card_bytes: float | None
+) -> tuple[GrowthFact, ...]:
+    """Return what a model server says of its pool or of its models."""
+    said, weight, level = reading.facts, 0.3, None
+    texts = [f"{len(reading.models)} loaded" if reading.models is not None else ""]
+    if reading.pool_share is not None and card_bytes:
+        level, weight = reading.pool_share * card_bytes, 0.9 if reading.kind == "vLLM" else 0.7
+        texts.append(f"its pool takes {reading.pool_share:g} of the card")
+    elif {"kv_cache_memory_usage_gb", "weight_memory_usage_gb"} <= said.keys():
+        names = ("kv_cache", "weight", "graph")
+        held = sum(said.get(f"{name}_memory_usage_gb", 0.0) for name in names) * _GIB
+        if 0.0 < held <= _MOST:
+            level, weight = held, 0.5
+            texts.append(f"weights, cache and graphs take {units.size(held)}")
+    for served in reading.models or ():
+        if served.name == model and served.vram_bytes:
+            level, weight = float(served.vram_bytes), 0.4
+            texts.append(f"{units.size(level)} by its estimate")
+        if served.name == model and (served.expires_at_s or 0.0) > reading.at_s:
+            left = units.duration((served.expires_at_s or 0.0) - reading.at_s)
+            texts.append(f"unloaded after {left} without a request")
+    for name, what in (("gpu_blocks", "blocks"), ("max_total_num_tokens", "tokens")):
+        texts.append(f"a KV cache of {said[name]:g} {what}" if said.get(name) else "")
+    if reading.kv_share is not None:
+        texts.append(f"{units.percent(reading.kv_share)} of its KV cache in use")
+    text = ", ".join(filter(None, texts))
+    fact = _fact(FactName.ENGINE_POOL, reading.kind, weight, text)
+    return (replace(fact, level_bytes=level),) if reading.ok and text else ()

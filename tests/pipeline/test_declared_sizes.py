@@ -1,0 +1,139 @@
+"""Declared sizes on their way to what is judged: read once, beside the tick, for each process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+import msgspec
+import psutil
+import pytest
+
+from gpuwatchd.collect.host import Host, declarations
+from gpuwatchd.core.codes import FactName
+from gpuwatchd.core.model import GrowthFact, ProcessInfo, ProcessKey, ServerReading, Subject
+from gpuwatchd.pipeline.declared_sizes import DeclaredSizes
+from gpuwatchd.pipeline.engine_readings import Serving
+from gpuwatchd.pipeline.tick import Pipeline
+from tests.children import Child
+from tests.making import CARD, GIB, LEAKER, present, sample
+from tests.pipeline.play import EAGER, Script
+from tests.test_daemon import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+HELD = 3 * GIB
+
+
+class World:
+    """A daemon, and a process on its card."""
+
+    def __init__(self, info: ProcessInfo, *, host: Host | None = None) -> None:
+        self.info = info
+        self.pipeline = Pipeline(
+            config=EAGER,
+            sources=[Script(lambda tick: sample(1e9 + 5.0 * tick, [(self.info, HELD)]))],
+            host=host,
+        )
+        self.pipeline.tick()
+
+    def facts(self, *, host: bool = False) -> tuple[GrowthFact, ...]:
+        subject = Subject(device_uid=CARD.uid, process=self.info.key, host=host)
+        return self.pipeline.watcher.tracks[subject.id].series().facts
+
+    def sizes(self) -> list[float | None]:
+        self.pipeline.tick()
+        return [fact.part_bytes for fact in self.facts()]
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[ProcessInfo]:
+    """A process of ours that names a configuration."""
+    (tmp_path / "run.toml").write_text("pool-gb = 2\n")
+    code = "import time\nprint('up', flush=True)\ntime.sleep(60)\n"
+    (tmp_path / "job.py").write_text(code)
+    words = [sys.executable, "job.py", "--cache-gb", "1", "--config", "run.toml"]
+    with Child(words, stdout=subprocess.PIPE, cwd=tmp_path) as child:
+        present(child.stdout).readline()
+        process = psutil.Process(child.pid)
+        key = ProcessKey(pid=child.pid, started_at_s=process.create_time())
+        yield ProcessInfo(key=key, name="python", uid=process.uids().real)
+
+
+def test_what_a_process_was_told_reaches_its_series_and_is_read_once(
+    job: ProcessInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    whole = declarations.read_as
+
+    def noted(process: str, path: str, uid: int | None) -> bytes:
+        read.append(path)
+        assert threading.current_thread() is not threading.main_thread()
+        return whole(process, path, uid)
+
+    monkeypatch.setattr(declarations, "read_as", noted)
+    world = World(job, host=Host())
+    wait_for(lambda: world.sizes() == [1.0 * GIB, 2.0 * GIB])
+    for _ in range(5):
+        world.sizes()
+    assert read == ["run.toml"]
+    whole_card = world.pipeline.watcher.tracks[Subject(device_uid=CARD.uid).id]
+    assert whole_card.series().facts == ()
+    world.pipeline.close()
+
+
+def test_the_shown_command_line_stands_in_where_nothing_can_be_read() -> None:
+    info = msgspec.structs.replace(
+        LEAKER, argv=("python", "t.py", "--cache-gb", "4"), framework="PyTorch"
+    )
+    world = World(info)
+    assert [fact.part_bytes for fact in world.facts()] == [4.0 * GIB]
+
+
+def test_a_look_that_fails_or_never_ends_costs_no_tick(
+    job: ProcessInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, begun = threading.Event(), threading.Event()
+
+    def never(*_: object) -> bytes:
+        begun.set()
+        held.wait(30.0)
+        raise RuntimeError
+
+    monkeypatch.setattr(declarations, "read_as", never)
+    world = World(job, host=Host())
+    assert begun.wait(10.0)
+    assert world.sizes() == []
+    held.set()
+    assert [world.sizes() for _ in range(3)] == [[]] * 3
+    assert not world.pipeline.problems()
+    world.pipeline.close()
+
+
+def test_what_a_server_says_reaches_its_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(msgspec.structs.replace(LEAKER, framework="vLLM"))
+    reading = ServerReading(kind="vLLM", url="http://127.0.0.1:8000", at_s=1.0, pool_share=0.5)
+    serving = Serving(EAGER)
+    serving.readings = (reading,)
+    monkeypatch.setattr(serving, "members", lambda _: (LEAKER.key,))
+    sizes = DeclaredSizes(world.pipeline.intake, serving, None)
+    sizes.step((world.info,))
+    (fact,) = [fact for fact in world.facts() if fact.name is FactName.ENGINE_POOL]
+    assert fact.level_bytes == 0.5 * present(CARD.memory_total_bytes)
+    serving.readings = (msgspec.structs.replace(reading, ok=False),)
+    sizes.step((world.info,))
+    assert [fact.name for fact in world.facts() if fact.level_bytes] == []
+
+
+def test_those_who_left_are_forgotten(job: ProcessInfo) -> None:
+    world = World(job, host=Host())
+    wait_for(lambda: len(world.sizes()) == 2)
+    world.info = LEAKER
+    for _ in range(3):
+        world.pipeline.tick()
+    assert job.key not in world.pipeline.declared._settings
+    world.pipeline.close()
