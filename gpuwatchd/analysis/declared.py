@@ -13,8 +13,6 @@ from functools import lru_cache, partial
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from msgspec.structs import replace
-
 from gpuwatchd.analysis.frameworks import engine_addresses
 from gpuwatchd.core import units
 from gpuwatchd.core.codes import FactName
@@ -27,15 +25,17 @@ if TYPE_CHECKING:
 
 Kind = Literal[
     "share",  # of the card
+    "vllm",  # the same, for vLLM
+    "xla",  # the same, for the pool of XLA
+    "pool",  # whether there is that pool
+    "serves",  # it is a server of vLLM
     "limit",  # of what is taken of the card, bytes
     "bytes",  # of a part
-    "count",  # of what a buffer keeps,
-    "item",  # the bytes of one,
-    "shape",  # its elements,
-    "element",  # the bytes of one,
-    "gpu",  # and whether it is there
-    "pool",  # whether XLA has a pool
-    "serves",  # it is a server of vLLM
+    "count",  # of what a buffer keeps
+    "item",  # bytes of one of these
+    "shape",  # elements of one of these
+    "element",  # bytes of one element
+    "gpu",  # whether buffers are there
 ]
 
 
@@ -46,16 +46,16 @@ class Setting(NamedTuple):
     value: float
     source: str
     """Where: "command line", the name of a variable or of a file."""
-    label: str
-    """The name of the option, with the part of the configuration that it is in."""
+    option: str
+    """Its name, with the part of the configuration that it is in."""
     weight: float
     host: bool = False
     """It is of the host's memory."""
-    text: str = ""
+    sides: str = ""
     """A shape, for people."""
 
 
-class Known(NamedTuple):
+class Declared(NamedTuple):
     """What one process was told, and the newest answer of the model server it belongs to."""
 
     settings: tuple[Setting, ...] = ()
@@ -159,10 +159,10 @@ _SHAPED: Final = (
 )
 _Read = Callable[[str, object], float | None]
 _RULES: Final[tuple[tuple[Kind, str, _Read, float], ...]] = (
-    ("share", r"(?:.*_)?gpu_memory_utilization", _share, 0.8),
+    ("vllm", r"(?:.*_)?gpu_memory_utilization", _share, 0.8),
     # What it leaves free is for activations and graphs, which take some of it.
     ("share", r"mem_fraction_static", _share, 0.6),
-    ("share", r"xla_(?:python_)?client_mem_fraction", _share, 0.8),
+    ("xla", r"xla_(?:python_)?client_mem_fraction", _share, 0.8),
     ("share", r"per_process_(?:gpu_)?mem(?:ory)?_fraction", _share, 0.8),
     ("share", r"(?:max_)?(?:cuda|gpu|vram)_mem(?:ory)?_(?:fraction|share)", _share, 0.7),
     # Not preallocated is a pool all the same; without its allocator there is none.
@@ -170,12 +170,7 @@ _RULES: Final[tuple[tuple[Kind, str, _Read, float], ...]] = (
     ("pool", r"xla_(?:python_)?client_allocator", _is_pool, 0.7),
     # The arena of one session of ONNX Runtime.
     ("bytes", r"gpu_mem_limit", partial(_size, unit="_bytes"), 0.7),
-    (
-        "limit",
-        r"(?:max_)?(?:gpu|cuda|vram)(?:_mem(?:ory)?)?(?:_limit|_max)?(?:_\w{2,5})?",
-        _size,
-        0.7,
-    ),
+    ("limit", r"(?:max_)?(?:gpu|cuda|vram)(?:_mem(?:ory)?)?(?:_limit)?(?:_[kmgt]i?b)?", _size, 0.7),
     ("bytes", r"swap_space|hicache_size", partial(_size, unit="_gb"), 0.5),
     ("bytes", r"cache_ram", partial(_size, unit="_mb"), 0.5),
     ("shape", _SHAPED, _shape, 1.0),
@@ -241,10 +236,8 @@ def _pairs(argv: Sequence[str]) -> Iterator[tuple[str, object]]:
         elif name.startswith("--") and at + 1 < len(words):
             name = name.lstrip("-")
             sides = tuple(takewhile(str.isdigit, words[at + 1 : at + 7]))
-            yield (
-                name,
-                sides if len(sides) > 1 and re.fullmatch(_SHAPED, plain(name)) else words[at + 1],
-            )
+            shaped = len(sides) > 1 and re.fullmatch(_SHAPED, plain(name))
+            yield name, sides if shaped else words[at + 1]
 
 
 def of_variables(variables: Iterable[tuple[str, str]]) -> tuple[Setting, ...]:
@@ -281,8 +274,8 @@ def _meant(path: str, value: object, source: str) -> Iterator[Setting]:
     for kind, pattern, read, weight in _RULES:
         if re.fullmatch(pattern, name) or re.fullmatch(pattern, tail):
             if (number := read(name, value)) is not None:
-                text = " x ".join(map(str, _sides(value))) if kind == "shape" else ""
-                yield base._replace(kind=kind, value=number, weight=weight, text=text)
+                sides = " x ".join(map(str, _sides(value))) if kind == "shape" else ""
+                yield base._replace(kind=kind, value=number, weight=weight, sides=sides)
             return
     if _NO_PART.search(plain(path)):
         return
@@ -301,23 +294,19 @@ WARM_UP_S: Final[dict[str, float]] = {
     **dict.fromkeys(("JAX", "TensorFlow", "TensorFlow or JAX"), 300.0),  # compile each new shape
     "PyTorch": 120.0,  # tries algorithms; the optimizer's state comes with its first step
     **dict.fromkeys(("Ollama", "llama.cpp"), 120.0),  # load the model
-    **dict.fromkeys(
-        ("ONNX Runtime", "CuPy", "RAPIDS", "MLX"), 60.0
-    ),  # pools double with first runs
+    **dict.fromkeys(("ONNX Runtime", "CuPy", "RAPIDS", "MLX"), 60.0),  # their pools begin to fill
 }
 """How long a framework takes until it holds what it needs, seconds."""
 _WARM: Final = 0.6
 _GUESSED: Final = 0.3
 """Weight of a size whose element is a guess."""
-_XLA: Final = frozenset({None, "JAX", "TensorFlow", "TensorFlow or JAX"})
-_XLA_SHARE: Final = 0.75
-"""What XLA takes at most unless it is told otherwise."""
-_VLLM_SHARE: Final = 0.92
-"""The same of vLLM today; before, 0.9: not to be below the truth."""
+_XLA: Final = frozenset({"JAX", "TensorFlow", "TensorFlow or JAX"})
+_USUAL: Final = {"pool": 0.75, "serves": 0.92}
+"""What XLA and vLLM take at most unless told otherwise; before, vLLM took 0.9."""
 
 
 def facts(
-    known: Known,
+    declared: Declared,
     *,
     framework: str | None,
     card_bytes: float | None,
@@ -329,98 +318,83 @@ def facts(
     Without ``card_bytes`` there are no shares of it. ``host`` is about its memory on the host: only
     the parts that may be there count.
     """
-    found = list(_parts(known.settings, host=host))
+    settings, engine = declared.settings, declared.engine
+    found: list[GrowthFact] = []
     if not host:
-        engine = () if known.engine is None else _of_engine(known.engine, known.model, card_bytes)
-        told = any(fact.level_bytes is not None for fact in engine)
-        if card_bytes:
-            found[:0] = _levels(known.settings, framework, card_bytes, told=told)
-        found += engine
+        found += () if engine is None else _of_engine(engine, declared.model, card_bytes)
+        told = any(fact.level_bytes is not None for fact in found)
+        found += _levels(settings, framework, card_bytes, told=told) if card_bytes else ()
+    found += _parts(settings, host=host)
     warm_s = WARM_UP_S.get(framework or "", 0.0)
     if age_s is not None and 0.0 <= age_s < warm_s:
         weight = round(_WARM * (1.0 - age_s / warm_s), 3)
-        text = f"warms up for about {units.duration(warm_s)}"
-        found.append(_fact(FactName.WARM_UP, framework or "", weight, text))
+        text = f"warms up for about {warm_s / 60.0:g} min"
+        name, source = FactName.WARM_UP, framework or ""
+        found.append(GrowthFact(name=name, source=source, weight=weight, text=text))
     return tuple(found)
 
 
-def _fact(name: FactName, source: str, weight: float, text: str) -> GrowthFact:
-    return GrowthFact(name=name, source=source, weight=weight, text=text)
+def _fact(
+    name: FactName, of: Setting, text: str, *, level: float | None = None, part: float | None = None
+) -> GrowthFact:
+    return GrowthFact(
+        name=name, source=of.source, weight=of.weight, text=text, level_bytes=level, part_bytes=part
+    )
 
 
 def _levels(
     settings: Sequence[Setting], framework: str | None, card_bytes: float, *, told: bool
 ) -> Iterator[GrowthFact]:
     """Yield what it takes of the card at most; ``told``: its server says so itself."""
-    pools = [one for one in settings if one.kind == "pool"]
-    has_pool = framework in _XLA and all(one.value for one in pools)
-    given = [one for one in settings if one.kind == "share"]
-    if has_pool and not any(_is_xla(one) for one in given):
-        given += [pools[0]._replace(value=_XLA_SHARE)] if pools else []
-    if not told and framework == "vLLM" and not any(_is_vllm(one) for one in given):
-        given += [one._replace(value=_VLLM_SHARE) for one in settings if one.kind == "serves"]
-    for one in given:
-        if _is_xla(one) and not has_pool:
+    name, kinds = FactName.DECLARED_SHARE, [one.kind for one in settings]
+    has_pool = framework in _XLA and all(one.value for one in settings if one.kind == "pool")
+    usual = {"pool": "xla" not in kinds, "serves": framework == "vLLM" and not told}
+    usual["serves"] &= "vllm" not in kinds
+    for position, one in enumerate(settings):
+        kind, size = one.kind, _USUAL.get(one.kind, one.value) * card_bytes
+        if kind in {"xla", "pool"} and not has_pool:
             continue
-        by = "unless told otherwise" if one.kind != "share" else f"({one.label})"
-        weight = one.weight / 2 if framework is None else one.weight
-        fact = _fact(
-            FactName.DECLARED_SHARE, one.source, weight, f"takes {one.value:g} of the card {by}"
-        )
-        size = one.value * card_bytes
-        # What runs vLLM beside its own work gives it a part.
-        part = _is_vllm(one) and framework != "vLLM"
-        yield replace(fact, part_bytes=size) if part else replace(fact, level_bytes=size)
-    for one in settings:
-        if one.kind == "limit" and one.value < card_bytes:
-            text = f"takes {units.size(one.value)} of the card at most ({one.label})"
-            fact = _fact(FactName.DECLARED_SHARE, one.source, one.weight, text)
-            yield replace(fact, level_bytes=one.value)
-
-
-def _is_xla(setting: Setting) -> bool:
-    return setting.label.lower().startswith("xla_")
-
-
-def _is_vllm(setting: Setting) -> bool:
-    return plain(setting.label).endswith("gpu_memory_utilization")
+        if kind == "limit" and one.value < card_bytes:
+            text = f"takes {units.size(one.value)} of the card at most ({one.option})"
+            yield _fact(name, one, text, level=one.value)
+        elif kind == "vllm" and framework != "vLLM":
+            # What runs vLLM beside its own work gives it a part.
+            yield _fact(name, one, f"gives vLLM {one.value:g} of the card", part=size)
+        elif kind in {"share", "vllm", "xla"}:
+            yield _fact(name, one, f"takes {one.value:g} of the card ({one.option})", level=size)
+        elif usual.get(kind) and kind not in kinds[:position]:
+            text = f"takes {_USUAL[kind]:g} of the card unless told otherwise"
+            yield _fact(name, one, text, level=size)
 
 
 def _parts(settings: Sequence[Setting], *, host: bool) -> Iterator[GrowthFact]:
     """Yield what buffers, caches and pools take once they are full."""
-    counted: set[str] = set()
+    name, counted = FactName.DECLARED_SIZE, set()
     for one in settings:
         each = _item(settings, one) if one.kind == "count" else None
-        place = _beside(settings, "gpu", one)
         if each is None:
             continue  # so many of what?
-        counted.add(one.label)
-        size = one.value * each.value
+        counted.add(one.option)
+        place, size = _beside(settings, "gpu", one), one.value * each.value
         if size <= _MOST and (place is None or bool(place.value) != host):
-            text = f"{one.label} of {one.value:,.0f} x {each.text}, {units.size(size)}"
-            fact = _fact(FactName.DECLARED_SIZE, one.source, each.weight, text)
-            yield replace(fact, part_bytes=size)
+            text = f"{one.option} of {one.value:,.0f} x {each.sides}, {units.size(size)}"
+            yield _fact(name, one._replace(weight=each.weight), text, part=size)
     for one in settings:
-        if one.kind == "bytes" and one.label not in counted and (host or not one.host):
-            text = f"{one.label} of {units.size(one.value)}"
-            fact = _fact(FactName.DECLARED_SIZE, one.source, one.weight, text)
-            yield replace(fact, part_bytes=one.value)
+        if one.kind == "bytes" and one.option not in counted and (host or not one.host):
+            text = f"{one.option} of {units.size(one.value)}"
+            yield _fact(name, one, text, part=one.value)
 
 
 def _item(settings: Sequence[Setting], count: Setting) -> Setting | None:
     """Return the bytes of what a buffer keeps; None where nothing says them."""
-    item = _beside(settings, "item", count)
-    if item is not None:
-        return item._replace(text=f"{item.value:g} bytes")
-    shape, element = _beside(settings, "shape", count), _beside(settings, "element", count)
-    if shape is None:
-        return None
-    is_image = shape.text.count("x") > 1
-    each, weight = (1.0 if is_image else 4.0, _GUESSED)
-    if element is not None:
-        each, weight = element.value, element.weight
-    text = f"{shape.text} x {each:g} bytes"
-    return shape._replace(value=shape.value * each, weight=weight, text=text)
+    item, shape = _beside(settings, "item", count), _beside(settings, "shape", count)
+    if item is not None or shape is None:
+        return item and item._replace(sides=f"{item.value:g} bytes")
+    element = _beside(settings, "element", count)
+    usual = 1.0 if shape.sides.count("x") > 1 else 4.0  # images are of bytes
+    each, weight = (element.value, element.weight) if element else (usual, _GUESSED)
+    sides = f"{shape.sides} x {each:g} bytes"
+    return shape._replace(value=shape.value * each, weight=weight, sides=sides)
 
 
 def _beside(settings: Sequence[Setting], kind: Kind, beside: Setting) -> Setting | None:
@@ -428,42 +402,41 @@ def _beside(settings: Sequence[Setting], kind: Kind, beside: Setting) -> Setting
 
     What is in the same part of the configuration, else what there is only one of.
     """
-    part = beside.label.rpartition(".")[0]
+    part = beside.option.rpartition(".")[0]
     of_kind = [one for one in settings if one.kind == kind]
-    near = [one for one in of_kind if one.label.rpartition(".")[0] == part]
-    values = {one.value for one in near or of_kind}
-    return (near or of_kind)[0] if len(values) == 1 else None
-
-
-_GIB: Final = float(1 << 30)
+    near = [one for one in of_kind if one.option.rpartition(".")[0] == part] or of_kind
+    return near[0] if len({one.value for one in near}) == 1 else None
 
 
 def _of_engine(
     reading: ServerReading, model: str | None, card_bytes: float | None
-) -> tuple[GrowthFact, ...]:
-    """Return what a model server says of its pool or of its models."""
+) -> Iterator[GrowthFact]:
+    """Yield what a model server says of its pool or of its models."""
     said, weight, level = reading.facts, 0.3, None
     texts = [f"{len(reading.models)} loaded" if reading.models is not None else ""]
+    held = sum(said.get(f"{name}_memory_usage_gb", 0.0) for name in ("kv_cache", "weight", "graph"))
     if reading.pool_share is not None and card_bytes:
         level, weight = reading.pool_share * card_bytes, 0.9 if reading.kind == "vLLM" else 0.7
         texts.append(f"its pool takes {reading.pool_share:g} of the card")
-    elif {"kv_cache_memory_usage_gb", "weight_memory_usage_gb"} <= said.keys():
-        names = ("kv_cache", "weight", "graph")
-        held = sum(said.get(f"{name}_memory_usage_gb", 0.0) for name in names) * _GIB
-        if 0.0 < held <= _MOST:
-            level, weight = held, 0.5
-            texts.append(f"weights, cache and graphs take {units.size(held)}")
+    elif 0.0 < held < 1e6 and "kv_cache_memory_usage_gb" in said:
+        level, weight = held * 1024.0**3, 0.5
+        texts.append(f"weights, cache and graphs take {units.size(level)}")
     for served in reading.models or ():
         if served.name == model and served.vram_bytes:
             level, weight = float(served.vram_bytes), 0.4
             texts.append(f"{units.size(level)} by its estimate")
-        if served.name == model and (served.expires_at_s or 0.0) > reading.at_s:
-            left = units.duration((served.expires_at_s or 0.0) - reading.at_s)
+        if served.name == model and served.expires_at_s is not None:
+            left = units.duration(max(0.0, served.expires_at_s - reading.at_s))
             texts.append(f"unloaded after {left} without a request")
     for name, what in (("gpu_blocks", "blocks"), ("max_total_num_tokens", "tokens")):
         texts.append(f"a KV cache of {said[name]:g} {what}" if said.get(name) else "")
     if reading.kv_share is not None:
         texts.append(f"{units.percent(reading.kv_share)} of its KV cache in use")
-    text = ", ".join(filter(None, texts))
-    fact = _fact(FactName.ENGINE_POOL, reading.kind, weight, text)
-    return (replace(fact, level_bytes=level),) if reading.ok and text else ()
+    if reading.ok and any(texts):
+        yield GrowthFact(
+            name=FactName.ENGINE_POOL,
+            source=reading.kind,
+            weight=weight,
+            level_bytes=level,
+            text=", ".join(filter(None, texts)),
+        )

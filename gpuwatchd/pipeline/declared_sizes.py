@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuwatchd.analysis.declared import Known
-from gpuwatchd.pipeline.engine_readings import Asker, Look
+from gpuwatchd.analysis.declared import Declared
+from gpuwatchd.pipeline.engine_readings import Asker, ReadSizes
 
 if TYPE_CHECKING:
     from gpuwatchd.analysis.declared import Setting
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from gpuwatchd.core.model import ProcessInfo, ProcessKey, ServerReading
     from gpuwatchd.pipeline.engine_readings import Serving
     from gpuwatchd.pipeline.tracker import SampleIntake
+
+    News = tuple[tuple[ProcessInfo, ...], tuple[ServerReading, ...], int]
 
 
 class DeclaredSizes:
@@ -24,40 +26,46 @@ class DeclaredSizes:
         self._host = host
         self._asker = Asker()
         self._settings: dict[ProcessKey, tuple[Setting, ...]] = {}
-        self._seen: tuple[tuple[ProcessInfo, ...], tuple[ServerReading, ...], int] = ((), (), -1)
+        self.news: News = ((), (), -1)
+        """By what the tracks were last brought up to date: no need to come for the same again."""
+        self.waiting = 0
+        """Looks that have not been answered."""
 
-    def step(self, present: tuple[ProcessInfo, ...]) -> None:
-        """Take over what was found, and have those looked at who are new. Never waits."""
-        looks = [done for done in self._asker.take() if isinstance(done, Look)]
-        before, readings = self._seen, self._serving.readings
-        self._seen = (present, readings, self._intake.created)
-        if not looks and all(now is was for now, was in zip(self._seen, before, strict=True)):
+    def step(self, news: News) -> None:
+        """Take over what was found, and have those looked at who are new. Never waits.
+
+        ``news``: who is on a device, what servers say, and how many tracks there have been.
+        """
+        looks = [done for done in self._asker.take() if isinstance(done, ReadSizes)]
+        self.waiting -= len(looks)
+        if not looks and news == self.news:
             return
-        if present is not before[0]:
-            self._meet(present)
+        self.news, (present, readings, _) = news, news
+        self._meet(present)
         for look in looks:
             if look.info.key in self._settings:
                 self._settings[look.info.key] = look.settings
         served = {
-            key: Known(engine=reading, model=self._serving.named.get(key))
+            key: Declared(engine=reading, model=self._serving.named.get(key))
             for reading in readings
             for key in self._serving.members(reading.url)
         }
         for device in self._intake.devices.values():
             for key, track in (*device.processes.items(), *device.hosts.items()):
-                track.known = served.get(key, Known())._replace(
-                    settings=self._settings.get(key, ())
-                )
+                settings = self._settings.get(key, ())
+                track.declare(served.get(key, Declared())._replace(settings=settings))
 
     def _meet(self, present: tuple[ProcessInfo, ...]) -> None:
         known, self._settings = self._settings, {}
         for info in present:
-            if self._host is None or info.foreign or info.key.started_at_s is None:
+            key = info.key
+            if self._host is None or info.foreign or key.started_at_s is None:
                 continue
-            if info.key not in known and info.key not in self._settings:
-                self._asker.put(Look(info, self._host.booted_at_s))
-            self._settings[info.key] = known.get(info.key, ())
+            if key not in known and key not in self._settings:
+                self._asker.put(ReadSizes(info, self._host.booted_at_s))
+                self.waiting += 1
+            self._settings[key] = known.get(key, ())
 
     def close(self) -> None:
-        """Look at nobody any more."""
+        """ReadSizes at nobody any more."""
         self._asker.close()

@@ -56,16 +56,16 @@ class Ask(NamedTuple):
     """How many that took."""
 
 
-class Look(NamedTuple):
-    """Look at what a process was told of sizes."""
+class ReadSizes(NamedTuple):
+    """Read what a process was told of sizes."""
 
     info: ProcessInfo
     booted_at_s: float | None = None
     settings: tuple[Setting, ...] = ()
-    """What that was, once it was looked at."""
+    """What that was, once it was read."""
 
 
-Job = Find | Ask | Look
+Job = Find | Ask | ReadSizes
 
 
 class Asker:
@@ -102,9 +102,9 @@ class Asker:
             self._done.put(self._answer(job) if isinstance(job, Ask) else self._looked_up(job))
 
     @staticmethod
-    def _looked_up(job: Find | Look) -> Job:
+    def _looked_up(job: Find | ReadSizes) -> Job:
         try:
-            if isinstance(job, Look):
+            if isinstance(job, ReadSizes):
                 return job._replace(settings=declarations.settings(job.info, job.booted_at_s))
             launches = program.launches(job.key, job.booted_at_s)
             return job._replace(address=engine_addresses.address(job.kind, launches))

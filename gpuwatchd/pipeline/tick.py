@@ -292,7 +292,9 @@ class Pipeline:
         """Look at what no curve tells; return the alerts that changed, and who is told."""
         present = self.intake.people.present(self.intake.devices.values())
         self._guard("endpoints", lambda: self.serving.step(present))
-        self._guard("declared sizes", lambda: self.declared.step(present))
+        news = (present, self.serving.readings, self.intake.created)
+        if self.declared.waiting or news != self.declared.news:
+            self._guard("declared sizes", lambda: self.declared.step(news))
         self._guard("holdings", lambda: self.holdings.update(now_s))
         self._guard("checkpoints", lambda: self.costing.step(self._wall()))
         changed = self._guard("alarms", lambda: self.alarms.step(now_s)) or []

@@ -267,7 +267,7 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
     """What its framework says, where the process is prepared."""
     base_bytes: float | None = None
     """What it held when its process had started, where that was seen."""
-    known: declared.Known = declared.Known()
+    sizes: declared.Declared = declared.Declared()
     """What it was told of sizes, and what its model server says."""
 
     changes: ClassVar[int] = 0
@@ -314,11 +314,11 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
         """Return what is known beside its curve; its command line as shown stands in till read."""
         if self.subject.process is None:
             return ()
-        known = self.known
-        if not known.settings and self.info is not None:
-            known = known._replace(settings=declared.of_shown_argv(self.info.argv))
+        sizes = self.sizes
+        if not sizes.settings and self.info is not None:
+            sizes = sizes._replace(settings=declared.of_shown_argv(self.info.argv))
         return declared.facts(
-            known,
+            sizes,
             framework=framework,
             card_bytes=self.room.total_bytes,
             age_s=age_s,
@@ -333,6 +333,10 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
             if first < last:
                 self.base_bytes = float(values[first:last].min())
         return self.base_bytes
+
+    def declare(self, sizes: declared.Declared) -> None:
+        """Take over what its process was told."""
+        self.sizes = sizes
 
     def prepared(self, span_s: float) -> Allocator:
         """Return what is remembered of the allocator of its process, from now on."""

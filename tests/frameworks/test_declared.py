@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpuwatchd.analysis import declared
-from gpuwatchd.analysis.declared import Known
+from gpuwatchd.analysis.declared import Declared
 from gpuwatchd.core.codes import FactName
 from gpuwatchd.core.model import GrowthFact, ServedModel, ServerReading
 
@@ -27,7 +27,7 @@ def facts_of(
 ) -> list[GrowthFact]:
     settings = declared.of_argv(line.split()) + declared.of_variables((variables or {}).items())
     given = {"framework": framework, "card_bytes": CARD, **changes}
-    return list(declared.facts(Known(settings), **given))
+    return list(declared.facts(Declared(settings), **given))
 
 
 def amounts(found: list[GrowthFact]) -> list[tuple[Any, Any]]:
@@ -172,7 +172,7 @@ def reading(kind: str, **changes: Any) -> ServerReading:
 
 def engine(read: ServerReading, model: str | None = None) -> list[GrowthFact]:
     line = declared.of_argv(["vllm", "serve", "m"])
-    return list(declared.facts(Known(line, read, model), framework=read.kind, card_bytes=CARD))
+    return list(declared.facts(Declared(line, read, model), framework=read.kind, card_bytes=CARD))
 
 
 @pytest.mark.parametrize(

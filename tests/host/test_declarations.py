@@ -59,8 +59,8 @@ def test_the_command_line_comes_before_variables_and_these_before_files(made: Ma
     info = made.process(["python3", "t.py", "--cache-gb=1", "--cfg", "run.yaml"], environ=variables)
     assert made.settings(info) == [
         ("bytes", 2.0**30, "command line"),
-        ("share", 0.5, "XLA_PYTHON_CLIENT_MEM_FRACTION"),
-        ("share", 0.6, "XLA_CLIENT_MEM_FRACTION"),
+        ("xla", 0.5, "XLA_PYTHON_CLIENT_MEM_FRACTION"),
+        ("xla", 0.6, "XLA_CLIENT_MEM_FRACTION"),
         ("count", 5000.0, "run.yaml"),
         ("bytes", 2.0**31, "run.yaml"),
     ]
@@ -73,7 +73,7 @@ def test_of_a_worker_its_parent_counts(made: Made) -> None:
     made.process(server, pid=21)
     assert made.settings(made.process(spawned, parent=20)) == [("bytes", 2.0**30, "command line")]
     engine = made.process(["VLLM::EngineCore"], pid=31, parent=21)
-    assert ("share", 0.8, "command line") in made.settings(engine)
+    assert ("vllm", 0.8, "command line") in made.settings(engine)
     assert made.settings(made.process(["python3", "other.py"], pid=32, parent=20)) == []
 
 

@@ -121,11 +121,11 @@ def test_what_a_server_says_reaches_its_processes(monkeypatch: pytest.MonkeyPatc
     serving.readings = (reading,)
     monkeypatch.setattr(serving, "members", lambda _: (LEAKER.key,))
     sizes = DeclaredSizes(world.pipeline.intake, serving, None)
-    sizes.step((world.info,))
+    sizes.step(((world.info,), serving.readings, 0))
     (fact,) = [fact for fact in world.facts() if fact.name is FactName.ENGINE_POOL]
     assert fact.level_bytes == 0.5 * present(CARD.memory_total_bytes)
     serving.readings = (msgspec.structs.replace(reading, ok=False),)
-    sizes.step((world.info,))
+    sizes.step(((world.info,), serving.readings, 0))
     assert [fact.name for fact in world.facts() if fact.level_bytes] == []
 
 

@@ -84,7 +84,7 @@ def _signals(case: ExplanationInput) -> list[Signal]:
     return [*own, *(signal for signal in asked if signal.detector not in names)]
 
 
-class KnownFact(Shape):
+class FactShape(Shape):
     """What was known beside the curve, and counted."""
 
     name: FactName
@@ -174,7 +174,7 @@ class Explained(Shape):
     measured: Examined | None
     """Null without a recorded series."""
     signals: tuple[SignalShape, ...]
-    facts: tuple[KnownFact, ...]
+    facts: tuple[FactShape, ...]
     levels: Levels
     alert: ExplainedAlert | None
     hardware: Hardware
