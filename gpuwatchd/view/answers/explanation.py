@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from gpuwatchd.core.codes import FactName
 from gpuwatchd.core.model import AlertState, Pattern
 from gpuwatchd.view.answers.base import (
     BlameShape,
@@ -87,7 +86,8 @@ def _signals(case: ExplanationInput) -> list[Signal]:
 class FactShape(Shape):
     """What was known beside the curve, and counted."""
 
-    name: FactName
+    name: str
+    """A code: declared-share, declared-size, engine-pool, earlier-runs, warm-up, ..."""
     source: str
     """Where it is known from: the command line, a variable, a file, a model server."""
     weight: Share
