@@ -15,6 +15,7 @@ import numpy as np
 
 from gpuwatchd.alerts import FAST_S
 from gpuwatchd.analysis import numerics
+from gpuwatchd.analysis.declared import Declared, of_shown_argv
 from gpuwatchd.collect.logs.log_types import LogFile, LogSeries
 from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import ProcessInfo, Subject
@@ -387,6 +388,7 @@ def _replay(
         room=Headroom(total_bytes=None if total is None else float(total), growing=growing),
         title=title,
         framework=process.framework if process is not None else None,
+        sizes=Declared(() if process is None else of_shown_argv(process.argv)),
     )
     watcher.tracks[series.subject.id] = track
     interval_s = float(np.median(np.diff(series.t_s))) if series.t_s.size > 1 else 0.0

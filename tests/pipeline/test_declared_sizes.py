@@ -8,15 +8,19 @@ import threading
 from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
 import psutil
 import pytest
 
 from gpuwatchd.collect.host import Host, declarations
+from gpuwatchd.collect.logs.log_types import LogFile, LogSeries
 from gpuwatchd.core.codes import FactName
 from gpuwatchd.core.model import GrowthFact, ProcessInfo, ProcessKey, ServerReading, Subject
+from gpuwatchd.pipeline import replay
 from gpuwatchd.pipeline.declared_sizes import DeclaredSizes
 from gpuwatchd.pipeline.engine_readings import Serving
 from gpuwatchd.pipeline.tick import Pipeline
+from gpuwatchd.pipeline.track_evaluation import Watcher
 from tests.children import Child
 from tests.making import CARD, GIB, LEAKER, present, sample
 from tests.pipeline.play import EAGER, Script
@@ -92,6 +96,25 @@ def test_the_shown_command_line_stands_in_where_nothing_can_be_read() -> None:
     )
     world = World(info)
     assert [fact.part_bytes for fact in world.facts()] == [4.0 * GIB]
+
+
+def test_a_recorded_process_was_told_what_its_log_says() -> None:
+    info = msgspec.structs.replace(LEAKER, argv=("python", "t.py", "--cache-gb", "4"))
+    subject = Subject(device_uid=CARD.uid, process=info.key)
+    t_s = np.arange(100.0) * 5.0 + 2000.0
+    recorded = LogSeries(
+        device=CARD,
+        subject=subject,
+        t_s=t_s,
+        used_bytes=np.full(100, float(HELD)),
+        limit_bytes=80.0 * GIB,
+        process=info,
+    )
+    watcher = Watcher(EAGER)
+    log = LogFile(path="log", format="csv", series=[recorded], devices=[CARD])
+    replay.analyze(log, EAGER, watcher=watcher)
+    (fact,) = watcher.tracks[subject.id].series().facts
+    assert (fact.name, fact.part_bytes) == (FactName.DECLARED_SIZE, 4.0 * GIB)
 
 
 def test_a_look_that_fails_or_never_ends_costs_no_tick(
