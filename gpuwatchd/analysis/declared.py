@@ -58,7 +58,8 @@ class Setting(NamedTuple):
 class Declared(NamedTuple):
     """What one process was told, and the newest answer of the model server it belongs to."""
 
-    settings: tuple[Setting, ...] = ()
+    settings: tuple[Setting, ...] | None = None
+    """None: it was not looked at."""
     engine: ServerReading | None = None
     model: str | None = None
     """The model that it has for that server, where this is known."""
@@ -318,7 +319,7 @@ def facts(
     Without ``card_bytes`` there are no shares of it. ``host`` is about its memory on the host: only
     the parts that may be there count.
     """
-    settings, engine = declared.settings, declared.engine
+    settings, engine = declared.settings or (), declared.engine
     found: list[GrowthFact] = []
     if not host:
         found += () if engine is None else _of_engine(engine, declared.model, card_bytes)

@@ -25,7 +25,7 @@ class DeclaredSizes:
         self._serving = serving
         self._host = host
         self._asker = Asker()
-        self._settings: dict[ProcessKey, tuple[Setting, ...]] = {}
+        self._settings: dict[ProcessKey, tuple[Setting, ...] | None] = {}
         self.news: News = ((), (), -1)
         """By what the tracks were last brought up to date: no need to come for the same again."""
         self.waiting = 0
@@ -52,7 +52,7 @@ class DeclaredSizes:
         }
         for device in self._intake.devices.values():
             for key, track in (*device.processes.items(), *device.hosts.items()):
-                settings = self._settings.get(key, ())
+                settings = self._settings.get(key)
                 track.declare(served.get(key, Declared())._replace(settings=settings))
 
     def _meet(self, present: tuple[ProcessInfo, ...]) -> None:
@@ -64,8 +64,8 @@ class DeclaredSizes:
             if key not in known and key not in self._settings:
                 self._asker.put(ReadSizes(info, self._host.booted_at_s))
                 self.waiting += 1
-            self._settings[key] = known.get(key, ())
+            self._settings[key] = known.get(key)
 
     def close(self) -> None:
-        """ReadSizes at nobody any more."""
+        """Read for nobody any more."""
         self._asker.close()

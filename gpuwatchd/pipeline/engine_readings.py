@@ -61,7 +61,7 @@ class ReadSizes(NamedTuple):
 
     info: ProcessInfo
     booted_at_s: float | None = None
-    settings: tuple[Setting, ...] = ()
+    settings: tuple[Setting, ...] | None = None
     """What that was, once it was read."""
 
 

@@ -315,7 +315,7 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
         if self.subject.process is None:
             return ()
         sizes = self.sizes
-        if not sizes.settings and self.info is not None:
+        if sizes.settings is None and self.info is not None:
             sizes = sizes._replace(settings=declared.of_shown_argv(self.info.argv))
         return declared.facts(
             sizes,

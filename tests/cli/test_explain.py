@@ -325,6 +325,7 @@ def test_what_was_known_beside_the_curve_is_listed_with_its_weight(ctl: Ctl) -> 
         ),
         GrowthFact(name=FactName.DECLARED_SIZE, source="t.yaml", weight=0.5, part_bytes=2.0 * GIB),
     )
+    record("gradual")
     first, second = world.state().devices
     process, *others = present(first.processes)
     world.write()
@@ -335,6 +336,8 @@ def test_what_was_known_beside_the_curve_is_listed_with_its_weight(ctl: Ctl) -> 
     alert = msgspec.structs.replace(alert, finding=judged)
     changed = msgspec.structs.replace(first, processes=(process, *others))
     world.write(devices=(changed, second), alerts=(alert,))
+    case, _ = explanation.case_of(Globals(), "4711")
+    assert present(case.measured).series.facts == facts
     shown = ctl.data("explain 4711")["facts"]
     assert [(one["name"], one["weight"]) for one in shown] == [
         ("warm-up", 0.25), ("declared-share", 0.8), ("declared-size", 0.5),

@@ -11,6 +11,7 @@ import pytest
 from gpuwatchd.collect.host import declarations
 from gpuwatchd.collect.host.declarations import MOST_BYTES, named_files, pairs, read_as, settings
 from gpuwatchd.core.model import ProcessInfo, ProcessKey
+from tests.conftest import present
 from tests.host.world import linux
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class Made:
         return ProcessInfo(key=key, name="python3", uid=os.geteuid())
 
     def settings(self, info: ProcessInfo) -> list[tuple[str, float, str]]:
-        found = settings(info, None, str(self.proc))
+        found = present(settings(info, None, str(self.proc)))
         return [(one.kind, one.value, one.source) for one in found]
 
 
@@ -82,7 +83,8 @@ def test_a_process_that_has_ended_was_told_nothing(made: Made) -> None:
     other = ProcessInfo(key=ProcessKey(pid=30, started_at_s=BOOTED_S + 77.0), name="t", uid=0)
     gone = ProcessInfo(key=ProcessKey(pid=31, started_at_s=BOOTED_S + 31.0), name="t", uid=0)
     assert made.settings(info)
-    assert made.settings(other) == made.settings(gone) == []
+    assert settings(other, None, str(made.proc)) is None
+    assert settings(gone, None, str(made.proc)) is None
 
 
 @pytest.mark.parametrize("name", ["a.json", "a.toml", "a.yml", "a.cfg"])

@@ -42,11 +42,11 @@ _OPTIONS: Final = frozenset({"--config", "--cfg", "--config-file", "--config-pat
 
 def settings(
     info: ProcessInfo, booted_at_s: float | None = None, proc_root: str = "/proc"
-) -> tuple[declared.Setting, ...]:
+) -> tuple[declared.Setting, ...] | None:
     """Return the sizes that a process was told, the command line before variables before files.
 
     Of one whose title was written over, or that was forked by ``multiprocessing``, the parent's
-    count. Empty where nothing may be read, or the process has ended.
+    count. None where nothing may be read, or the process has ended.
     """
     wanted = declared.VARIABLES
     chain = program.launches(info.key, booted_at_s, proc_root, wanted)[:_MOST_PARENTS]
@@ -58,7 +58,7 @@ def settings(
             found += _of_file(f"{proc_root}/{launch.pid}", path, info.uid)
         if parent is None or found or not _is_child(launch.argv, parent.argv):
             break
-    return tuple(found[: declared.MOST_SETTINGS])
+    return tuple(found[: declared.MOST_SETTINGS]) if chain else None
 
 
 def _is_child(argv: Sequence[str], parent: Sequence[str]) -> bool:

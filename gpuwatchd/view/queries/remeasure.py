@@ -197,7 +197,11 @@ def _series(history: Reader, meant: NamedSubject, until_s: float) -> Series | No
         infos, words = {subject.process: info}, history.user_labels()
         runs, _ = history_query.DeviceContext(history, device, infos, words).of(info)
     series = history_query.series_of(subject, points, free, total, info=info, runs=runs)
-    limit = None if meant.finding is None else meant.finding.limit_bytes
+    limit = None
+    if meant.finding is not None:
+        limit = meant.finding.limit_bytes
+        # What counted then is not looked up again: the process may have ended.
+        series = msgspec.structs.replace(series, facts=meant.finding.facts or ())
     if subject.host:
         return msgspec.structs.replace(series, limit_bytes=limit, total_bytes=None)
     others = sum(
