@@ -171,7 +171,12 @@ _RULES: Final[tuple[tuple[Kind, str, _Read, float], ...]] = (
     ("pool", r"xla_(?:python_)?client_allocator", _is_pool, 0.7),
     # The arena of one session of ONNX Runtime.
     ("bytes", r"gpu_mem_limit", partial(_size, unit="_bytes"), 0.7),
-    ("limit", r"(?:max_)?(?:gpu|cuda|vram)(?:_mem(?:ory)?)?(?:_limit)?(?:_[kmgt]i?b)?", _size, 0.7),
+    (
+        "limit",
+        r"(?:max_)?(?:gpu|cuda|vram|device)(?:_mem(?:ory)?)?(?:_limit)?(?:_[kmgt]i?b|_bytes)?",
+        _size,
+        0.7,
+    ),
     ("bytes", r"swap_space|hicache_size", partial(_size, unit="_gb"), 0.5),
     ("bytes", r"cache_ram", partial(_size, unit="_mb"), 0.5),
     ("shape", _SHAPED, _shape, 1.0),
@@ -189,14 +194,14 @@ def _words(names: str) -> re.Pattern[str]:
 
 
 _PART: Final = _words("cache|buffer|pool|replay|arena|workspace|reservoir|queue|bank")
-_COUNTED: Final = _words(
-    r"(?:cache|buffer|pool|replay|memory|queue|bank)_(?:\w+_)?(?:size|len)|"
-    r"(?:\w+_)?(?:capacity|maxlen|max_len|entries|items|frames)"
+_COUNTED: Final = re.compile(
+    r"capacity|(?:.*_)?(?:cache|buffer|pool|replay|memory|reservoir|queue|bank)_(?:\w+_)?"
+    r"(?:size|capacity|len|length|maxlen|entries|items|frames|transitions)"
 )
 """A "memory" in bytes is rather a limit of the job; counted, it is one of experience."""
 _NO_PART: Final = _words(
     "disk|file|log|page|tmp|download|network|socket|read|write|prefetch|shuffle|min|minimum|initial|"
-    "init|warmup|block|chunk|batch|ttl|ratio|fraction|interval|send|recv|http|shm|shared"
+    "init|warmup|block|chunk|batch|ttl|age|timeout|ratio|fraction|interval|send|recv|http|shm|shared"
 )
 _HOST: Final = _words("cpu|host|ram|pinned|swap|offload|hicache")
 _NAME: Final = re.compile(r"[A-Za-z][\w.\-]{0,79}")
@@ -282,7 +287,7 @@ def _meant(path: str, value: object, source: str) -> Iterator[Setting]:
         return
     if _PART.search(tail) and (size := _size(name, value)):
         yield base._replace(value=size)
-    if _COUNTED.search(tail) and (count := _count(value)):
+    if (_COUNTED.fullmatch(name) or _COUNTED.fullmatch(tail)) and (count := _count(value)):
         yield base._replace(kind="count", value=count)
 
 

@@ -125,9 +125,13 @@ def test_a_buffer_cache_or_pool_is_a_part(line: str, size_bytes: float) -> None:
         "--cache-gb nan --pool-gb inf --cache-mb 1e400 --buffer-gb -1 --arena-gb 0.9.1 --pool-gb .",
         "--gpu-memory-fraction 1.5 --cuda-memory-fraction 0 --gpu-memory-fraction 0.9.1",
         "--memory 16G --mem 3G --disk-cache-size 10G --log-file-size 1G --batch-size 64 --gpus 4",
-        "--cache-size 5 --gpu 3 --max-gpu 2 --shm-size 16G --cache-dir 4G-a --kv-cache-dtype fp8",
+        "--cache-size 5 --gpu 3 --max-gpu 2 --device 1 --shm-size 16G --kv-cache-dtype fp8",
         "--swap-space 4 --pinned-memory-pool-gb 2",  # of the host
         "--gpu-memory-limit 96GiB",  # more than there is
+        f"--total-frames 2e8 --max-len 512 --expert-capacity 8 --maxlen 9 {SHAPE}",  # no buffers
+        f"--capacity-factor 2 --replay-ratio 4 --buffer-size-factor 3 --num-items 5 {SHAPE}",
+        "--cache-max-age 3G --pool-timeout 5G",
+        f"--min-replay-size 2e4 --prefetch-buffer-size 8 --shuffle-buffer-size 9 {SHAPE}",
     ],
 )
 def test_what_is_not_known_for_certain_is_not_invented(line: str) -> None:
@@ -151,6 +155,7 @@ def test_parts_of_the_host_count_for_its_memory_alone() -> None:
 
 
 def test_several_parts_are_several_facts_and_a_limit_is_a_level() -> None:
+    assert facts_of("t.py --device-memory-limit-bytes 1e9")[0].level_bytes == 1e9
     found = facts_of("t.py --cache-gb 1 --pool-gb 2 --max-gpu-memory 20GiB")
     assert amounts(found) == [(20.0 * GIB, None), (None, 1.0 * GIB), (None, 2.0 * GIB)]
 
