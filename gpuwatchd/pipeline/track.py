@@ -454,6 +454,7 @@ class EndedProcess(msgspec.Struct, kw_only=True):
 # What a device or a process is called in a title.
 
 _COLON = TitlePart(text=": ", role=TitleRole.DEVICE)
+UNOWNED = TitlePart(text="memory that no listed process owns", short="memory without an owner")
 
 
 def of_device(device: Device, of: TitlePart | None = None) -> Title:
