@@ -79,28 +79,38 @@ class _Conflict(Exception):
     """Why a log cannot be joined with those before it."""
 
 
+_Who = tuple[str, int | None, str | bool]
+"""Device, pid and name; of a device without a pid: whether it is only a sum of processes."""
+_Lives = dict[_Who, list[LogSeries]]
+"""What had a pid, one after another; a device has one life."""
+
+
 def joined(logs: Sequence[LogFile]) -> list[LogFile]:
     """Return one log of all that can be joined, and the others with a warning that says why not.
 
     Devices, their room and their identity come from the logs of devices, processes from those that
     list them. What two of them tell of the same time counts once.
     """
-    whole = _Joined()
-    apart: list[tuple[LogFile, str]] = []
+    taken: list[LogFile] = []
+    lives: _Lives = {}
+    apart: dict[int, str] = {}
     # Devices first: their logs say what room the processes have.
     for log in sorted(logs, key=lambda log: (_lists(log), _begin_s(log))):
-        if log.error is not None or not log.series:
-            apart.append((log, ""))
-            continue
         try:
-            whole.add(log)
+            if log.error is None and log.series:
+                lives = _with(lives, log)
+                taken.append(log)
         except _Conflict as conflict:
-            apart.append((log, str(conflict)))
-    with_all = [whole.log()] if whole.logs else []
-    for log, why in apart:
-        if why and whole.logs:
-            log.warnings.append(f"not read together with {with_all[0].path}: {why}")
-    return [*with_all, *(log for log, _ in apart)]
+            apart[id(log)] = str(conflict)
+    if len(taken) < 2:
+        taken, whole = [], taken[:1]
+    else:
+        whole = [_whole(taken, lives)]
+    left = [log for log in logs if log not in taken and log not in whole]
+    for log in left:
+        if id(log) in apart:
+            log.warnings.append(f"not read together with {whole[0].path}: {apart[id(log)]}")
+    return [*whole, *left]
 
 
 def _lists(log: LogFile) -> bool:
@@ -111,104 +121,90 @@ def _begin_s(log: LogFile) -> float:
     return min((float(series.t_s[0]) for series in log.series), default=0.0)
 
 
-class _Joined:
-    """Logs that were found to belong together."""
-
-    def __init__(self) -> None:
-        self.logs: list[LogFile] = []
-        self._wholes: dict[str, LogSeries] = {}
-        self._sums: dict[str, LogSeries] = {}
-        self._parts: dict[tuple[str, int, str], list[LogSeries]] = {}
-
-    def add(self, log: LogFile) -> None:
-        """Take a log in, or raise :class:`_Conflict` and leave everything as it was."""
-        if self.logs and not (log.timed and log.epoch and self.logs[0].epoch):
-            raise _Conflict("its times are not those of a clock")
-        wholes, sums = dict(self._wholes), dict(self._sums)
-        parts = {key: list(own) for key, own in self._parts.items()}
-        begun = {key: len(own) for key, own in parts.items()}
-        for series in log.series:
-            if series.process is not None:
-                key = (series.device.uid, series.process.key.pid, series.process.name)
-                _follow(parts.setdefault(key, []), series, begun.get(key, 0))
-            else:
-                kept = sums if series.lower_bound else wholes
-                before = kept.get(series.device.uid)
-                kept[series.device.uid] = series if before is None else _chained(before, series)
-        if self.logs and _lists(log) and not _meets(log, wholes):
-            raise _Conflict("it is of another time")
-        self._wholes, self._sums, self._parts = wholes, sums, parts
-        self.logs.append(log)
-
-    def log(self) -> LogFile:
-        """Return what was taken in as one log."""
-        if len(self.logs) == 1:
-            return self.logs[0]
-        names = [log.path for log in self.logs]
-        if len(names) > _NAMED:
-            names = [names[0], f"{len(names) - 1} more"]
-        notes = [note for log in self.logs for note in log.warnings]
-        alone = [sums for uid, sums in self._sums.items() if uid not in self._wholes]
-        placed = [self._placed(series) for own in self._parts.values() for series in own]
-        return LogFile(
-            path=" + ".join(names),
-            format="+".join(dict.fromkeys(log.format for log in self.logs)),
-            rows=sum(log.rows for log in self.logs),
-            bad_rows=sum(log.bad_rows for log in self.logs),
-            skipped=dict(sum((Counter(log.skipped) for log in self.logs), Counter[str]())),
-            warnings=[n for n in dict.fromkeys(notes) if alone or n is not LogNote.SUMS],
-            devices=list({d.uid: d for log in self.logs[::-1] for d in log.devices}.values()),
-            processes=[info for series in placed if (info := series.process) is not None],
-            series=[*self._wholes.values(), *alone, *placed],
+def _with(lives: _Lives, log: LogFile) -> _Lives:
+    """Return what is told of everybody, with what a log tells; raise :class:`_Conflict`."""
+    if not (log.timed and log.epoch):
+        raise _Conflict("it has no dates")
+    wholes = [(own[0], s) for s in log.series if (own := lives.get((s.device.uid, None, False)))]
+    if (
+        _lists(log)
+        and wholes
+        and not any(
+            whole.t_s[0] <= own.t_s[-1] and own.t_s[0] <= whole.t_s[-1] for whole, own in wholes
         )
-
-    def _placed(self, series: LogSeries) -> LogSeries:
-        """Return a process's series with what the device's own log knows of the device."""
-        whole = self._wholes.get(series.device.uid)
-        if whole is None:
-            return series
-        return dataclasses.replace(
-            series,
-            device=whole.device,
-            limit_bytes=whole.limit_bytes,
-            total_bytes=whole.total_bytes,
-        )
-
-
-def _meets(log: LogFile, wholes: dict[str, LogSeries]) -> bool:
-    """Say whether a list of processes is of a time at which one of its devices was recorded."""
-    known = [(wholes[s.device.uid], s) for s in log.series if s.device.uid in wholes]
-    return not known or any(
-        whole.t_s[0] <= own.t_s[-1] and own.t_s[0] <= whole.t_s[-1] for whole, own in known
-    )
+    ):
+        raise _Conflict("it is of another time")
+    out = {who: list(own) for who, own in lives.items()}
+    for series in log.series:
+        info = series.process
+        pid, name = (None, series.lower_bound) if info is None else (info.key.pid, info.name)
+        who = (series.device.uid, pid, name)
+        own = out.setdefault(who, [])
+        before = len(lives.get(who, ()))
+        for at, life in enumerate(own[:before]):
+            again = series.t_s[0] <= life.t_s[-1] and life.t_s[0] <= series.t_s[-1]
+            if again or (at == before - 1 and (info is None or _goes_on(life, series))):
+                own[at] = _chained(life, series)
+                break
+        else:
+            own.append(series if not own else _renamed(series, own))
+    return out
 
 
-def _follow(lives: list[LogSeries], series: LogSeries, begun: int) -> None:
-    """Add what a log tells of a pid to the processes that had it; ``begun`` are of logs before."""
-    info = series.process
-    assert info is not None  # noqa: S101 - only such come here
-    for at in range(min(begun, len(lives))):
-        before = lives[at]
-        again = series.t_s[0] <= before.t_s[-1] and before.t_s[0] <= series.t_s[-1]
-        if again or (at == begun - 1 and before.t_s[-1] < series.t_s[0]):
-            chained = _chained(before, series)
-            if again or _same_life(before, series, chained):
-                lives[at] = chained
-                return
-    if lives and info.key in {life.process.key for life in lives if life.process is not None}:
-        key = ProcessKey(pid=info.key.pid, started_at_s=float(series.t_s[0]))
-        info = msgspec.structs.replace(info, key=key)
-        subject = msgspec.structs.replace(series.subject, process=key)
-        series = dataclasses.replace(series, process=info, subject=subject)
-    lives.append(series)
-
-
-def _same_life(before: LogSeries, series: LogSeries, chained: LogSeries) -> bool:
-    started_s = None if series.process is None else series.process.key.started_at_s
-    if started_s is not None and before.subject.process == series.subject.process:
+def _goes_on(life: LogSeries, series: LogSeries) -> bool:
+    """Say whether a later series of a pid is of the same process."""
+    if life.t_s[-1] >= series.t_s[0]:
+        return False
+    key = series.subject.process
+    if key is not None and key.started_at_s is not None and key == life.subject.process:
         return True
-    at = before.t_s.size
+    chained, at = _chained(life, series), life.t_s.size
     return at not in chained.breaks or numerics.goes_on(chained.t_s, chained.used_bytes, at)
+
+
+def _renamed(series: LogSeries, others: Sequence[LogSeries]) -> LogSeries:
+    """Return the series of another process that had a pid: its first reading tells it apart."""
+    info = series.process
+    if info is None or all(info.key != other.subject.process for other in others):
+        return series
+    key = ProcessKey(pid=info.key.pid, started_at_s=float(series.t_s[0]))
+    info = msgspec.structs.replace(info, key=key)
+    subject = msgspec.structs.replace(series.subject, process=key)
+    return dataclasses.replace(series, process=info, subject=subject)
+
+
+def _whole(logs: Sequence[LogFile], lives: _Lives) -> LogFile:
+    """Return logs as one."""
+    wholes = {device: own[0] for (device, _, summed), own in lives.items() if summed is False}
+    series: list[LogSeries] = []
+    for (uid, _, summed), own in lives.items():
+        whole = wholes.get(uid)
+        if whole is None or summed is False:
+            series += own
+        elif summed is not True:
+            # A process's series gets what the device's own log knows of the device.
+            series += [
+                dataclasses.replace(
+                    life,
+                    device=whole.device,
+                    limit_bytes=whole.limit_bytes,
+                    total_bytes=whole.total_bytes,
+                )
+                for life in own
+            ]
+    names = [log.path for log in logs]
+    notes = dict.fromkeys(note for log in logs for note in log.warnings)
+    return LogFile(
+        path=" + ".join(names if len(names) <= _NAMED else [names[0], f"{len(names) - 1} more"]),
+        format="+".join(dict.fromkeys(log.format for log in logs)),
+        rows=sum(log.rows for log in logs),
+        bad_rows=sum(log.bad_rows for log in logs),
+        skipped=dict(sum((Counter(log.skipped) for log in logs), Counter[str]())),
+        warnings=[n for n in notes if n is not LogNote.SUMS or any(s.lower_bound for s in series)],
+        devices=list({device.uid: device for log in logs for device in log.devices}.values()),
+        processes=[info for log in logs for info in log.processes],
+        series=series,
+    )
 
 
 def _chained(one: LogSeries, other: LogSeries) -> LogSeries:
