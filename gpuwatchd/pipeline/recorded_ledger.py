@@ -113,35 +113,32 @@ def _ledger(
     t, used = whole.t_s, whole.used_bytes
     own_s = float(np.median(np.diff(t))) if t.size > 1 else 0.0
     interval_s = float(np.median(steps)) if steps else own_s
-    lives = [
-        (part, t.searchsorted(part.t_s[0]), _gone_s(part, whole, listed_s, interval_s))
-        for part in sorted(parts, key=lambda part: float(part.t_s[0]))
-    ]
+    lives: list[tuple[LogSeries, slice, float]] = []
     listed = np.zeros(t.size)
-    for part, first, gone_s in lives:
-        here = slice(int(first), int(t.searchsorted(gone_s)))
+    for part in sorted(parts, key=lambda part: float(part.t_s[0])):
+        gone_s = _gone_s(part, whole, listed_s, interval_s)
+        here = slice(*t.searchsorted((part.t_s[0], gone_s)).tolist())
         listed[here] += _held(part, t[here])
-    owned, brought = listed.copy(), np.zeros(t.size)
+        lives.append((part, here, gone_s))
+    owned, brought, beside = listed.copy(), np.zeros(t.size), used - listed
     stays: list[float] = []
     crowds: dict[str, list[tuple[float, float]]] = {}
-    for part, first, gone_s in lives:
-        here = slice(int(first), int(t.searchsorted(gone_s)))
-        held = _held(part, t[here])
+    for part, here, gone_s in lives:
         came_s = float(part.t_s[0]) + JOIN_S
         level = float(_held(part, np.array([came_s]))[0])
         # Only what the device shows of it came with it: a list that begins, or goes on, names
         # processes that were there before. What others took or gave back meanwhile is theirs.
-        beside = used - listed
+        last = max(here.start, int(t.searchsorted(came_s, side="right")) - 1)
+        settled = np.minimum(np.arange(here.start, here.stop), last)
         before = max(0, int(t.searchsorted(part.t_s[0] - interval_s)) - 1)
-        settled = np.minimum(np.arange(here.start, here.stop), t.searchsorted(came_s, "right") - 1)
-        level_then = _held(part, t[settled])
-        came_with = np.clip(beside[settled] + level_then - beside[before], 0.0, level_then)
+        held = _held(part, t[settled])
+        came_with = np.clip(beside[settled] + held - beside[before], 0.0, held)
         alike = crowds.setdefault("" if part.process is None else part.process.name, [])
         if gone_s > came_s and _crowds(level, [size for size, until in alike if until > came_s]):
             stays.append(came_s)
-            settled_in = t[here] > came_s
-            owned[here] -= np.where(settled_in, np.minimum(held, level), 0.0)
-            came_with = np.where(settled_in, 0.0, came_with)
+            late = t[here] > came_s
+            owned[here] -= np.where(late, np.minimum(_held(part, t[here]), level), 0.0)
+            came_with[late] = 0.0
         alike.append((level, gone_s))
         brought[here] += came_with
     moves = [at_s for part, _, gone_s in lives for at_s in (float(part.t_s[0]), gone_s)]
@@ -149,8 +146,8 @@ def _ledger(
     inside = inside[(inside > t[0] + own_s) & (inside <= t[-1])]
     alone = dataclasses.replace(whole, used_bytes=np.maximum(used - brought, 0.0))
     # Both were read since the reading before: else one of the two is of another time.
-    read = np.diff(listed_s.searchsorted(t, side="right"),
-                   prepend=listed_s.searchsorted(t[0] - own_s, side="right")) > 0  # fmt: skip
+    lists = listed_s.searchsorted(np.append(t[0] - own_s, t), side="right")
+    read = lists[1:] > lists[:-1]
     # Processes that hold more than is used share memory: then nobody knows what nobody owns.
     known = np.flatnonzero(read & (owned <= used))
     return RecordedLedger(
