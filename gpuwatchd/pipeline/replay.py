@@ -157,10 +157,8 @@ class _Replay(msgspec.Struct, kw_only=True, eq=False):
     """Who a process is, with the job that it belongs to."""
     tracked: TrackedDevice | None = None
     """Where processes are listed: says what is judged beside them."""
-    ledger: RecordedLedger | None = None
-    """Of the device itself, as the next two: what its process list says."""
     attributed_s: FloatArray | None = None
-    """At each instant: when its processes were last known."""
+    """Of the device itself, as the next: at each instant, when its processes were last known."""
     others: list[Track] = []
     """Itself, and what nobody owns."""
     noted: Alert | None = None
@@ -261,7 +259,7 @@ def analyze(
     _play(watcher, judged, _Headrooms(replays, instants), instants, passed)
     finals: dict[str, list[Finding | None]] = {}
     for replay in replays:
-        if replay.ledger is None:
+        if replay.attributed_s is None:
             finals.setdefault(replay.track.subject.device_uid, []).append(_final(replay))
     results = [_result(r, finals.get(r.track.subject.device_uid, [])) for r in replays]
     # What nobody owns is a subject only where there is something to say of it.
@@ -288,7 +286,7 @@ def _assign(
         uid = whole.track.subject.device_uid
         if uid not in devices:
             devices[uid] = TrackedDevice(device=whole.track.device, reading=None, room=Headroom())
-        whole.ledger = whole.facts_of = ledger
+        whole.facts_of = ledger
         whole.attributed_s = ledger.attributed_s(instants)
         whole.others = [whole.track]
         if ledger.rest is not None:

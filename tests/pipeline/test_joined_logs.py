@@ -348,3 +348,27 @@ def test_a_process_of_another_day_with_the_same_pid_is_another_one() -> None:
         ProcessKey(pid=1, started_at_s=None),
         ProcessKey(pid=1, started_at_s=BEGIN_S + 86_400.0),
     ]
+
+
+def test_the_alert_of_a_job_goes_on_when_its_lead_ends_and_counts_once() -> None:
+    t = times(70)
+    grown = ramp(t, 2.0, 300.0, from_min=5.0)
+    first = t < BEGIN_S + 50 * 60
+    parts = [part(1, t[first], grown[first] * 1.02), part(2, t, grown), part(3, t, grown)]
+    used = np.full(t.size, 1.0 * GIB)
+    for one in parts:
+        used[: one.t_s.size] += one.used_bytes
+    found = judged(whole(t, used), *parts)
+    assert [event.state for event in found[of(1)].alerts] == ["firing", "resolved"]
+    assert found[of(1)].alerts[-1].code is Ending.OTHER_RANK
+    (heir,) = [one for one in (found[of(2)], found[of(3)]) if one.alerts]
+    assert (heir.alerts[0].state, heir.alerts[0].code) == ("firing", Ending.OTHER_RANK)
+    assert count(found) == 1
+
+
+def test_runs_whose_time_jumps_back_are_borne() -> None:
+    t = times(25)
+    used = ramp(t, 20.0, 100.0)
+    late = whole(t - 900.0, used)
+    found = replay.analyze(log_of(whole(t, used), late, part(1, t, used - GIB)), EAGER)
+    assert [one.subject for one in found[:3]] == [DEVICE, DEVICE, of(1)]

@@ -199,7 +199,7 @@ def look_back_s(t_s: FloatArray, window_s: float) -> float:
 def prepare(
     series: Series, window_s: float = LONGEST_S, *, across_gaps: bool = False
 ) -> SeriesWindow:
-    """Return the view of the last :func:`look_back_s` seconds, back to the last gap.
+    """Return the view of the last :func:`look_back_s` seconds, back to the last unbridged gap.
 
     The series may have any number of samples, also none. ``across_gaps`` does not stop at the last
     gap: that is for naming what happened, not for judging growth.
