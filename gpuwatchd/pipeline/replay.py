@@ -151,15 +151,15 @@ class _Replay(msgspec.Struct, kw_only=True, eq=False):
     known_at: npt.NDArray[np.int32]
     """How many points are known at that instant and at those after it, until all are."""
     end_s: float
-    facts_of: RecordedLedger | None = None
-    """Of the device itself and of what nobody owns: what the process list says."""
     member: ProcessInfo | None = None
     """Who a process is, with the job that it belongs to."""
     tracked: TrackedDevice | None = None
     """Where processes are listed: says what is judged beside them."""
+    ledger: RecordedLedger | None = None
+    """Of the device itself and of what nobody owns: what the process list says."""
     attributed_s: FloatArray | None = None
-    """Of the device itself, as the next: at each instant, when its processes were last known."""
-    others: list[Track] = []
+    """Of the device itself: at each instant, when its processes were last known."""
+    beside: list[Track] = []
     """Itself, and what nobody owns."""
     noted: Alert | None = None
     """Its alert as it was noted last."""
@@ -174,6 +174,15 @@ class _Replay(msgspec.Struct, kw_only=True, eq=False):
         if passed < 0:
             return 0
         return int(self.known_at[min(passed, self.known_at.size - 1)])
+
+    def close(self) -> None:
+        """Have nothing more judged of it: its process has ended."""
+        self.ended, self.final = True, self.track.shown()
+
+    def change(self, alert: Alert) -> Alert | None:
+        """Keep how its alert stands now; return how it stood before."""
+        before, self.noted = self.noted, None if alert.state == "resolved" else alert
+        return before
 
     def done(self, position: int) -> bool:
         """Say whether there is nothing left to do: it has ended, or all of it has been judged."""
@@ -248,11 +257,24 @@ def analyze(
     cells = [np.unique(np.ceil(window.t_s / FAST_S)) for window in recorded]
     instants = np.unique(np.concatenate(cells)) * FAST_S
     growing: dict[str, dict[str, float]] = {series.subject.device_uid: {} for series in chosen}
+    known = [ledgers.get(k) for k in range(len(chosen))]
+    known += [ledger for ledger in ledgers.values() if ledger.rest is not None]
+    tracked = {chosen[k].device.uid: _tracked(chosen[k].device) for k in ledgers}
     replays = [
-        _replay(series, window, instants, growing[series.subject.device_uid])
-        for series, window in zip((*chosen, *rests), recorded, strict=True)
+        _replay(
+            series,
+            window,
+            instants,
+            growing=growing[series.subject.device_uid],
+            ledger=ledger,
+            tracked=tracked.get(series.subject.device_uid),
+            member=series.process if log.format == HISTORY else _member(series.process),
+        )
+        for series, window, ledger in zip((*chosen, *rests), recorded, known, strict=True)
     ]
-    _assign(replays, ledgers, instants, alike=log.format != HISTORY)
+    for replay in replays:
+        if replay.attributed_s is not None:
+            replay.beside.extend(one.track for one in replays if one.ledger is replay.ledger)
     judged = _judged(replays)
     if only is not None:
         judged = [replay for replay in judged if replay.track.subject.id in only]
@@ -272,35 +294,14 @@ def _unbridged(series: LogSeries) -> tuple[int, ...]:
     return tuple(at for at in series.breaks if not numerics.goes_on(t_s, used, at))
 
 
-def _assign(
-    replays: list[_Replay], ledgers: dict[int, RecordedLedger], instants: FloatArray, *, alike: bool
-) -> None:
-    """Give the subjects of each device with listed processes what decides which are judged.
-
-    With ``alike`` the processes of one name are a job: a log does not tell of jobs.
-    """
-    devices: dict[str, TrackedDevice] = {}
-    rests = iter([replay for replay in replays if replay.track.subject.unattributed])
-    for position, ledger in ledgers.items():
-        whole = replays[position]
-        uid = whole.track.subject.device_uid
-        if uid not in devices:
-            devices[uid] = TrackedDevice(device=whole.track.device, reading=None, room=Headroom())
-        whole.facts_of = ledger
-        whole.attributed_s = ledger.attributed_s(instants)
-        whole.others = [whole.track]
-        if ledger.rest is not None:
-            rest = next(rests)
-            rest.facts_of = ledger
-            whole.others.append(rest.track)
-    for replay in replays:
-        replay.tracked = devices.get(replay.track.subject.device_uid)
-        process = replay.source.process
-        if process is not None:
-            replay.member = _member(process) if alike else process
+def _tracked(device: Device) -> TrackedDevice:
+    return TrackedDevice(device=device, reading=None, room=Headroom())
 
 
-def _member(process: ProcessInfo) -> ProcessInfo:
+def _member(process: ProcessInfo | None) -> ProcessInfo | None:
+    """Return a process with those of its name as its job: a log does not tell of jobs."""
+    if process is None:
+        return None
     name = process.name if " " in process.name else PurePosixPath(process.name).name
     if process.group is not None or name in {"", "?"}:
         return process
@@ -315,8 +316,8 @@ def _begin(watcher: Watcher, replay: _Replay) -> None:
         watcher.ranks.place(track, replay.member)
     if tracked is not None and track.subject.process is not None:
         tracked.processes[track.subject.process] = track
-    elif tracked is not None and replay.others:
-        tracked.others = replay.others
+    elif tracked is not None and replay.attributed_s is not None:
+        tracked.others[:] = replay.beside
 
 
 def _play(
@@ -341,7 +342,14 @@ def _play(
 
 
 def _replay(
-    series: LogSeries, recorded: Recorded, instants: FloatArray, growing: dict[str, float]
+    series: LogSeries,
+    recorded: Recorded,
+    instants: FloatArray,
+    *,
+    growing: dict[str, float],
+    ledger: RecordedLedger | None,
+    tracked: TrackedDevice | None,
+    member: ProcessInfo | None,
 ) -> _Replay:
     device, process = series.device, series.process
     total = series.total_bytes or device.memory_total_bytes
@@ -363,10 +371,15 @@ def _replay(
     interval_s = float(np.median(np.diff(series.t_s))) if series.t_s.size > 1 else 0.0
     begins = int(instants.searchsorted(recorded.t_s[0]))
     ends = int(instants.searchsorted(recorded.t_s[-1])) + 1
+    whole = ledger is not None and not series.subject.unattributed
     return _Replay(
         track=track,
         recorded=recorded,
         source=series,
+        member=member,
+        tracked=tracked,
+        ledger=ledger,
+        attributed_s=ledger.attributed_s(instants) if ledger is not None and whole else None,
         begins=begins,
         known_at=recorded.t_s.searchsorted(instants[begins:ends], side="right").astype(np.int32),
         end_s=float(series.t_s[-1]) + _ENDED_AFTER_INTERVALS * max(interval_s, 1.0),
@@ -447,8 +460,7 @@ def _note_all(replays: dict[str, _Replay], changes: list[Alert], instant: float)
         replay = replays.get(alert.subject.id)
         if replay is None:
             continue
-        old = replay.noted
-        replay.noted = None if alert.state == "resolved" else alert
+        old = replay.change(alert)
         code = None
         if alert.state == "resolved":
             code = alert.ended_code
@@ -482,15 +494,14 @@ def _note(replay: _Replay, old: Alert | None, new: Alert, event: Event) -> None:
 
 def _moves(replay: _Replay) -> tuple[GrowthFact, ...]:
     """Return that processes came or went within the window of a device, where they did."""
-    if replay.facts_of is None or not replay.recorded.known:
+    if replay.ledger is None or not replay.recorded.known:
         return ()
     t_s, _ = replay.recorded.window()
-    return replay.facts_of.facts(float(t_s[0]), float(t_s[-1]))
+    return replay.ledger.facts(float(t_s[0]), float(t_s[-1]))
 
 
 def _end(watcher: Watcher, replay: _Replay, instant: float) -> list[Alert]:
-    replay.ended = True
-    replay.final = replay.track.shown()
+    replay.close()
     if replay.tracked is not None and replay.track.subject.process is not None:
         replay.tracked.processes.pop(replay.track.subject.process, None)
     ended = watcher.retire([replay.track], Ending.PROCESS_ENDED, instant)

@@ -135,6 +135,7 @@ def _with(lives: _Lives, log: LogFile) -> _Lives:
     ):
         raise _Conflict("it is of another time")
     out = {who: list(own) for who, own in lives.items()}
+    subjects = {life.subject for own in out.values() for life in own}
     for series in log.series:
         info = series.process
         pid, name = (None, series.lower_bound) if info is None else (info.key.pid, info.name)
@@ -147,7 +148,8 @@ def _with(lives: _Lives, log: LogFile) -> _Lives:
                 own[at] = _chained(life, series)
                 break
         else:
-            own.append(series if not own else _renamed(series, own))
+            own.append(_renamed(series) if series.subject in subjects else series)
+            subjects.add(own[-1].subject)
     return out
 
 
@@ -162,10 +164,10 @@ def _goes_on(life: LogSeries, series: LogSeries) -> bool:
     return at not in chained.breaks or numerics.goes_on(chained.t_s, chained.used_bytes, at)
 
 
-def _renamed(series: LogSeries, others: Sequence[LogSeries]) -> LogSeries:
+def _renamed(series: LogSeries) -> LogSeries:
     """Return the series of another process that had a pid: its first reading tells it apart."""
     info = series.process
-    if info is None or all(info.key != other.subject.process for other in others):
+    if info is None:
         return series
     key = ProcessKey(pid=info.key.pid, started_at_s=float(series.t_s[0]))
     info = msgspec.structs.replace(info, key=key)
