@@ -36,7 +36,9 @@ TIMES = np.arange(0.0, 7200.0, 5.0)
 
 
 def series(x: Array, *, limit: float = 24 * GIB, others: float = 0.0) -> Series:
-    return making.series(TIMES[: x.size], x, limit_bytes=limit, others_bytes_per_s=others)
+    return making.series(
+        TIMES[: x.size], x, limit_bytes=limit, neighbours_bytes_per_s=(others,) if others else ()
+    )
 
 
 def forecast(x: Array, headroom: float, rate: float) -> Forecast:

@@ -15,7 +15,7 @@ import numpy as np
 from gpuwatchd.alerts import FAST_S
 from gpuwatchd.analysis import verdict
 from gpuwatchd.core.model import EtaRange, Finding, Subject, Value
-from gpuwatchd.pipeline import replay
+from gpuwatchd.pipeline import history_log, recorded_ledger, replay
 from gpuwatchd.pipeline.track import of_device, of_process
 from gpuwatchd.pipeline.track_evaluation import Watcher
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gpuwatchd.pipeline.replay import Event, SubjectResult
     from gpuwatchd.store.reader import Reader
 
-    Findings = dict[tuple[str, float, float | None, float], Finding | None]
+    Findings = dict[tuple[str, float, float | None, tuple[float, ...]], Finding | None]
 
 # What came of an alert, judged by what followed, never by what the detectors thought: so it can be
 # held against them.
@@ -357,7 +357,7 @@ def play(
     """
     tell = passed or (lambda _share: None)
     read = _share_of(tell, 0.0, _READ_SHARE)
-    log = replay.load(history, device, *span, passed=read)
+    log = history_log.load(history, device, *span, passed=read)
     if not log.series:
         return DeviceReport(
             device=device, subjects=0, samples=0, begun_at_s=None, ended_at_s=None, played=()
@@ -452,7 +452,7 @@ class RecallingWatcher(Watcher):
                 series.subject.id,
                 float(series.t_s[-1]),
                 series.limit_bytes,
-                series.others_bytes_per_s,
+                series.neighbours_bytes_per_s,
             )
             for series in batch
         ]
@@ -475,7 +475,8 @@ def _cases(
     results: Iterable[SubjectResult], log: LogFile, words: dict[str, list[tuple[float, str]]]
 ) -> Iterable[BacktestCase]:
     device = next((log_series for log_series in log.series if log_series.process is None), None)
-    series = {log_series.subject.id: log_series for log_series in log.series}
+    every = (*log.series, *recorded_ledger.unowned(log.series))
+    series = {log_series.subject.id: log_series for log_series in every}
     for result in results:
         lives: dict[float, list[Event]] = {}
         for event in (*result.watches, *result.alerts):
@@ -494,7 +495,8 @@ def _case(
     device: LogSeries | None,
     word: str | None,
 ) -> BacktestCase:
-    told = next((e for e in events if e.state == "firing"), None)
+    # What goes on for another subject was told of that one.
+    told = next((e for e in events if e.state == "firing" and e.code is None), None)
     first = told or min(events, key=lambda event: event.at_s)
     over = next((e.at_s for e in events if e.state == "resolved"), None)
     finding = first.alert.finding

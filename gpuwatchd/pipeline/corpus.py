@@ -26,7 +26,7 @@ from gpuwatchd.collect.logs.formats.corpus import (
     steps_of,
 )
 from gpuwatchd.core.model import Subject
-from gpuwatchd.pipeline import replay
+from gpuwatchd.pipeline import history_log
 from gpuwatchd.pipeline.backtest import deaths, later_outcome
 from gpuwatchd.store import recent_points
 
@@ -103,7 +103,7 @@ def collect(
     StoreError
         The history cannot be read.
     """
-    logs = [log for device in devices if (log := replay.load(history, device, *span)).series]
+    logs = [log for device in devices if (log := history_log.load(history, device, *span)).series]
     begun_s = min((float(one.t_s[0]) for log in logs for one in log.series), default=0.0)
     writer = _Writer(history, span, begun_s // FAST_S * FAST_S)
     lines = tuple(line for k, log in enumerate(logs) for line in writer.device(f"d{k + 1}", log))
@@ -211,7 +211,7 @@ class _Writer:
     def _utilisation(self, uid: str) -> tuple[Steps, Steps]:
         rows = [
             (row.at_s + 0.5 * row.width_s, row.util_pct)
-            for first_s, last_s in replay.spans(*self._span)
+            for first_s, last_s in history_log.spans(*self._span)
             for row in self._history.device_rows(uid, first_s, last_s)
             if row.util_pct is not None
         ]

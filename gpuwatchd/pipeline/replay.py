@@ -8,175 +8,53 @@ from __future__ import annotations
 
 import bisect
 import itertools
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from gpuwatchd.alerts import FAST_S
 from gpuwatchd.analysis import numerics
 from gpuwatchd.analysis.declared import Declared, of_shown_argv
-from gpuwatchd.collect.logs.log_types import LogFile, LogSeries
-from gpuwatchd.core.codes import Ending
-from gpuwatchd.core.model import ProcessInfo, Subject
+from gpuwatchd.core.codes import Ending, Reason
+from gpuwatchd.pipeline import recorded_ledger, restored_state
+from gpuwatchd.pipeline.history_log import HISTORY
 from gpuwatchd.pipeline.live_state import worst
-from gpuwatchd.pipeline.track import Headroom, Track, of_device, of_process
+from gpuwatchd.pipeline.track import (
+    UNOWNED,
+    Headroom,
+    Track,
+    TrackedDevice,
+    of_device,
+    of_process,
+)
 from gpuwatchd.pipeline.track_evaluation import Watcher
-from gpuwatchd.store.curves import RAW_SPAN_S
 from gpuwatchd.store.ring import thin
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterator, Sequence
+    from collections.abc import Callable, Container
 
     import numpy.typing as npt
 
+    from gpuwatchd.collect.logs.log_types import LogFile, LogSeries
     from gpuwatchd.core.config import Config
-    from gpuwatchd.core.model import Alert, Device, Finding, FloatArray, ProcessKey
-    from gpuwatchd.store.reader import DeviceRow, ProcessRow, Reader
-
-# The history of one device as a log: samples where they are still kept, else one-minute and then
-# one-hour buckets; of a bucket the lowest and the highest value, in the order that its last value
-# suggests, so that neither what was kept nor the peak is lost. Memory is that of one device's
-# points, whatever the span.
-
-HOLD_S = 75.0
-"""A process that does not change is written once a minute; its value holds for so long."""
-_HOUR_S = 3600.0
-"""The widest bucket."""
-_TEARS = frozenset({"boot", "clock-step"})
-Points = tuple["FloatArray", "FloatArray"]
-
-
-def load(
-    history: Reader,
-    device: Device,
-    since_s: float,
-    until_s: float,
-    *,
-    passed: Callable[[float], None] | None = None,
-) -> LogFile:
-    """Return what is recorded of a device and of its processes; no series when nothing is."""
-    oldest_s = history.oldest_s(device.uid)
-    # A span of a thousand years is as long as what is recorded, and takes no longer.
-    since_s = until_s if oldest_s is None else max(since_s, oldest_s - _HOUR_S)
-    whole: list[Points] = []
-    parts: dict[ProcessKey, list[Points]] = {}
-    for first_s, last_s in spans(since_s, until_s):
-        ticks, used = _device_points(history.device_rows(device.uid, first_s, last_s))
-        whole.append((ticks, used))
-        for key, points in _by_process(history.process_rows(device.uid, first_s, last_s)):
-            parts.setdefault(key, []).append(_held(points, ticks))
-        if passed is not None:
-            passed((last_s - since_s) / (until_s - since_s))
-    tears = _tears(history, since_s)
-    log = LogFile(path=device.uid, format="history", devices=[device])
-    infos = {info.key: info for info in history.processes(since_s)}
-    log.series = [*_series(device, None, whole, tears)]
-    for key, chunks in parts.items():
-        info = infos.get(key) or ProcessInfo(key=key, name="?")
-        log.series += _series(device, info, chunks, tears)
-        log.processes.append(info)
-    return log
-
-
-def spans(since_s: float, until_s: float) -> Iterator[tuple[float, float]]:
-    """Yield spans, oldest first, short enough to be read as finely as they are kept."""
-    begin_s = since_s
-    while begin_s < until_s:
-        end_s = min(begin_s + RAW_SPAN_S, until_s)
-        yield begin_s, end_s
-        begin_s = end_s
-
-
-def _columns(rows: Sequence[DeviceRow | ProcessRow], *names: str) -> list[FloatArray]:
-    return [np.array([getattr(row, name) for row in rows], dtype=np.float64) for name in names]
-
-
-def _device_points(rows: Sequence[DeviceRow]) -> Points:
-    known = [row for row in rows if row.used_last_bytes is not None]
-    amounts = ("used_min_bytes", "used_max_bytes", "used_last_bytes")
-    return _spread(*_columns(known, "at_s", "width_s", *amounts))
-
-
-def _by_process(rows: Sequence[ProcessRow]) -> Iterator[tuple[ProcessKey, Points]]:
-    groups: dict[ProcessKey, list[ProcessRow]] = {}
-    for row in rows:
-        if row.used_last_bytes is not None:
-            groups.setdefault(row.process, []).append(row)
-    for key, own in groups.items():
-        names = ("at_s", "width_s", "used_max_bytes", "used_last_bytes")
-        at_s, width_s, most, last = _columns(own, *names)
-        # The lowest value of a process's minute is not kept.
-        yield key, _spread(at_s, width_s, last, most, last)
-
-
-def _spread(
-    at_s: FloatArray, width_s: FloatArray, low: FloatArray, high: FloatArray, last: FloatArray
-) -> Points:
-    """Return one point per sample, and per bucket its lowest and highest in their likely order."""
-    wide = (width_s > 0.0) & (high > low)
-    rising = high - last <= last - low
-    first = np.where(wide, np.where(rising, low, high), last)
-    second = np.where(rising, high, low)[wide]
-    t = np.concatenate((at_s + np.where(wide, 0.25, 0.5) * width_s, (at_s + 0.75 * width_s)[wide]))
-    order = np.argsort(t, kind="stable")
-    return t[order], np.concatenate((first, second))[order]
-
-
-def _held(points: Points, ticks: FloatArray) -> Points:
-    """Return the points of a process at its device's ticks too, as far as its value holds."""
-    t, x = points
-    before = t.searchsorted(ticks, side="right") - 1
-    known = (before >= 0) & (ticks <= t[-1])
-    ticks, before = ticks[known], before[known]
-    age = ticks - t[before]
-    fresh = (age > 0.0) & (age <= HOLD_S)
-    t, x = np.concatenate((t, ticks[fresh])), np.concatenate((x, x[before[fresh]]))
-    order = np.argsort(t, kind="stable")
-    return t[order], x[order]
-
-
-def _tears(history: Reader, since_s: float) -> FloatArray:
-    """Return the instants over which no window may reach: boots and steps of the clock."""
-    tears = []
-    boot = None
-    for segment in history.segments(since_s):
-        if segment.reason in _TEARS or (boot is not None and segment.boot_id != boot):
-            tears.append(segment.at_s)
-        boot = segment.boot_id
-    return np.array(sorted(tears), dtype=np.float64)
-
-
-def _series(
-    device: Device, info: ProcessInfo | None, chunks: list[Points], tears: FloatArray
-) -> list[LogSeries]:
-    t = np.concatenate([points[0] for points in chunks]) if chunks else np.empty(0)
-    x = np.concatenate([points[1] for points in chunks]) if chunks else np.empty(0)
-    # Buckets at the seam of two chunks, and a clock that was set back, come twice: the first stays.
-    ahead = np.ones(t.size, dtype=bool)
-    ahead[1:] = t[1:] > np.maximum.accumulate(t)[:-1]
-    t, x = t[ahead], x[ahead]
-    if not t.size:
-        return []
-    total = device.memory_total_bytes
-    return [
-        LogSeries(
-            subject=Subject(device_uid=device.uid, process=None if info is None else info.key),
-            device=device,
-            process=info,
-            t_s=t,
-            used_bytes=x,
-            limit_bytes=None,
-            total_bytes=None if total is None else float(total),
-            breaks=tuple(int(k) for k in np.unique(t.searchsorted(tears)) if 0 < k < t.size),
-        )
-    ]
-
+    from gpuwatchd.core.model import (
+        Alert,
+        Device,
+        Finding,
+        FloatArray,
+        GrowthFact,
+        ProcessInfo,
+        Subject,
+    )
+    from gpuwatchd.pipeline.recorded_ledger import RecordedLedger
 
 _ENDED_AFTER_INTERVALS = 10
 _TELL_EVERY = 64
-_COVERED_SHARE = 0.5
-"""Where listed processes hold at least this share of a device, they are judged instead of it."""
+_MOVED = frozenset({Ending.HOLDER_KNOWN, Ending.HOLDER_UNKNOWN, Ending.OTHER_RANK})
+"""How an alert ends that goes on with another subject."""
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
@@ -186,6 +64,9 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     """opened, firing, escalated or resolved."""
     alert: Alert
+    code: Ending | None = None
+    """Of one that is over: why. Of one that fires in the place of another subject's: why that is
+    over; both are one alert."""
 
 
 class SubjectResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -201,6 +82,17 @@ class SubjectResult(msgspec.Struct, frozen=True, kw_only=True):
     """The judgement at its end, with the tier that had been opened by then."""
     watches: tuple[Event, ...]
     alerts: tuple[Event, ...]
+
+    @property
+    def code(self) -> Reason | None:
+        """``Reason.RANK`` of one for which the alert of an alike process stands; else None."""
+        rank = self.finding is not None and self.finding.code is Reason.RANK
+        return Reason.RANK if rank else None
+
+    @property
+    def alert_count(self) -> int:
+        """How often it would have been told of; not what another's alert stands for."""
+        return sum(event.state == "firing" and event.code is None for event in self.alerts)
 
 
 class Recorded:
@@ -260,6 +152,18 @@ class _Replay(msgspec.Struct, kw_only=True, eq=False):
     known_at: npt.NDArray[np.int32]
     """How many points are known at that instant and at those after it, until all are."""
     end_s: float
+    member: ProcessInfo | None = None
+    """Who a process is, with the job that it belongs to."""
+    tracked: TrackedDevice | None = None
+    """Where processes are listed: says what is judged beside them."""
+    ledger: RecordedLedger | None = None
+    """Of the device itself and of what nobody owns: what the process list says."""
+    attributed_s: FloatArray | None = None
+    """Of the device itself: at each instant, when its processes were last known."""
+    beside: list[Track] = []
+    """Itself, and what nobody owns."""
+    noted: Alert | None = None
+    """Its alert as it was noted last."""
     ended: bool = False
     final: Finding | None = None
     watches: list[Event] = []
@@ -272,33 +176,43 @@ class _Replay(msgspec.Struct, kw_only=True, eq=False):
             return 0
         return int(self.known_at[min(passed, self.known_at.size - 1)])
 
+    def close(self) -> None:
+        """Have nothing more judged of it: its process has ended."""
+        self.ended, self.final = True, self.track.shown()
+
+    def change(self, alert: Alert) -> Alert | None:
+        """Keep how its alert stands now; return how it stood before."""
+        before, self.noted = self.noted, None if alert.state == "resolved" else alert
+        return before
+
     def done(self, position: int) -> bool:
         """Say whether there is nothing left to do: it has ended, or all of it has been judged."""
         if self.ended or self.track.subject.process is not None:
             return self.ended
         whole = position - self.begins >= self.known_at.size - 1
-        return whole and self.recorded.judged == self.recorded.known
+        return whole and (self.tracked is not None or self.recorded.judged == self.recorded.known)
 
 
 class _Headrooms:
     """What is free on each device at an instant, from its own series or from its processes."""
 
-    def __init__(self, replays: list[_Replay]) -> None:
-        self._devices: dict[str, _Replay] = {}
+    def __init__(self, replays: list[_Replay], instants: FloatArray) -> None:
+        self._devices: dict[str, FloatArray] = {}
         self._processes: dict[str, list[_Replay]] = {}
         for replay in replays:
-            uid = replay.track.subject.device_uid
-            if replay.track.subject.process is None:
-                self._devices[uid] = replay
-            else:
-                self._processes.setdefault(uid, []).append(replay)
+            subject, total = replay.track.subject, replay.track.room.total_bytes
+            if subject.process is not None:
+                self._processes.setdefault(subject.device_uid, []).append(replay)
+            elif total is not None and not subject.unattributed:
+                at = replay.source.t_s.searchsorted(instants, side="right") - 1
+                used = np.where(at >= 0, replay.source.used_bytes[np.maximum(at, 0)], 0.0)
+                self._devices[subject.device_uid] = np.maximum(total - used, 0.0)
 
     def free(self, uid: str, position: int) -> float | None:
         """Return bytes, None when the device's total is unknown."""
         device = self._devices.get(uid)
-        if device is not None and device.track.room.total_bytes is not None:
-            used = device.recorded.value(device.points_known(position))
-            return max(0.0, device.track.room.total_bytes - (used or 0.0))
+        if device is not None:
+            return float(device[position])
         processes = self._processes.get(uid, [])
         total = next((p.track.room.total_bytes for p in processes), None)
         if total is None:
@@ -325,27 +239,86 @@ def analyze(
     chosen = [series for series in log.series if series.t_s.size]
     if not chosen:
         return []
+    ledgers = recorded_ledger.ledgers(chosen)
+    rests = [one.rest for one in ledgers.values() if one.rest is not None]
     window_s = config.detection.analysis_window_hours * 3600.0
+    # A device is judged without what its processes brought as they came.
+    views = [ledgers[k].alone if k in ledgers else series for k, series in enumerate(chosen)]
     recorded = [
-        Recorded(s.t_s, s.used_bytes, s.breaks, numerics.look_back_s(s.t_s, window_s))
-        for s in chosen
+        Recorded(
+            s.t_s,
+            s.used_bytes,
+            # What tears the history apart is a boot or a step of the clock: no level goes on.
+            s.breaks if log.format == HISTORY else _unbridged(s),
+            numerics.look_back_s(s.t_s, window_s),
+        )
+        for s in (*views, *rests)
     ]
     # There is something new to judge at the ends of ten-second cells that hold data.
     cells = [np.unique(np.ceil(window.t_s / FAST_S)) for window in recorded]
     instants = np.unique(np.concatenate(cells)) * FAST_S
     growing: dict[str, dict[str, float]] = {series.subject.device_uid: {} for series in chosen}
+    known = [ledgers.get(k) for k in range(len(chosen))]
+    known += [ledger for ledger in ledgers.values() if ledger.rest is not None]
+    tracked = {chosen[k].device.uid: _tracked(chosen[k].device) for k in ledgers}
     replays = [
-        _replay(watcher, series, window, instants, growing[series.subject.device_uid])
-        for series, window in zip(chosen, recorded, strict=True)
+        _replay(
+            series,
+            window,
+            instants,
+            growing=growing[series.subject.device_uid],
+            ledger=ledger,
+            tracked=tracked.get(series.subject.device_uid),
+            member=series.process if log.format == HISTORY else _member(series.process),
+        )
+        for series, window, ledger in zip((*chosen, *rests), recorded, known, strict=True)
     ]
+    for replay in replays:
+        if replay.attributed_s is not None:
+            replay.beside.extend(one.track for one in replays if one.ledger is replay.ledger)
     judged = _judged(replays)
     if only is not None:
         judged = [replay for replay in judged if replay.track.subject.id in only]
-    _play(watcher, judged, _Headrooms(replays), instants, passed)
+    _play(watcher, judged, _Headrooms(replays, instants), instants, passed)
     finals: dict[str, list[Finding | None]] = {}
     for replay in replays:
-        finals.setdefault(replay.track.subject.device_uid, []).append(_final(replay))
-    return [_result(replay, finals[replay.track.subject.device_uid]) for replay in replays]
+        if replay.attributed_s is None:
+            finals.setdefault(replay.track.subject.device_uid, []).append(_final(replay))
+    results = [_result(r, finals.get(r.track.subject.device_uid, [])) for r in replays]
+    # What nobody owns is a subject only where there is something to say of it.
+    return results[: len(chosen)] + [r for r in results[len(chosen) :] if r.watches or r.alerts]
+
+
+def _unbridged(series: LogSeries) -> tuple[int, ...]:
+    """Return the breaks of a log over which its level does not go on."""
+    t_s, used = series.t_s, series.used_bytes
+    return tuple(at for at in series.breaks if not numerics.goes_on(t_s, used, at))
+
+
+def _tracked(device: Device) -> TrackedDevice:
+    return TrackedDevice(device=device, reading=None, room=Headroom())
+
+
+def _member(process: ProcessInfo | None) -> ProcessInfo | None:
+    """Return a process with those of its name as its job: a log does not tell of jobs."""
+    if process is None:
+        return None
+    name = process.name if " " in process.name else PurePosixPath(process.name).name
+    if process.group is not None or name in {"", "?"}:
+        return process
+    return replace(process, group=name)
+
+
+def _begin(watcher: Watcher, replay: _Replay) -> None:
+    """Have a subject watched from now on."""
+    track, tracked = replay.track, replay.tracked
+    watcher.tracks[track.subject.id] = track
+    if replay.member is not None:
+        watcher.ranks.place(track, replay.member)
+    if tracked is not None and track.subject.process is not None:
+        tracked.processes[track.subject.process] = track
+    elif tracked is not None and replay.attributed_s is not None:
+        tracked.others[:] = replay.beside
 
 
 def _play(
@@ -360,6 +333,7 @@ def _play(
     present: list[int] = []
     for position, instant in enumerate(instants.tolist()):
         while waiting and replays[waiting[-1]].begins <= position:
+            _begin(watcher, replays[waiting[-1]])
             bisect.insort(present, waiting.pop())
         _step(watcher, [replays[k] for k in present], rooms, position, instant)
         if position % _TELL_EVERY == 0:
@@ -369,18 +343,24 @@ def _play(
 
 
 def _replay(
-    watcher: Watcher,
     series: LogSeries,
     recorded: Recorded,
     instants: FloatArray,
+    *,
     growing: dict[str, float],
+    ledger: RecordedLedger | None,
+    tracked: TrackedDevice | None,
+    member: ProcessInfo | None,
 ) -> _Replay:
     device, process = series.device, series.process
     total = series.total_bytes or device.memory_total_bytes
     if process is None and series.limit_bytes is not None:
         # What the driver keeps for itself is no room: used + free, where the log tells both.
         total = series.limit_bytes
-    title = of_process(device, process) if process is not None else of_device(device)
+    if process is not None:
+        title = of_process(device, process)
+    else:
+        title = of_device(device, UNOWNED if series.subject.unattributed else None)
     track = Track(
         subject=series.subject,
         device=device,
@@ -390,14 +370,18 @@ def _replay(
         framework=process.framework if process is not None else None,
         sizes=Declared(() if process is None else of_shown_argv(process.argv)),
     )
-    watcher.tracks[series.subject.id] = track
     interval_s = float(np.median(np.diff(series.t_s))) if series.t_s.size > 1 else 0.0
     begins = int(instants.searchsorted(recorded.t_s[0]))
     ends = int(instants.searchsorted(recorded.t_s[-1])) + 1
+    whole = ledger is not None and not series.subject.unattributed
     return _Replay(
         track=track,
         recorded=recorded,
         source=series,
+        member=member,
+        tracked=tracked,
+        ledger=ledger,
+        attributed_s=ledger.attributed_s(instants) if ledger is not None and whole else None,
         begins=begins,
         known_at=recorded.t_s.searchsorted(instants[begins:ends], side="right").astype(np.int32),
         end_s=float(series.t_s[-1]) + _ENDED_AFTER_INTERVALS * max(interval_s, 1.0),
@@ -405,19 +389,14 @@ def _replay(
 
 
 def _judged(replays: list[_Replay]) -> list[_Replay]:
-    """Leave out parents of MIG instances, and devices whose processes are judged themselves."""
+    """Leave out parents of MIG instances, and devices that are sums of judged processes."""
     parents = {replay.track.device.parent_uid for replay in replays}
-    owned: dict[str, float] = {}
-    for replay in replays:
-        if replay.track.subject.process is not None:
-            uid = replay.track.subject.device_uid
-            owned[uid] = owned.get(uid, 0.0) + float(np.max(replay.source.used_bytes))
+    listed = {r.track.subject.device_uid for r in replays if r.source.process is not None}
     out = []
     for replay in replays:
         uid = replay.track.subject.device_uid
-        peak = float(np.max(replay.source.used_bytes))
-        whole = replay.track.subject.process is None
-        if whole and (uid in parents or owned.get(uid, 0.0) > _COVERED_SHARE * peak):
+        summed = replay.source.lower_bound and uid in listed
+        if replay.source.process is None and (uid in parents or summed):
             continue
         out.append(replay)
     return out
@@ -426,82 +405,139 @@ def _judged(replays: list[_Replay]) -> list[_Replay]:
 def _step(
     watcher: Watcher, replays: list[_Replay], rooms: _Headrooms, position: int, instant: float
 ) -> None:
-    due = _due(watcher, replays, position, instant)
+    changes: list[Alert] = []
+    devices: dict[str, TrackedDevice] = {}
+    beside: set[str] = set()
+    for replay in replays:
+        tracked = replay.tracked
+        if replay.attributed_s is not None and tracked is not None:
+            devices[replay.track.subject.device_uid] = tracked
+            tracked.room.attributed_at_s = float(replay.attributed_s[position])
+            changes += restored_state.drop_whole(watcher, tracked, instant)
+            beside.update(t.subject.id for t in restored_state.beside(tracked, instant))
+    due, ended = _due(watcher, replays, position, instant, beside)
+    changes += ended
     for replay in due:
-        if replay.track.subject.process is not None:
+        if replay.track.subject.process is not None or replay.tracked is not None:
             replay.track.room.free_bytes = rooms.free(replay.track.subject.device_uid, position)
-    if not due:
-        return
-    before = {id(r): r.track.alert for r in due}
-    changed = {a.key: a for a in watcher.judge([r.track for r in due], instant)}
-    for replay in due:
-        old = before[id(replay)]
-        new = replay.track.alert or (changed.get(old.key) if old is not None else None)
-        if new is not None and new.key in changed:
-            _note(replay, old, changed[new.key], instant)
+    if due:
+        changes += watcher.judge([r.track for r in due], instant)
+    if changes:
+        changes = restored_state.take_over(watcher, devices, changes, instant)
+        _note_all({r.track.subject.id: r for r in replays}, changes, instant)
 
 
-def _due(watcher: Watcher, replays: list[_Replay], position: int, instant: float) -> list[_Replay]:
-    """Move every window to the instant; return those to judge; end processes that have gone."""
-    due = []
+def _due(
+    watcher: Watcher, replays: list[_Replay], position: int, instant: float, beside: set[str]
+) -> tuple[list[_Replay], list[Alert]]:
+    """Move every window to the instant; end processes that have gone.
+
+    Returns those to judge, and the alerts that ended. ``beside`` are the subjects that are judged
+    now of devices and of what nobody owns, where processes are listed.
+    """
+    due: list[_Replay] = []
+    ended: list[Alert] = []
     for replay in replays:
         known = replay.points_known(position)
-        recorded = replay.recorded
+        recorded, subject = replay.recorded, replay.track.subject
         if known == 0 or replay.ended:
             continue
         recorded.known = known
         if known == recorded.judged:
-            if replay.track.subject.process is not None and instant > replay.end_s:
-                _end(watcher, replay, instant)
+            if subject.process is not None and instant > replay.end_s:
+                ended += _end(watcher, replay, instant)
+            continue
+        if subject.process is None and replay.tracked is not None and subject.id not in beside:
             continue
         if watcher.due(replay.track, instant):
             recorded.judged = known
             due.append(replay)
-    return due
+    return due, ended
 
 
-def _note(replay: _Replay, old: Alert | None, new: Alert, instant: float) -> None:
+def _note_all(replays: dict[str, _Replay], changes: list[Alert], instant: float) -> None:
+    """Note the changes of one instant, each with its subject."""
+    moved: Ending | None = None
+    for alert in changes:
+        replay = replays.get(alert.subject.id)
+        if replay is None:
+            continue
+        old = replay.change(alert)
+        code = None
+        if alert.state == "resolved":
+            code = alert.ended_code
+            # Whoever takes its place comes next.
+            moved = code if code in _MOVED and old is not None and old.state == "firing" else moved
+        elif alert.state == "firing" and alert.firing_at_s != instant and old is None:
+            code = Ending.OTHER_RANK
+        elif alert.state == "firing" and alert.firing_at_s == instant:
+            code, moved = moved, None
+        _note(replay, old, alert, Event(at_s=instant, state=alert.state, alert=alert, code=code))
+
+
+def _note(replay: _Replay, old: Alert | None, new: Alert, event: Event) -> None:
+    fact = _moves(replay)
+    if fact:
+        finding = replace(new.finding, facts=(*(new.finding.facts or ()), *fact))
+        event = replace(event, alert=replace(new, finding=finding))
+    opened = replace(event, state="opened", code=None)
     if new.state == "watch":
-        replay.watches.append(Event(at_s=instant, state="opened", alert=new))
+        replay.watches.append(opened)
     elif new.state == "firing":
         escalated = old is not None and old.state == "firing"
         if not escalated and (old is None or old.watch_at_s is None):
-            replay.watches.append(Event(at_s=instant, state="opened", alert=new))
-        replay.alerts.append(
-            Event(at_s=instant, state="escalated" if escalated else "firing", alert=new)
-        )
+            replay.watches.append(opened)
+        replay.alerts.append(replace(event, state="escalated" if escalated else "firing"))
     elif new.state == "resolved":
-        replay.watches.append(Event(at_s=instant, state="resolved", alert=new))
+        replay.watches.append(event)
         if new.firing_at_s is not None:
-            replay.alerts.append(Event(at_s=instant, state="resolved", alert=new))
+            replay.alerts.append(event)
 
 
-def _end(watcher: Watcher, replay: _Replay, instant: float) -> None:
-    replay.ended = True
-    replay.final = replay.track.shown()
-    old = replay.track.alert
-    alert = watcher.end(replay.track, Ending.PROCESS_ENDED, instant)
-    if alert is not None:
-        _note(replay, old, alert, instant)
+def _moves(replay: _Replay) -> tuple[GrowthFact, ...]:
+    """Return that processes came or went within the window of a device, where they did."""
+    if replay.ledger is None or not replay.recorded.known:
+        return ()
+    t_s, _ = replay.recorded.window()
+    return replay.ledger.facts(float(t_s[0]), float(t_s[-1]))
+
+
+def _end(watcher: Watcher, replay: _Replay, instant: float) -> list[Alert]:
+    replay.close()
+    if replay.tracked is not None and replay.track.subject.process is not None:
+        replay.tracked.processes.pop(replay.track.subject.process, None)
+    ended = watcher.retire([replay.track], Ending.PROCESS_ENDED, instant)
+    ended[:0] = watcher.passed_on
+    watcher.passed_on.clear()
+    return ended
 
 
 def _final(replay: _Replay) -> Finding | None:
-    return replay.final if replay.ended else replay.track.shown()
+    if replay.ended:
+        return replay.final
+    finding, fact = replay.track.shown(), _moves(replay)
+    if finding is None or not fact:
+        return finding
+    return replace(finding, facts=(*(finding.facts or ()), *fact))
 
 
-def _result(replay: _Replay, of_device: list[Finding | None]) -> SubjectResult:
-    series = replay.source
+def _result(replay: _Replay, parts: list[Finding | None]) -> SubjectResult:
+    """Return what is said of a subject; ``parts`` are the verdicts on all of its device."""
+    series, tracked = replay.source, replay.tracked
     finding = _final(replay)
-    if finding is None and replay.track.subject.process is None:
-        # A device that was judged through its processes is shown with the worst of them, as live.
-        finding = worst(of_device)
+    end_s = float(series.t_s[-1])
+    told = replay.noted is not None and replay.noted.state == "firing"
+    owned = tracked is not None and restored_state.is_owned(tracked, end_s) and not told
+    if series.process is None and not series.subject.unattributed and (owned or finding is None):
+        # A device that is judged through its processes is shown with the worst of them, as live.
+        finding = worst(parts)
     return SubjectResult(
         subject=series.subject,
         device=series.device,
         process=series.process,
         samples=int(series.t_s.size),
         started_at_s=float(series.t_s[0]),
-        ended_at_s=float(series.t_s[-1]),
+        ended_at_s=end_s,
         finding=finding,
         watches=tuple(replay.watches),
         alerts=tuple(replay.alerts),

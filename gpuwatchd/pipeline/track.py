@@ -139,10 +139,10 @@ class Headroom(msgspec.Struct, kw_only=True):
         if self.full_at_s is not None:
             self.full_at_s += by_s
 
-    def others(self, subject: Subject) -> float:
-        """Return the bytes/s at which everybody else is being seen to leak; never negative."""
+    def others(self, subject: Subject) -> tuple[float, ...]:
+        """Return the bytes/s at which each other is being seen to leak; never negative."""
         mine = subject.id
-        return sum(rate for key, rate in self.growing.items() if key != mine)
+        return tuple([rate for key, rate in self.growing.items() if key != mine])
 
     def note(self, finding: Finding) -> None:
         """Remember the rate of a leak, for its neighbours; forget it when it is none."""
@@ -296,7 +296,7 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
             t_s=t_s,
             used_bytes=values,
             limit_bytes=self.room.limit(newest, whole=whole),
-            others_bytes_per_s=0.0 if whole else self.room.others(self.subject),
+            neighbours_bytes_per_s=() if whole else self.room.others(self.subject),
             total_bytes=self.room.total_bytes,
             framework=framework,
             role=None if info is None else frameworks.role(info.argv, info.name),
@@ -492,6 +492,7 @@ class EndedProcess(msgspec.Struct, kw_only=True):
 # What a device or a process is called in a title.
 
 _COLON = TitlePart(text=": ", role=TitleRole.DEVICE)
+UNOWNED = TitlePart(text="memory that no listed process owns", short="memory without an owner")
 
 
 def of_device(device: Device, of: TitlePart | None = None) -> Title:

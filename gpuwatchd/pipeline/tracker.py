@@ -10,11 +10,12 @@ from gpuwatchd.analysis import attribution, frameworks
 from gpuwatchd.collect.host.procfs import headroom
 from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import Fault, ProcessInfo, ProcessKey, Sample, Subject
-from gpuwatchd.core.model.alerts import Title, TitlePart
+from gpuwatchd.core.model.alerts import Title
 from gpuwatchd.pipeline import restored_state
 from gpuwatchd.pipeline.process_names import ProcessNames
 from gpuwatchd.pipeline.restored_state import RestoredState
 from gpuwatchd.pipeline.track import (
+    UNOWNED,
     EndedProcess,
     Headroom,
     Track,
@@ -126,7 +127,6 @@ class HostMemory:
         return changed
 
 
-_UNOWNED = TitlePart(text="memory that no listed process owns", short="memory without an owner")
 FORGET_DEVICE_S = 86_400.0
 """An alert whose device or process has not been seen for this long is over."""
 PENDING_S = 60.0
@@ -338,7 +338,7 @@ class SampleIntake:
 
     def _watch_whole(self, device: TrackedDevice) -> None:
         uid, title = device.device.uid, of_device(device.device)
-        unowned = of_device(device.device, _UNOWNED)
+        unowned = of_device(device.device, UNOWNED)
         device.others += [
             self.track(device, Subject(device_uid=uid), title),
             self.track(device, Subject(device_uid=uid, unattributed=True), unowned),

@@ -172,3 +172,29 @@ def test_every_real_log_is_answered(shared_data: Path, ctl: Ctl) -> None:
 def test_a_name_that_is_no_text_does_not_keep_its_log_from_json(ctl: Ctl, tmp_path: Path) -> None:
     log = leak(tmp_path / os.fsdecode(b"a\xff.csv"), minutes=30)
     assert ctl.data("analyze", str(log))[0]["path"].endswith(".csv")
+
+
+def test_files_of_two_days_of_a_machine_are_one_log(tmp_path: Path, ctl: Ctl) -> None:
+    head = "timestamp, gpu_uuid, name, index, memory.used [MiB], memory.total [MiB]\n"
+    listed = "timestamp, gpu_uuid, pid, process_name, used_gpu_memory [MiB]\n"
+    gpu, apps = [], []
+    for at in range(0, 4 * 3600, 20):
+        stamp = f"2026/03/{1 + (at + 22 * 3600) // 86400:02} "
+        stamp += f"{(22 + at // 3600) % 24:02}:{at // 60 % 60:02}:{at % 60:02}.000"
+        used = 8_000 + max(0, at - 1800) // 4
+        gpu.append(f"{stamp}, GPU-a, NVIDIA A100, 0, {used + 500} MiB, 40960 MiB\n")
+        apps.append(f"{stamp}, GPU-a, 4711, python, {used} MiB\n")
+    files = []
+    for name, top, rows in (("gpu", head, gpu), ("apps", listed, apps)):
+        for day, part in (("1", rows[: len(rows) // 2 + 9]), ("2", rows[len(rows) // 2 :])):
+            files.append(tmp_path / f"{name}-{day}.csv")
+            files[-1].write_text(top + "".join(part))
+    (log,) = ctl.json("analyze", *map(str, files), code=3)["data"]
+    assert log["warnings"] == []
+    found = {
+        subject["process"] and subject["process"]["pid"]: subject for subject in log["subjects"]
+    }
+    assert {pid: (one["samples"], one["alert_count"]) for pid, one in found.items()} == {
+        None: (720, 0),
+        4711: (720, 1),
+    }

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from gpuwatchd.collect.simulate import SimulateSource
 from gpuwatchd.core.config import Config, Seconds, StoreSection
-from gpuwatchd.pipeline import corpus, replay
+from gpuwatchd.pipeline import corpus, history_log, replay
 from gpuwatchd.store.reader import Reader
 from gpuwatchd.store.writer import History
 from tests.contrib.corpus_check import FOLDER
@@ -32,7 +32,7 @@ def example() -> bytes:
         span = (BEGIN_S - 60.0, BEGIN_S + STEP_S * STEPS + 60.0)
         with closing(Reader.open(folder)) as history:
             devices = history.devices()
-            results = replay.analyze(replay.load(history, devices[0], *span), Config())
+            results = replay.analyze(history_log.load(history, devices[0], *span), Config())
         alerts = [event.alert for one in results for event in (*one.watches, *one.alerts)[-1:]]
         recorded(folder, *alerts)
         with closing(Reader.open(folder)) as history:

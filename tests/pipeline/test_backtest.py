@@ -11,7 +11,7 @@ import pytest
 from gpuwatchd.collect.logs.log_types import LogFile, LogSeries
 from gpuwatchd.core.config import Config, PolicySection
 from gpuwatchd.core.model import Device, EtaRange, Subject
-from gpuwatchd.pipeline import backtest, replay
+from gpuwatchd.pipeline import backtest, history_log, replay
 from gpuwatchd.pipeline.backtest import LaterOutcome
 from gpuwatchd.store import tables
 from gpuwatchd.store.checked_connection import transaction
@@ -161,7 +161,7 @@ def test_judging_once_for_all_trials_changes_nothing(directory: Path, threshold:
     both = [backtest.Trial(name="now", config=now), backtest.Trial(name="then", config=settings)]
     one = played(directory, both).played[1].cases
     with Reader.open(directory) as history:
-        log = replay.load(history, DEVICE, BEGIN_S - 60, END_S)
+        log = history_log.load(history, DEVICE, BEGIN_S - 60, END_S)
     plain = {
         (result.subject.id, event.at_s)
         for result in replay.analyze(log, settings)
@@ -184,8 +184,8 @@ def test_an_empty_span_has_nothing_to_say(directory: Path) -> None:
 def test_a_span_of_a_thousand_years_takes_no_longer(directory: Path) -> None:
     steps: list[float] = []
     with Reader.open(directory) as history:
-        near = replay.load(history, DEVICE, BEGIN_S - 60, END_S)
-        far = replay.load(history, DEVICE, -4e10, END_S, passed=steps.append)
+        near = history_log.load(history, DEVICE, BEGIN_S - 60, END_S)
+        far = history_log.load(history, DEVICE, -4e10, END_S, passed=steps.append)
     assert len(steps) < 20
     assert steps[-1] == 1.0
     assert far.series[0].t_s.tolist() == near.series[0].t_s.tolist()
@@ -197,7 +197,7 @@ def test_a_boot_tears_the_series(tmp_path: Path) -> None:
     recorded.boot(tmp_path, BEGIN_S, "one")
     recorded.boot(tmp_path, BEGIN_S + 2 * HOUR_S, "two")
     with Reader.open(tmp_path) as history:
-        whole = replay.load(history, DEVICE, BEGIN_S, END_S).series[0]
+        whole = history_log.load(history, DEVICE, BEGIN_S, END_S).series[0]
     (at,) = whole.breaks
     assert whole.t_s[at] == pytest.approx(BEGIN_S + 2 * HOUR_S, abs=20)
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from gpuwatchd.collect.logs.formats import corpus as form
 from gpuwatchd.collect.replay import read_log
 from gpuwatchd.core.config import Config
-from gpuwatchd.pipeline import corpus, replay
+from gpuwatchd.pipeline import corpus, history_log, replay
 from gpuwatchd.store.reader import Reader
 from gpuwatchd.store.schema import FILE_NAME
 from tests.conftest import present
@@ -118,7 +118,7 @@ def test_it_is_judged_as_the_history_is(tmp_path: Path, rolled: bool) -> None:
     with closing(Reader.open(tmp_path)) as history:
         (device,) = history.devices()
         span = (BEGIN_S - 10.0, BEGIN_S + 10_000.0)
-        log = replay.load(history, device, *span)
+        log = history_log.load(history, device, *span)
         file.write_bytes(corpus.collect(history, [device], span, None).encoded())
     ours, theirs = (replay.analyze(one, Config()) for one in (log, read_log(file)))
     assert [len(one.watches) for one in ours] == [len(one.watches) for one in theirs]

@@ -151,7 +151,7 @@ def joined_finding(own: Rank, ranks: Sequence[Rank], of: int) -> Finding:
     strong = any(one.tier == "alert" for one in every)
     count = len({rank.process for rank in ranks})
     text = f"{count} of {of}" if of > count else f"all {of}"
-    text += f" ranks of {own.info.group} leak alike"
+    text += f" {_ranks_of(own.info)} leak alike"
     soonest = ""
     if first.subject != own.subject and eta is not None:
         soonest = f", and {first.name} is full first"
@@ -177,6 +177,12 @@ def joined_finding(own: Rank, ranks: Sequence[Rank], of: int) -> Finding:
     )
 
 
+def _ranks_of(info: ProcessInfo) -> str:
+    """Return what the ranks of a job are called; a log knows of jobs by the name alone."""
+    alike = info.group is not None and info.name.endswith(info.group)
+    return f"processes called {info.group}" if alike else f"ranks of {info.group}"
+
+
 def lone_leak_text(own: Rank, ranks: Sequence[Rank]) -> str:
     """Return what to add to the reason of a rank that leaks by itself; "" when nothing is known.
 
@@ -193,7 +199,7 @@ def lone_leak_text(own: Rank, ranks: Sequence[Rank]) -> str:
         if rank.process not in growing and rank.finding and rank.finding.pattern != "unknown"
     ]
     who = "one" if own.info.rank is None else f"rank {own.info.rank}"
-    text = f"{who} of {len(others) + 1} ranks of {own.info.group}"
+    text = f"{who} of {len(others) + 1} {_ranks_of(own.info)}"
     siblings = "its sibling is" if len(others) == 1 else f"its {len(others)} siblings are"
     if len(calm) == len(others):
         return f"{text}, {siblings} calm"
@@ -217,7 +223,7 @@ def title(ranks: Sequence[Rank], *, host: bool = False) -> Title:
     count = len({rank.process for rank in ranks})
     labels = {rank.info.label for rank in ranks if rank.info.label}
     users = {rank.info.user for rank in ranks if rank.info.user}
-    many = TitlePart(text=f"{count} ranks of {ranks[0].info.group}", role=TitleRole.RANKS)
+    many = TitlePart(text=f"{count} {_ranks_of(ranks[0].info)}", role=TitleRole.RANKS)
     runs = f" ({labels.pop()})" if len(labels) == 1 else ""
     owner = f" of {users.pop()}" if len(users) == 1 else ""
     if host:

@@ -16,10 +16,12 @@ from gpuwatchd.analysis.numerics.estimators import (
 from gpuwatchd.analysis.numerics.series import (
     MIB,
     SeriesWindow,
+    goes_on,
     last_crash,
     last_gap,
     look_back_s,
     memory_releases,
+    pauses,
     prepare,
     steady_rise,
 )

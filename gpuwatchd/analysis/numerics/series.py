@@ -228,7 +228,7 @@ def look_back_s(t_s: FloatArray, window_s: float) -> float:
 def prepare(
     series: Series, window_s: float = LONGEST_S, *, across_gaps: bool = False
 ) -> SeriesWindow:
-    """Return the view of the last :func:`look_back_s` seconds, back to the last gap.
+    """Return the view of the last :func:`look_back_s` seconds, back to the last unbridged gap.
 
     The series may have any number of samples, also none. ``across_gaps`` does not stop at the last
     gap: that is for naming what happened, not for judging growth.
@@ -254,12 +254,19 @@ def prepare(
     first = int(np.searchsorted(t, now - look_back_s(t, window_s) - 1e-6))
     t = t[first:] - now
     x = x[first:]
-    cut = 0 if across_gaps else last_gap(t)
+    gaps = pauses(t)
+    cut = 0 if across_gaps else _last_end(t, x, gaps)
     if not across_gaps and series.subject.process is None and series.limit_bytes is not None:
         cut = max(cut, last_crash(t, x, series.limit_bytes))
     t, x = t[cut:], x[cut:]
     n = t.size
-    interval = -float(t[0]) / (n - 1) if n > 1 else 0.0
+    sampled_s, steps = -float(t[0]) if n else 0.0, n - 1
+    if gaps.size and not across_gaps:
+        # A bridged pause says nothing of how often is sampled.
+        inside = gaps[gaps >= cut] - cut
+        sampled_s -= float((t[inside + 1] - t[inside]).sum())
+        steps -= inside.size
+    interval = sampled_s / steps if steps > 0 else 0.0
     step = max(interval, min(GRID_S, -float(t[0]) / FINE_POINTS))
     low, mean, high, grid = _grid(t, x, step, interval)
     return SeriesWindow(
@@ -431,6 +438,10 @@ _NOTHING = -1e30
 
 GAP_S = 60.0
 """A pause up to this long is never a gap; above it, one of more than three intervals is."""
+BRIDGE_S = 1800.0
+"""A gap up to this long is bridged where the level went on."""
+BRIDGE_BYTES, BRIDGE_SHARE = 64.0 * MIB, 0.01
+"""What a level may have changed by over any gap: the larger of bytes and share of itself."""
 FULL = 0.93
 """What fills this share of the limit is about to run out."""
 CRASH_FALL = 0.4
@@ -441,20 +452,64 @@ LIFE_S = 3600.0
 """A life shorter than this does not end in a crash, but swings at the limit."""
 
 
-def last_gap(t_s: FloatArray) -> int:
-    """Return the index of the first sample after the last gap; 0 without a gap.
+def pauses(t_s: FloatArray) -> npt.NDArray[np.intp]:
+    """Return the indices (k,) of the samples that gaps follow, ascending.
 
     A gap is a pause above three usual intervals (the 95 % quantile: irregular sampling is not a
     row of gaps) and above one minute.
     """
+    nothing = np.empty(0, dtype=np.intp)
     if t_s.size < 2:
-        return 0
-    pauses = t_s[1:] - t_s[:-1]
-    if float(pauses.max()) <= GAP_S:
-        return 0
-    limit = max(GAP_S, 3.0 * float(np.quantile(pauses, 0.95)))
-    gaps = np.flatnonzero(pauses > limit)
-    return int(gaps[-1]) + 1 if gaps.size else 0
+        return nothing
+    steps = t_s[1:] - t_s[:-1]
+    if float(steps.max()) <= GAP_S:
+        return nothing
+    return np.flatnonzero(steps > max(GAP_S, 3.0 * float(np.quantile(steps, 0.95))))
+
+
+def last_gap(t_s: FloatArray) -> int:
+    """Return the index of the first sample after the last gap that nothing bridges; 0 without one.
+
+    Of many series that were sampled together: a shorter gap ends only some of them.
+    """
+    gaps = pauses(t_s)
+    long = gaps[t_s[gaps + 1] - t_s[gaps] > BRIDGE_S]
+    return int(long[-1]) + 1 if long.size else 0
+
+
+def goes_on(t_s: FloatArray, used_bytes: FloatArray, at: int) -> bool:
+    """Say whether the level of a series (n,) went on over the pause before sample ``at``.
+
+    The pause is :data:`BRIDGE_S` at most. It brought no more than the time before it at its pace,
+    and took no more than was given back then: another program, or another story, begins elsewhere.
+
+    Examples
+    --------
+    >>> t = np.r_[np.arange(0.0, 900.0, 10.0), 1500.0]
+    >>> used = 8e9 + 1e6 * t
+    >>> goes_on(t, used, 90), goes_on(t, np.r_[used[:90], 4e9], 90)
+    (True, False)
+    """
+    last, after = float(used_bytes[at - 1]), float(used_bytes[at])
+    pause_s = float(t_s[at] - t_s[at - 1])
+    if pause_s > BRIDGE_S:
+        return False
+    first = int(t_s.searchsorted(t_s[at - 1] - BRIDGE_S))
+    before = used_bytes[first:at]
+    # A load in the minutes before is no pace.
+    times = min(max(pause_s / max(float(t_s[at - 1] - t_s[first]), 1.0), 1.0), 2.0)
+    high, low = float(before.max()), float(before.min())
+    fell = float((np.maximum.accumulate(before) - before).max())
+    slack = max(BRIDGE_BYTES, BRIDGE_SHARE * last)
+    return last - fell - slack <= after <= max(high, last + times * (last - low)) + slack
+
+
+def _last_end(t_s: FloatArray, used_bytes: FloatArray, gaps: npt.NDArray[np.intp]) -> int:
+    """Return the index of the first sample after the last gap over which no level went on."""
+    for gap in gaps[::-1].tolist():
+        if not goes_on(t_s, used_bytes, gap + 1):
+            return int(gap) + 1
+    return 0
 
 
 def last_crash(t_s: FloatArray, used_bytes: FloatArray, limit_bytes: float) -> int:

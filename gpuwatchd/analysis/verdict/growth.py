@@ -319,6 +319,7 @@ def candidates(series: Series, view: SeriesWindow, least: float) -> Candidates |
         expected = np.ones(whole.size, dtype=np.bool_)
     # Without a limit nothing is known about the time that is left; the level stands in for room.
     room = np.full(whole.size, float(view.mean[-1])) if headroom is None else headroom
+    room = room + _taken(series, whole)
     weights = forecast.weigh(whole, room, personal=personal, bounds=bounds)
     weighed = _by_group(groups, headroom, weights)
     # A rise that is steady over its length is not to be judged by a lucky moment of it.
@@ -373,6 +374,25 @@ def _by_group(
         part = forecast.Weights._make(column[first:last] for column in weights)
         out.append((group, values, part))
         first = last
+    return out
+
+
+FASTER = 4.0
+"""Who leaks more than so many times as fast is to blame for the room that is gone."""
+
+
+def _taken(series: Series, windows: forecast.Windows) -> FloatArray | float:
+    """Return bytes (k,) that much faster leaks of others took while each window grew.
+
+    That so little is free is their doing, and no evidence that this growth goes on to the end: it
+    is weighed by the room that it would have. Alike leaks share what they do: they count in full.
+    """
+    if not series.neighbours_bytes_per_s:
+        return 0.0
+    rates = np.array(series.neighbours_bytes_per_s)
+    pace = windows.growth / windows.age_s
+    faster = np.where(rates > FASTER * pace[:, None], rates, 0.0)
+    out: FloatArray = faster.sum(axis=1) * windows.age_s
     return out
 
 
@@ -548,7 +568,7 @@ def forecast_for_growth(
         # Swings make any pace seem to change at once.
         seen = seen._replace(after=0.0)
     rate = _steadied(rate, growth, seen)
-    own = rate / (rate + max(series.others_bytes_per_s, 0.0))
+    own = rate / (rate + sum(series.neighbours_bytes_per_s))
     headroom = max(growth.headroom, 0.0) * own
     windows, index = growth.found, growth.best
     horizon_s = max(forecast.HORIZON_S, float(settings.eta_horizon))

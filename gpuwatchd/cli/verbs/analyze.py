@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.charts.chart_model import Picture
     from gpuwatchd.cli.global_flags import Globals
-    from gpuwatchd.collect.logs.log_types import LogFile, LogOptions
+    from gpuwatchd.collect.logs.log_types import LogFile, LogOptions, LogSeries
     from gpuwatchd.core.config import Config
     from gpuwatchd.pipeline.replay import SubjectResult
     from gpuwatchd.view.answers.base import Answer
@@ -270,15 +270,14 @@ def _below(folder: str) -> Iterator[str]:
 
 
 def _analyzed(job: Job, tell: Callable[[float], None], *, drawn: bool = False) -> list[Analyzed]:
-    from gpuwatchd.collect.logs import log_types  # noqa: PLC0415
+    from gpuwatchd.collect.logs import joining  # noqa: PLC0415
     from gpuwatchd.collect.replay import read_log  # noqa: PLC0415
-    from gpuwatchd.pipeline import replay  # noqa: PLC0415
+    from gpuwatchd.pipeline import recorded_ledger, replay  # noqa: PLC0415
 
     files, wishes, config = job
     logs = [read_log(file, wishes) for file in files]
-    if len(logs) == 2 and all(log.error is None for log in logs):
-        whole = log_types.joined(*logs)
-        logs = logs if whole is None else [whole]
+    if len(logs) > 1:
+        logs = joining.joined(logs)
     tell(_READ_SHARE)
     answers: list[Analyzed] = []
     for log in logs:
@@ -287,18 +286,22 @@ def _analyzed(job: Job, tell: Callable[[float], None], *, drawn: bool = False) -
             results = replay.analyze(
                 log, config, passed=lambda share: tell(_READ_SHARE + (1.0 - _READ_SHARE) * share)
             )
-        pictures = _pictures(log, results) if drawn else {}
+        rests = recorded_ledger.unowned(log.series) if drawn else []
+        pictures = _pictures(log, results, rests) if drawn else {}
         # What was read is not needed any more: a directory costs the memory of its largest file.
         log.series = []
         answers.append((log, results, pictures))
     return answers
 
 
-def _pictures(log: LogFile, results: list[SubjectResult]) -> Drawn:
+def _pictures(log: LogFile, results: list[SubjectResult], unowned: Sequence[LogSeries]) -> Drawn:
     """Return a chart of each subject; of one with several runs the last."""
     from gpuwatchd.view.report import log_report  # noqa: PLC0415 - rare
 
-    chosen = (series for series in log.series if series.t_s.size)
+    chosen = [series for series in log.series if series.t_s.size]
+    rests = {series.subject: series for series in unowned}
+    # Subjects are those of the log in their order, then what nobody owns of some devices.
+    chosen += [rests[one.subject] for one in results[len(chosen) :]]
     return {
         subject_result.subject.id: log_report.picture(log, series, subject_result)
         for series, subject_result in zip(chosen, results, strict=True)
@@ -308,13 +311,13 @@ def _pictures(log: LogFile, results: list[SubjectResult]) -> Drawn:
 def _work(
     files: list[str], wishes: LogOptions, config: Config, *, quiet: bool, drawn: bool = False
 ) -> list[Analyzed]:
-    from gpuwatchd.collect.logs import log_types  # noqa: PLC0415
+    from gpuwatchd.collect.logs import joining  # noqa: PLC0415
     from gpuwatchd.collect.logs.log_types import LogFile  # noqa: PLC0415
     from gpuwatchd.collect.replay import preview  # noqa: PLC0415
 
     jobs: list[Job] = [
         (group, wishes, config)
-        for group in log_types.pairs(files, lambda file: preview(file, wishes))
+        for group in joining.groups(files, lambda file: preview(file, wishes))
     ]
     sizes = [sum(_size(file) for file in group) for group, _, _ in jobs]
     # Standard input cannot be handed to another process.

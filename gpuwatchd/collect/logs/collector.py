@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gpuwatchd.analysis import frameworks
 from gpuwatchd.collect.logs.fields import MIB, Clock
 from gpuwatchd.core.model import Device, ProcessInfo, ProcessKey
 from gpuwatchd.core.text import clean, mask_argv
@@ -390,11 +391,13 @@ class Collector:
         if found is None:
             if len(self._known) >= MAX_SUBJECTS:
                 return None
+            words = mask_argv(argv)
+            framework, _ = frameworks.recognise(words or (text,), (), text)
             found = ProcessInfo(
                 key=ProcessKey(pid=pid, started_at_s=started_at_s),
                 name=text,
                 user=clean(user) if user else None,
-                argv=mask_argv(argv),
+                argv=words,
                 framework=framework,
             )
             self._by_pid[pid].append(found)

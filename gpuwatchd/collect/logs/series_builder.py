@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
+from gpuwatchd.analysis import numerics
 from gpuwatchd.collect.logs.collector import Place, Track, as_array
 from gpuwatchd.collect.logs.fields import BYTES_FROM, EPOCH_FROM, MIB
 from gpuwatchd.collect.logs.log_types import LogNote, LogSeries
@@ -437,6 +438,8 @@ def _build(tracks: list[Track], sink: Collector, log: LogFile) -> tuple[Repairs,
     tracks.sort(key=lambda track: (track.place.order, track.process is not None))
     totals = _totals(tracks, sink)
     counter: Counter[tuple[int, ProcessKey]] = Counter()
+    lists = [np.asarray(track.t) for track in tracks if track.process is not None]
+    listed_s = np.unique(np.concatenate(lists)) if lists else np.empty(0)
     for track in tracks:
         order = track.place.order
         total = totals.get(order)
@@ -453,6 +456,8 @@ def _build(tracks: list[Track], sink: Collector, log: LogFile) -> tuple[Repairs,
             limit = _limit(track, total, runs[-1], levels.get(order))
             if track.process is None:
                 levels[order] = limit, runs[-1]
+            if track.process is not None and track.breaks is None:
+                runs = [life for run in runs for life in _lives(run, listed_s)]
             log.series += _series_of(track, runs, total, limit, counter)
     # Without any track, those that rows named.
     places = [track.place for track in tracks] or sink.places.all
@@ -506,6 +511,28 @@ def _limit(
     return own + max(0.0, limit - max(own, float(device.used[at])))
 
 
+def _lives(run: Run, listed_s: FloatArray) -> list[Run]:
+    """Return the processes that had a pid one after another.
+
+    Away for more than ten intervals it is another one, unless nobody was listed meanwhile: the
+    list paused, and the level tells whether it is the same.
+    """
+    margin_s = 0.5 * median_interval_s(run.t)
+    cuts = [0]
+    for at in run.breaks:
+        away = listed_s.searchsorted((run.t[at - 1] + margin_s, run.t[at] - margin_s))
+        if away[0] < away[1] or not numerics.goes_on(run.t, run.used, at):
+            cuts.append(at)
+    return [
+        Run(
+            run.t[start:end],
+            run.used[start:end],
+            tuple(b - start for b in run.breaks if start < b < end),
+        )
+        for start, end in itertools.pairwise([*cuts, run.t.size])
+    ]
+
+
 def _series_of(
     track: Track,
     runs: list[Run],
@@ -513,14 +540,8 @@ def _series_of(
     limit: float | None,
     counter: Counter[tuple[int, ProcessKey]],
 ) -> list[LogSeries]:
-    """Return a series per run; a pid that was away for more than ten intervals is another one."""
+    """Return a series per run; each later run of a pid is a process of its own."""
     device, process = track.place.device(total), track.process
-    if process is not None and track.breaks is None:
-        runs = [
-            Run(run.t[start:end], run.used[start:end], ())
-            for run in runs
-            for start, end in itertools.pairwise([0, *run.breaks, run.t.size])
-        ]
     series: list[LogSeries] = []
     for number, run in enumerate(runs):
         who = process

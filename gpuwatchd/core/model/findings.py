@@ -191,8 +191,8 @@ class Series(Value, frozen=True, kw_only=True, eq=False):
     """Part that its process plays ("notebook kernel"): for the advice alone."""
     util_pct: float | None = None
     """Mean GPU utilisation over the last minutes, where known."""
-    others_bytes_per_s: float = 0.0
-    """Growth of everybody else on the device: it takes from the same free memory."""
+    neighbours_bytes_per_s: tuple[float, ...] = ()
+    """Growth of each other subject on the device: it takes from the same free memory."""
     history: tuple[Profile, ...] = ()
     """Earlier runs of the same program, newest last; siblings; yesterday."""
     age_s: float | None = None

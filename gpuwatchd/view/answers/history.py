@@ -222,6 +222,9 @@ class Change(Shape):
     rate_bytes_per_s: float | None
     eta: Eta | None
     reason: Sentence
+    code: str | None
+    """Of one that is over: why. Of one that fires in the place of another subject's alert, which
+    is over for this: both are one alert."""
     FROM = sources(
         severity="alert.severity",
         **{
@@ -239,14 +242,20 @@ class Subject(Shape):
 
     device: DeviceId
     process: AnalyzedProcess | None
+    unattributed: bool
+    """It is the memory of the device that no listed process owns."""
     samples: Count
     started_at: Instant
     ended_at: Instant
     verdict: Verdict | None
     """At the end of the log."""
+    code: str | None
+    """``rank``: the alert of another process that grows alike stands for this one too."""
     watches: tuple[Change, ...]
     alerts: tuple[Change, ...]
-    FROM = sources(verdict="finding")
+    alert_count: Count
+    """Alerts that would have been sent: those of alike processes, or that go on, once."""
+    FROM = sources(verdict="finding", unattributed="subject.unattributed")
 
 
 class LogRead(Shape):

@@ -204,7 +204,7 @@ def _series(history: Reader, meant: NamedSubject, until_s: float) -> Series | No
         series = msgspec.structs.replace(series, facts=meant.finding.facts or ())
     if subject.host:
         return msgspec.structs.replace(series, limit_bytes=limit, total_bytes=None)
-    others = sum(
+    others = tuple(
         process.finding.rate_bytes_per_s or 0.0
         for process in meant.item.processes or ()
         if process.finding is not None
@@ -214,7 +214,7 @@ def _series(history: Reader, meant: NamedSubject, until_s: float) -> Series | No
     return msgspec.structs.replace(
         series,
         limit_bytes=series.limit_bytes if limit is None else limit,
-        others_bytes_per_s=others if subject.process is not None else 0.0,
+        neighbours_bytes_per_s=others if subject.process is not None else (),
     )
 
 

@@ -82,8 +82,10 @@ def notable(subject_result: SubjectResult) -> bool:
 
 def subject_title(subject_result: SubjectResult) -> str:
     """Return what a subject is called."""
-    from gpuwatchd.pipeline.track import of_device, of_process  # noqa: PLC0415
+    from gpuwatchd.pipeline.track import UNOWNED, of_device, of_process  # noqa: PLC0415
 
+    if subject_result.subject.unattributed:
+        return str(of_device(subject_result.device, UNOWNED))
     if subject_result.process is not None:
         return str(of_process(subject_result.device, subject_result.process))
     return str(of_device(subject_result.device))
@@ -229,7 +231,7 @@ def _order(judgement: _Judgement) -> tuple[int, float, float]:
 
 
 def _summary(logs: Sequence[Log], every: Sequence[_Judgement]) -> Iterator[Plain]:
-    alerts = sum(bool(judgement.one.alerts) for judgement in every)
+    alerts = sum(judgement.one.alert_count > 0 for judgement in every)
     watches = sum(bool(judgement.one.watches) and not judgement.one.alerts for judgement in every)
     at_end = sum(is_leak(judgement.one.finding) for judgement in every)
     broken = sum(item.log.error is not None for item in logs)

@@ -259,7 +259,7 @@ def _pace(case: ExplanationInput, finding: Finding) -> Iterator[str]:
         else:
             loose = " but uneven: hence the wide interval" if evidence.pace.error > _UNEVEN else ""
             yield f"its pace is steady{loose}"
-    others = evidence.series.others_bytes_per_s
+    others = sum(evidence.series.neighbours_bytes_per_s)
     if others > 0.0:
         own = (finding.rate_bytes_per_s or 0.0) / ((finding.rate_bytes_per_s or 0.0) + others)
         yield (
