@@ -272,7 +272,7 @@ def _below(folder: str) -> Iterator[str]:
 def _analyzed(job: Job, tell: Callable[[float], None], *, drawn: bool = False) -> list[Analyzed]:
     from gpuwatchd.collect.logs import log_types  # noqa: PLC0415
     from gpuwatchd.collect.replay import read_log  # noqa: PLC0415
-    from gpuwatchd.pipeline import replay  # noqa: PLC0415
+    from gpuwatchd.pipeline import recorded_runs, replay  # noqa: PLC0415
 
     files, wishes, config = job
     logs = [read_log(file, wishes) for file in files]
@@ -285,7 +285,10 @@ def _analyzed(job: Job, tell: Callable[[float], None], *, drawn: bool = False) -
         results: list[SubjectResult] = []
         if log.error is None:
             results = replay.analyze(
-                log, config, passed=lambda share: tell(_READ_SHARE + (1.0 - _READ_SHARE) * share)
+                log,
+                config,
+                watcher=recorded_runs.LearningWatcher(config, log),
+                passed=lambda share: tell(_READ_SHARE + (1.0 - _READ_SHARE) * share),
             )
         pictures = _pictures(log, results) if drawn else {}
         # What was read is not needed any more: a directory costs the memory of its largest file.
