@@ -154,10 +154,10 @@ class ProgramPrior:
         if not who:
             return ()
         small = TOLERANCE * self.scale
-        ratio = np.log((runs.above + small) / (runs.height + small))[told] / runs.spread[told]
-        within = np.minimum(2.0 * _tail(ratio), 1.0)
+        ratio = np.log((runs.above + small) / (runs.reach + small))[told]
+        within = np.minimum(2.0 * _tail(ratio / runs.spread[told]), 1.0)
         weight = float(within @ runs.weight[told]) / (1.0 + float(runs.weight[told].sum()))
-        most = self.limit - runs.room + runs.height
+        most = self.limit - runs.room + runs.reach
         level = float(np.median(most[told]))
         return (
             GrowthFact(
@@ -255,8 +255,7 @@ class ProgramPrior:
         above = np.log((runs.above + small) / (runs.height + small)) / runs.spread
         limit = np.log((runs.room + small) / (runs.height + small)) / runs.spread
         here = np.maximum(np.maximum(slower, later) / SPREAD, above)
-        here[:, runs.due] = -np.inf
-        here = np.maximum(here, runs.unlike)
+        here = np.minimum(here, runs.due)
         tails = _tail(np.concatenate((here, limit[None])))
         here, limit = tails[:-1], tails[-1]
         counts = self._counts(found, here)
@@ -331,14 +330,14 @@ class PreviousRuns(NamedTuple):
     lived_s: FloatArray
     spread: FloatArray
     """σ of its height."""
-    unlike: FloatArray
-    """How many σ its growth was smaller than the present one is, on the same curve."""
     slower: FloatArray
     """How many times as long the present run may take."""
-    due: Flags
-    """Whether the present run follows its curve, and is no higher than that by now."""
+    due: FloatArray
+    """How many σ it is off at most, since it follows that run's curve; infinite where not."""
     follows: Flags
     """Whether it follows its curve, be it higher by now."""
+    reach: FloatArray = np.empty(0)
+    """Growth above its base that the present run has in the end, by its curve."""
     above: FloatArray = np.empty(0)
     """How far the present run is above that base."""
     room: FloatArray = np.empty(0)
@@ -392,6 +391,7 @@ def program_prior(series: Series, view: SeriesWindow) -> ProgramPrior | None:
         room=np.maximum(limit - begin, 0.0),
         grown=larger * runs.grown,
         late=larger * runs.late,
+        reach=larger * runs.height,
     )
     if kept.curves is not None and base is not None:
         by_base = larger[kept.curves.has]
@@ -420,24 +420,26 @@ def _following(
 
     ``own``: bytes above its base, and from there to the limit.
     """
-    follows = np.zeros(runs.height.size, dtype=np.bool_)
     at, (above, room) = known.has[seen.follows], own
+    size, pace = np.ones(runs.height.size), np.ones(runs.height.size)
+    size[at], pace[at] = seen.size[seen.follows], seen.pace[seen.follows]
+    due = np.full(size.size, np.inf)
+    within = above <= AHEAD * seen.due[seen.follows] + small
+    due[at[within]] = np.log(np.maximum(size[at[within]], 1.0)) / SIZE_SPREAD
+    follows = np.zeros(size.size, dtype=np.bool_)
     follows[at] = True
-    size, slower, due = np.ones(follows.size), runs.slower.copy(), np.zeros(follows.size)
-    size[at], slower[at] = seen.size[seen.follows], AHEAD * seen.pace[seen.follows]
-    due[at] = AHEAD * seen.due[seen.follows] + small
-    more = np.maximum(size, 1.0)
+    runs = runs._replace(due=due, follows=follows, reach=size * runs.height)
+    if known.spread is None:
+        return runs
+    larger = np.maximum(size, 1.0)
     return runs._replace(
         height=size * runs.height,
-        grown=more * runs.grown,
-        late=more * runs.late,
+        grown=larger * runs.grown,
+        late=larger * runs.late,
         above=np.where(follows, above, runs.above),
         room=np.where(follows, room, runs.room),
         spread=np.where(follows, known.spread, runs.spread),
-        unlike=np.log(more) / SIZE_SPREAD,
-        slower=slower,
-        due=follows & (above <= due),
-        follows=follows,
+        slower=np.where(follows, known.delay * pace, runs.slower),
     )
 
 
@@ -503,9 +505,8 @@ def _kept(history: tuple[Profile, ...], scale: float) -> _Kept:
         aged=np.isfinite(late[-1]),
         lived_s=np.array([np.inf if run.kind == "yesterday" else run.run_s for run in runs]),
         spread=np.full(len(runs), SPREAD),
-        unlike=np.full(len(runs), -np.inf),
         slower=np.full(len(runs), SLOWER),
-        due=np.zeros(len(runs), dtype=np.bool_),
+        due=np.full(len(runs), np.inf),
         follows=np.zeros(len(runs), dtype=np.bool_),
     )
     # What leaked, or was not seen to stop, has no curve to follow.
@@ -521,7 +522,7 @@ def _kept(history: tuple[Profile, ...], scale: float) -> _Kept:
         base=np.array([run.base_bytes for run in runs]),
         hold_s=max([profile.hold_s for profile in history], default=0.0),
         suspects=_suspects(history, alike, scale),
-        curves=curves(drawn, height, SPREAD),
+        curves=curves(drawn, height),
     )
 
 

@@ -39,6 +39,12 @@ MISFIT = 0.06
 """A run follows a curve that it is off by less than this share of its height, on average."""
 AHEAD = 1.1
 """The next stage may come early by so much of the age."""
+LEAST_STAGES = 3
+"""Fewer stages than this are no curriculum: a ramp may be longer or shorter the next time."""
+ASSUMED = 0.25
+"""What runs are assumed to differ by before they are compared; it counts for one run's stage."""
+ALIKE = 0.15
+"""Runs that differ by no more than this, in levels and in times, take the same stages."""
 POINTS = 24
 _LARGEST: FloatArray = LARGEST * np.minimum(PACES, 1.0)
 _APART_S = 1e9
@@ -90,17 +96,17 @@ class Curves(NamedTuple):
     """(c,) age at the end of the last stage."""
     top: FloatArray
     """(c,) height from then on."""
-    spread: float
-    """How much the heights of these runs differ, as a standard deviation of the logarithm."""
+    spread: float | None
+    """How much the levels of these runs differ from stage to stage, as a standard deviation of the
+    logarithm; None where they do not take the same stages."""
+    delay: float
+    """How much later a stage may come, by how much their times differ; a factor."""
 
 
-def curves(
-    stages: Sequence[tuple[Stage, ...]], heights: Sequence[float], spread: float
-) -> Curves | None:
+def curves(stages: Sequence[tuple[Stage, ...]], heights: Sequence[float]) -> Curves | None:
     """Return the curves of runs (r,) that grew by ``heights`` bytes; None without any.
 
-    A run without stages, or whose stages do not make up its height, has none. ``spread`` is what
-    is assumed before runs are compared with each other: it counts for one run of a single stage.
+    A run without stages, or whose stages do not make up its height, has none.
     """
     has: list[int] = []
     at_s: list[float] = []
@@ -126,15 +132,32 @@ def curves(
         tops.append(whole)
     if not has:
         return None
-    alike = len({len(stages[k]) for k in has}) == 1
-    levels = [np.cumsum([stage.rise_bytes for stage in stages[k]]) for k in has]
-    logs = np.log(np.array(levels) if alike else np.array(tops)[:, None])
-    counted = min(logs.shape[1], 4)
-    square = spread * spread + counted * float(logs.var(axis=0).mean()) * len(has)
+    spread, delay = _differences([stages[k] for k in has])
     return Curves(
-        np.array(has), np.array(at_s), np.array(height), np.array(ends), np.array(tops),
-        (square / (1.0 + counted * (len(has) - 1))) ** 0.5,
-    )  # fmt: skip
+        np.array(has),
+        np.array(at_s),
+        np.array(height),
+        np.array(ends),
+        np.array(tops),
+        spread,
+        delay,
+    )
+
+
+def _differences(runs: list[tuple[Stage, ...]]) -> tuple[float | None, float]:
+    """Return how much runs differ in levels, and how much later a stage may come."""
+    count = len(runs[0])
+    if len(runs) < 2 or count < LEAST_STAGES or any(len(run) != count for run in runs):
+        return None, 1.0
+    levels = np.log(np.cumsum([[stage.rise_bytes for stage in run] for run in runs], axis=1))
+    times = np.log([[stage.age_s for stage in run] for run in runs])
+    # A run that is slower is so in all of its stages: that is its pace.
+    times -= times.mean(axis=1, keepdims=True)
+    counted = min(count, 4)
+    seen = 1.0 + counted * (len(runs) - 1)
+    squares = [counted * len(runs) * float(each.var(axis=0).mean()) for each in (levels, times)]
+    spread, late = (((ASSUMED * ASSUMED + square) / seen) ** 0.5 for square in squares)
+    return (spread if max(spread, late) <= ALIKE else None), float(np.exp(1.5 * late))
 
 
 class Followed(NamedTuple):
