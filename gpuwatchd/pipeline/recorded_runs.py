@@ -36,7 +36,7 @@ def key_of(info: ProcessInfo | None, device: Device) -> str | None:
 
     Examples
     --------
-    >>> from gpuwatchd.core.model import ProcessKey
+    >>> from gpuwatchd.core.model import Device, ProcessKey
     >>> card = Device(uid="u", vendor="nvidia", index=0, name="A100", memory_total_bytes=80)
     >>> key_of(ProcessInfo(key=ProcessKey(pid=1, started_at_s=None), name="python"), card)
     """

@@ -424,7 +424,11 @@ def _following(
     size, pace = np.ones(runs.height.size), np.ones(runs.height.size)
     size[at], pace[at] = seen.size[seen.follows], seen.pace[seen.follows]
     due = np.full(size.size, np.inf)
-    within = above <= AHEAD * seen.due[seen.follows] + small
+    # Where the levels are well known, the next stair is no part of their spread.
+    slack = AHEAD if known.spread is None else 1.0 + known.spread
+    within = above <= slack * seen.due[seen.follows] + (
+        small if known.spread is None else 0.5 * small
+    )
     due[at[within]] = np.log(np.maximum(size[at[within]], 1.0)) / SIZE_SPREAD
     follows = np.zeros(size.size, dtype=np.bool_)
     follows[at] = True

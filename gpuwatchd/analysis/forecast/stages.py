@@ -38,12 +38,12 @@ LIKELY_SIZE = 0.5
 MISFIT = 0.06
 """A run follows a curve that it is off by less than this share of its height, on average."""
 AHEAD = 1.1
-"""The next stage may come early by so much of the age."""
+"""A stage may come earlier or later by this much of the age, a level be so much higher."""
 LEAST_STAGES = 3
 """Fewer stages than this are no curriculum: a ramp may be longer or shorter the next time."""
-ASSUMED = 0.25
+ASSUMED = 0.15
 """What runs are assumed to differ by before they are compared; it counts for one run's stage."""
-ALIKE = 0.15
+ALIKE = 0.1
 """Runs that differ by no more than this, in levels and in times, take the same stages."""
 POINTS = 24
 _LARGEST: FloatArray = LARGEST * np.minimum(PACES, 1.0)
@@ -157,7 +157,7 @@ def _differences(runs: list[tuple[Stage, ...]]) -> tuple[float | None, float]:
     seen = 1.0 + counted * (len(runs) - 1)
     squares = [counted * len(runs) * float(each.var(axis=0).mean()) for each in (levels, times)]
     spread, late = (((ASSUMED * ASSUMED + square) / seen) ** 0.5 for square in squares)
-    return (spread if max(spread, late) <= ALIKE else None), float(np.exp(1.5 * late))
+    return (spread if max(spread, late) <= ALIKE else None), max(float(np.exp(1.5 * late)), AHEAD)
 
 
 class Followed(NamedTuple):
