@@ -393,7 +393,7 @@ def program_prior(series: Series, view: SeriesWindow) -> ProgramPrior | None:
         late=larger * runs.late,
         reach=larger * runs.height,
     )
-    if kept.curves is not None and base is not None:
+    if kept.curves is not None and base is not None and level > base + small:
         by_base = larger[kept.curves.has]
         seen = follow(kept.curves, view, age_s=age, base=base, larger=by_base)
         if seen is not None and seen.follows.any():
