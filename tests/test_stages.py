@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 
 from gpuwatchd.analysis import forecast, numerics
-from gpuwatchd.analysis.forecast.stages import MOST_STAGES, curves, drawn
+from gpuwatchd.analysis.forecast.stages import MOST_STAGES, curves, fitted_stages
 from gpuwatchd.core.codes import FactName
 from gpuwatchd.core.model.findings import Stage
 from tests.making import present
@@ -80,7 +80,7 @@ def test_a_profile_keeps_the_stairs_and_the_ramps_of_a_run() -> None:
 def test_the_stages_of_any_run_are_few_and_in_order(stairs: int) -> None:
     age = np.arange(0.0, 20000.0, 10.0)
     level = 4 * GB + GB * np.floor(np.clip(age / 400.0, 0.0, stairs))
-    found = drawn(age, level, 4 * GB, 0.01 * CARD)
+    found = fitted_stages(age, level, 4 * GB, 0.01 * CARD)
     assert len(found) <= min(stairs, MOST_STAGES)
     assert list(found) == sorted(found, key=lambda stage: stage.age_s)
     assert sum(stage.rise_bytes for stage in found) <= stairs * GB

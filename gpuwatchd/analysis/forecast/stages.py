@@ -54,7 +54,9 @@ _APART_S = 1e9
 """Curves lie so far apart on one axis: one interpolation asks all of them."""
 
 
-def drawn(age_s: FloatArray, level: FloatArray, base: float, least: float) -> tuple[Stage, ...]:
+def fitted_stages(
+    age_s: FloatArray, level: FloatArray, base: float, least: float
+) -> tuple[Stage, ...]:
     """Return the large rises of a level (n,) that never falls, oldest first, at most 16.
 
     The curve is drawn with straight lines that are nowhere off by more than half of the smallest
@@ -64,7 +66,8 @@ def drawn(age_s: FloatArray, level: FloatArray, base: float, least: float) -> tu
     --------
     >>> age = np.arange(0.0, 3600.0, 10.0)
     >>> level = 4e9 + 1e9 * (age >= 600.0) + 2e9 * np.clip((age - 1200.0) / 900.0, 0.0, 1.0)
-    >>> [(stage.age_s, stage.rise_s, stage.rise_bytes) for stage in drawn(age, level, 4e9, 1e8)]
+    >>> stages = fitted_stages(age, level, 4e9, 1e8)
+    >>> [(stage.age_s, stage.rise_s, stage.rise_bytes) for stage in stages]
     [(590, 10, 1000000000), (1200, 900, 2000000000)]
     """
     first = int(age_s.searchsorted(SETTLED_S))
