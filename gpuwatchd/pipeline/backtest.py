@@ -7,6 +7,7 @@ settings are tried on those subjects only that grew at all: the rest is silent u
 from __future__ import annotations
 
 import statistics
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -16,19 +17,22 @@ from gpuwatchd.alerts import FAST_S
 from gpuwatchd.analysis import verdict
 from gpuwatchd.core.model import EtaRange, Finding, Subject, Value
 from gpuwatchd.pipeline import history_log, recorded_ledger, replay
+from gpuwatchd.pipeline.recorded_runs import LearningWatcher
 from gpuwatchd.pipeline.track import of_device, of_process
-from gpuwatchd.pipeline.track_evaluation import Watcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from gpuwatchd.collect.logs.log_types import LogFile, LogSeries
     from gpuwatchd.core.config import Config, DetectionSection
-    from gpuwatchd.core.model import Device, FloatArray, Series
+    from gpuwatchd.core.model import Device, FloatArray, Profile, Series
+    from gpuwatchd.pipeline.recorded_runs import Busy
     from gpuwatchd.pipeline.replay import Event, SubjectResult
     from gpuwatchd.store.reader import Reader
+    from gpuwatchd.store.tables import UserLabel
 
-    Findings = dict[tuple[str, float, float | None, tuple[float, ...]], Finding | None]
+    _Moment = tuple[str, float, float | None, tuple[float, ...], tuple[Profile, ...]]
+    Findings = dict[_Moment, Finding | None]
 
 # What came of an alert, judged by what followed, never by what the detectors thought: so it can be
 # held against them.
@@ -362,8 +366,10 @@ def play(
         return DeviceReport(
             device=device, subjects=0, samples=0, begun_at_s=None, ended_at_s=None, played=()
         )
-    words = user_labels(history)
-    stirred = _stirred(log, tried, _share_of(tell, _READ_SHARE, _SCOUT_SHARE))
+    words, labels = user_labels(history), history.user_labels()
+    busy = partial(_busy, history)
+    scout = LearningWatcher(_scout(tried), log, labels=labels, busy=busy)
+    stirred = _stirred(log, scout, _share_of(tell, _READ_SHARE, _SCOUT_SHARE))
     died = deaths(log)
     played = []
     recall: dict[DetectionSection, Findings] = {}
@@ -374,7 +380,7 @@ def play(
             log,
             trial.config,
             only=None if trial.whole else stirred,
-            watcher=RecallingWatcher(trial.config, recall),
+            watcher=RecallingWatcher(trial.config, recall, log, labels=labels, busy=busy),
             passed=_share_of(tell, begin, each),
         )
         cases = tuple(_cases(results, log, words))
@@ -409,20 +415,36 @@ def _share_of(tell: Callable[[float], None], begin: float, width: float) -> Call
     return lambda share: tell(begin + width * share)
 
 
-def _stirred(log: LogFile, tried: Sequence[Trial], tell: Callable[[float], None]) -> set[str]:
-    """Return the subjects that any trial could raise anything of.
+def _busy(history: Reader, series: LogSeries) -> FloatArray | None:
+    """Return the utilisation of a device at each sample of a process, as far as it is recorded."""
+    span = (float(series.t_s[0]), float(series.t_s[-1]) + 1.0)
+    rows = [
+        row for row in history.device_rows(series.device.uid, *span) if row.util_pct is not None
+    ]
+    if not rows:
+        return None
+    at_s, pct = [row.at_s for row in rows], [row.util_pct or 0.0 for row in rows]
+    out: FloatArray = np.interp(series.t_s, at_s, pct)
+    return out
 
-    Found with the lowest threshold of all and a single confirmation: what does not open even a
-    watch then opens nothing under a stricter rule.
+
+def _scout(tried: Sequence[Trial]) -> Config:
+    """Return the settings that raise whatever any of the trials could raise.
+
+    The lowest threshold of all and a single confirmation: what does not open even a watch then
+    opens nothing under a stricter rule.
     """
     first = tried[0].config
     lowest = min(trial.config.detection.confidence_threshold for trial in tried)
-    scout = msgspec.structs.replace(
+    return msgspec.structs.replace(
         first,
         detection=msgspec.structs.replace(first.detection, confidence_threshold=lowest),
         policy=msgspec.structs.replace(first.policy, confirm=1),
     )
-    results = replay.analyze(log, scout, passed=tell)
+
+
+def _stirred(log: LogFile, scout: LearningWatcher, tell: Callable[[float], None]) -> set[str]:
+    results = replay.analyze(log, scout.config, watcher=scout, passed=tell)
     return {
         subject_result.subject.id
         for subject_result in results
@@ -430,15 +452,23 @@ def _stirred(log: LogFile, tried: Sequence[Trial], tell: Callable[[float], None]
     }
 
 
-class RecallingWatcher(Watcher):
+class RecallingWatcher(LearningWatcher):
     """Judges each series once for all trials that differ in the threshold or in policy alone.
 
     Above the level of a watch the threshold decides nothing but whether a finding is a watch or an
     alert; so it is judged with the level itself, and lowered to a watch where the trial asks more.
     """
 
-    def __init__(self, config: Config, recall: dict[DetectionSection, Findings]) -> None:
-        super().__init__(config)
+    def __init__(
+        self,
+        config: Config,
+        recall: dict[DetectionSection, Findings],
+        log: LogFile,
+        *,
+        labels: Sequence[UserLabel] = (),
+        busy: Busy | None = None,
+    ) -> None:
+        super().__init__(config, log, labels=labels, busy=busy)
         self._threshold = config.detection.confidence_threshold
         shared = msgspec.structs.replace(
             config.detection, confidence_threshold=min(self._threshold, verdict.WATCH_CONFIDENCE)
@@ -453,6 +483,7 @@ class RecallingWatcher(Watcher):
                 float(series.t_s[-1]),
                 series.limit_bytes,
                 series.neighbours_bytes_per_s,
+                self.history_of(series.subject.id),
             )
             for series in batch
         ]

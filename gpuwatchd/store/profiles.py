@@ -270,6 +270,7 @@ def _sane(profile: Profile) -> bool:
         *(profile.ended_at_s, profile.run_s, profile.hold_s),
         *(profile.base_bytes, profile.proven_bytes, profile.top_bytes),
         *(*profile.grown_bytes, *profile.rose_bytes, *profile.late_bytes),
+        *(part for one in profile.stages for part in (one.age_s, one.rise_s, one.rise_bytes)),
     )
     return all(0.0 <= number < _ABSURD for number in numbers)
 

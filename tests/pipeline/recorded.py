@@ -34,6 +34,7 @@ class Run:
     begin_s: float
     used: FloatArray
     name: str = "python"
+    program: str | None = None
 
 
 def ramp(
@@ -78,9 +79,11 @@ def write(
             whole[first:last] += run.used[: last - first]
             it.execute(
                 "INSERT INTO process(id, boot_id, pid, started_ts_ms, started_at_s, user, name,"
-                " framework_sure, first_ts_ms, last_ts_ms) VALUES(?,?,?,?,?,?,?,?,?,?)",
+                " framework_sure, first_ts_ms, last_ts_ms, program)"
+                " VALUES(?,?,?,?,?,?,?,?,?,?,?)",
                 (number, world.BOOT, run.pid, int(run.begin_s * 1000), run.begin_s, "alice",
-                 run.name, 0, int(t[first] * 1000), int(t[last - 1] * 1000)),
+                 run.name, 0, int(t[first] * 1000), int(t[last - 1] * 1000),
+                 run.program),
             )  # fmt: skip
             split = int(np.clip(np.searchsorted(t, until_s), first, last))
             for card in range(1, devices + 1):

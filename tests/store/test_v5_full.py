@@ -46,6 +46,7 @@ NEVER_STORED = {
     "Blame": {"rank"},
     "Clause": {"about", "short", "verb", "forecast"},
     "Grounds": {"code", "lead"},
+    "Profile": {"stages"},
     "TitlePart": {"short"},
 }
 """What the tables of version 5 had no column for, and what that version knew nothing of."""

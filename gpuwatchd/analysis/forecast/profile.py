@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from gpuwatchd.analysis import numerics
+from gpuwatchd.analysis.forecast.stages import fitted_stages
 from gpuwatchd.analysis.forecast.windows import HOLD_MARGIN
 from gpuwatchd.analysis.numerics.series import STACK_POINTS
 from gpuwatchd.core.model import Profile
@@ -135,6 +136,7 @@ def profile(
         late_bytes=_late(run, proven),
         near_limit=bool(recent.max() > NEAR_LIMIT * limit),
         alerted=alerted,
+        stages=fitted_stages(run.age_s[:last], run.level[:last], run.base, TOLERANCE * run.scale),
     )
 
 

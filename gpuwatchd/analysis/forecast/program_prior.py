@@ -17,14 +17,18 @@ import numpy as np
 
 from gpuwatchd.analysis.forecast.eta import LEAK_PRIOR, STOP_SCALE_S, STOP_SHAPE
 from gpuwatchd.analysis.forecast.profile import PROFILE_AGES_S, PROFILE_LOOKBACKS_S, TOLERANCE
+from gpuwatchd.analysis.forecast.stages import AHEAD, curves, follow
 from gpuwatchd.analysis.forecast.windows import HOLD_MARGIN
 from gpuwatchd.core import units
+from gpuwatchd.core.codes import FactName
+from gpuwatchd.core.model.findings import GrowthFact
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy.typing as npt
 
+    from gpuwatchd.analysis.forecast.stages import Curves, Followed
     from gpuwatchd.analysis.forecast.windows import Windows
     from gpuwatchd.analysis.numerics import SeriesWindow
     from gpuwatchd.core.model import FloatArray, Profile, Series
@@ -74,6 +78,7 @@ class ProgramPrior:
     age_s: float
     scale: float
     """Memory of the card, bytes."""
+    limit: float
     _asked: list[tuple[Windows, _RunLikelihoods]] = field(default_factory=list, repr=False)
     """What was said already: the same windows are asked about several times."""
 
@@ -133,6 +138,36 @@ class ProgramPrior:
         if headroom is not None:
             normal &= headroom >= LAST_RESORT * self.scale
         return normal
+
+    def facts(self) -> tuple[GrowthFact, ...]:
+        """Return where earlier runs say that growth ends, as one fact; () where they say nothing.
+
+        Its weight falls to 0 as the subject grows beyond that level; with k runs it is at most
+        k / (k + 1), less where some of them may have leaked.
+        """
+        runs = self.past
+        told = ~runs.climbing & runs.stopped & (runs.weight > 0.0)
+        name = FactName.EARLIER_RUNS
+        if runs.follows.any():
+            name, told = FactName.EARLIER_STAGES, runs.follows
+        who = _who([kind for kind, one in zip(runs.kinds, told.tolist(), strict=True) if one])
+        if not who:
+            return ()
+        small = TOLERANCE * self.scale
+        ratio = np.log((runs.above + small) / (runs.reach + small))[told]
+        within = np.minimum(2.0 * _tail(ratio / runs.spread[told]), 1.0)
+        weight = float(within @ runs.weight[told]) / (1.0 + float(runs.weight[told].sum()))
+        most = self.limit - runs.room + runs.reach
+        level = float(np.median(most[told]))
+        return (
+            GrowthFact(
+                name=name,
+                source=who,
+                weight=weight / (1.0 + self.suspects),
+                level_bytes=level,
+                text=f"{who} stopped at {units.size(level)}",
+            ),
+        )
 
     def words(self, windows: Windows, index: int, *, beyond: bool = False) -> str:
         """Return how the growth of a window compares with earlier runs; "" where they say nothing.
@@ -212,15 +247,16 @@ class ProgramPrior:
         first = np.minimum(at.astype(np.intp), PROFILE_LOOKBACKS_S.size - 2)
         part = (at - first)[:, None]
         normal = runs.grown[first] * (1.0 - part) + runs.grown[first + 1] * part
-        begun = self.age_s + found.begin_s
-        rank = PROFILE_AGES_S.searchsorted(begun / SLOWER, side="right")
-        after = runs.late[rank]
+        begun = (self.age_s + found.begin_s)[:, None]
+        rank = PROFILE_AGES_S.searchsorted(begun / runs.slower, side="right")
+        after = runs.late[rank, np.arange(rank.shape[1])]
         grown = np.log(found.growth + small)[:, None]
         slower, later = grown - np.log(normal + small), grown - np.log(after + small)
-        above = np.log((runs.above + small) / (runs.height + small))
-        limit = np.log((runs.room + small) / (runs.height + small))
-        here = np.maximum(np.maximum(slower, later), above)
-        tails = _tail(np.concatenate((here, limit[None])) / SPREAD)
+        above = np.log((runs.above + small) / (runs.height + small)) / runs.spread
+        limit = np.log((runs.room + small) / (runs.height + small)) / runs.spread
+        here = np.maximum(np.maximum(slower, later) / SPREAD, above)
+        here = np.minimum(here, runs.due)
+        tails = _tail(np.concatenate((here, limit[None])))
         here, limit = tails[:-1], tails[-1]
         counts = self._counts(found, here)
         out = _RunLikelihoods(here, np.minimum(here, limit), counts, slower, later)
@@ -254,6 +290,8 @@ def _tail(z: FloatArray) -> FloatArray:
 
 SPREAD = 0.25
 """σ: how much runs of one program differ, as a standard deviation of the logarithm."""
+SIZE_SPREAD = 0.35
+"""The same of one that follows their curve, but with larger growth."""
 WORD_RUNS = 5.0
 """The user's word counts for as many runs."""
 CUT_OFF = 0.25
@@ -290,6 +328,16 @@ class PreviousRuns(NamedTuple):
     aged: Flags
     """Whether it says what comes at which age."""
     lived_s: FloatArray
+    spread: FloatArray
+    """σ of its height."""
+    slower: FloatArray
+    """How many times as long the present run may take."""
+    due: FloatArray
+    """How many σ it is off at most, since it follows that run's curve; infinite where not."""
+    follows: Flags
+    """Whether it follows its curve, be it higher by now."""
+    reach: FloatArray = np.empty(0)
+    """Growth above its base that the present run has in the end, by its curve."""
     above: FloatArray = np.empty(0)
     """How far the present run is above that base."""
     room: FloatArray = np.empty(0)
@@ -306,6 +354,7 @@ class _Kept(NamedTuple):
     base: FloatArray
     hold_s: float
     suspects: float
+    curves: Curves | None
 
 
 def program_prior(series: Series, view: SeriesWindow) -> ProgramPrior | None:
@@ -329,6 +378,8 @@ def program_prior(series: Series, view: SeriesWindow) -> ProgramPrior | None:
         larger = np.minimum(np.maximum((base + small) / (begin + small), 1.0), kept.largest)
         begin = larger * begin
     above = np.maximum(_level(view, hold_s) - begin, 0.0)
+    level = _level(view, hold_s)
+    above = np.maximum(level - begin, 0.0)
     runs = kept.runs
     for k in runs.climbing.nonzero()[0].tolist():
         # Level with level at the same age: it may have been looked at a few minutes ago.
@@ -340,14 +391,60 @@ def program_prior(series: Series, view: SeriesWindow) -> ProgramPrior | None:
         room=np.maximum(limit - begin, 0.0),
         grown=larger * runs.grown,
         late=larger * runs.late,
+        reach=larger * runs.height,
     )
+    if kept.curves is not None and base is not None and level > base + small:
+        by_base = larger[kept.curves.has]
+        seen = follow(kept.curves, view, age_s=age, base=base, larger=by_base)
+        if seen is not None and seen.follows.any():
+            own = (max(level - base, 0.0), max(limit - base, 0.0))
+            runs = _following(runs, kept.curves, seen, own=own, small=small)
     # What much younger siblings do says nothing.
     young = runs.sibling & (runs.lived_s < 0.8 * age)
     if young.any():
         left = np.flatnonzero(~young).tolist()
         kinds = tuple(runs.kinds[k] for k in left)
         runs = PreviousRuns._make((kinds, *(column[..., left] for column in runs[1:])))
-    return ProgramPrior(past=runs, suspects=kept.suspects, age_s=age, scale=scale)
+    return ProgramPrior(past=runs, suspects=kept.suspects, age_s=age, scale=scale, limit=limit)
+
+
+def _following(
+    runs: PreviousRuns,
+    known: Curves,
+    seen: Followed,
+    *,
+    own: tuple[float, float],
+    small: float,
+) -> PreviousRuns:
+    """Return runs whose curve the present one follows at its pace and size.
+
+    ``own``: bytes above its base, and from there to the limit.
+    """
+    at, (above, room) = known.has[seen.follows], own
+    size, pace = np.ones(runs.height.size), np.ones(runs.height.size)
+    size[at], pace[at] = seen.size[seen.follows], seen.pace[seen.follows]
+    due = np.full(size.size, np.inf)
+    # Where the levels are well known, the next stair is no part of their spread.
+    slack = AHEAD if known.spread is None else 1.0 + known.spread
+    within = above <= slack * seen.due[seen.follows] + (
+        small if known.spread is None else 0.5 * small
+    )
+    due[at[within]] = np.log(np.maximum(size[at[within]], 1.0)) / SIZE_SPREAD
+    follows = np.zeros(size.size, dtype=np.bool_)
+    follows[at] = True
+    runs = runs._replace(due=due, follows=follows, reach=size * runs.height)
+    if known.spread is None:
+        return runs
+    larger = np.maximum(size, 1.0)
+    return runs._replace(
+        height=size * runs.height,
+        grown=larger * runs.grown,
+        late=larger * runs.late,
+        above=np.where(follows, above, runs.above),
+        room=np.where(follows, room, runs.room),
+        spread=np.where(follows, known.spread, runs.spread),
+        slower=np.where(follows, known.delay * pace, runs.slower),
+    )
 
 
 def _base(t: FloatArray, x: FloatArray, age_s: float) -> float | None:
@@ -411,13 +508,25 @@ def _kept(history: tuple[Profile, ...], scale: float) -> _Kept:
         late=late,
         aged=np.isfinite(late[-1]),
         lived_s=np.array([np.inf if run.kind == "yesterday" else run.run_s for run in runs]),
+        spread=np.full(len(runs), SPREAD),
+        slower=np.full(len(runs), SLOWER),
+        due=np.full(len(runs), np.inf),
+        follows=np.zeros(len(runs), dtype=np.bool_),
     )
+    # What leaked, or was not seen to stop, has no curve to follow.
+    drawn = [
+        run.stages
+        if calm and one and run.kind == "run" and not (run.alerted or run.near_limit)
+        else ()
+        for run, calm, one in zip(runs, columns.stopped.tolist(), weight, strict=True)
+    ]
     return _Kept(
         runs=columns,
         largest=np.array([1.0 if run.kind == "yesterday" else LARGEST for run in runs]),
         base=np.array([run.base_bytes for run in runs]),
         hold_s=max([profile.hold_s for profile in history], default=0.0),
         suspects=_suspects(history, alike, scale),
+        curves=curves(drawn, height),
     )
 
 

@@ -272,7 +272,7 @@ def _below(folder: str) -> Iterator[str]:
 def _analyzed(job: Job, tell: Callable[[float], None], *, drawn: bool = False) -> list[Analyzed]:
     from gpuwatchd.collect.logs import joining  # noqa: PLC0415
     from gpuwatchd.collect.replay import read_log  # noqa: PLC0415
-    from gpuwatchd.pipeline import recorded_ledger, replay  # noqa: PLC0415
+    from gpuwatchd.pipeline import recorded_ledger, recorded_runs, replay  # noqa: PLC0415
 
     files, wishes, config = job
     logs = [read_log(file, wishes) for file in files]
@@ -284,7 +284,10 @@ def _analyzed(job: Job, tell: Callable[[float], None], *, drawn: bool = False) -
         results: list[SubjectResult] = []
         if log.error is None:
             results = replay.analyze(
-                log, config, passed=lambda share: tell(_READ_SHARE + (1.0 - _READ_SHARE) * share)
+                log,
+                config,
+                watcher=recorded_runs.LearningWatcher(config, log),
+                passed=lambda share: tell(_READ_SHARE + (1.0 - _READ_SHARE) * share),
             )
         rests = recorded_ledger.unowned(log.series) if drawn else []
         pictures = _pictures(log, results, rests) if drawn else {}

@@ -47,6 +47,16 @@ class Subject(Value, frozen=True, kw_only=True):
         return f"{self.device_uid}/unattributed" if self.unattributed else self.device_uid
 
 
+class Stage(Value, frozen=True, array_like=True):
+    """A rise of a run that stayed: a stair, a ramp, or a straight part of one that bends."""
+
+    age_s: float
+    """Age of the process when it began."""
+    rise_s: float
+    """How long it rose."""
+    rise_bytes: float
+
+
 class Profile(Value, frozen=True, kw_only=True):
     """What one earlier run of the same program did with its memory, in a few numbers.
 
@@ -77,6 +87,8 @@ class Profile(Value, frozen=True, kw_only=True):
     """The ordinary score was at the level of an alert when it ended."""
     word: Literal["normal", "leak"] | None = None
     """What the user said of this run; worth more than five runs without a word."""
+    stages: tuple[Stage, ...] = ()
+    """Its large rises above its base in their order, at most 16; together they draw its curve."""
 
 
 class FunctionGrowth(Value, frozen=True, kw_only=True):

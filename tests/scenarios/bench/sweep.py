@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from gpuwatchd.collect.logs.log_types import LogFile
 from gpuwatchd.core import config
 from gpuwatchd.core.config import Config, DetectionSection
 from gpuwatchd.pipeline.backtest import RecallingWatcher
@@ -37,7 +38,7 @@ Recall = dict[DetectionSection, "Findings"]
 def watcher(level: float, recall: Recall) -> RecallingWatcher:
     """Return a watcher at a threshold that judges nothing that ``recall`` holds."""
     detection = msgspec.structs.replace(DetectionSection(), confidence_threshold=level)
-    return RecallingWatcher(Config(detection=detection), recall)
+    return RecallingWatcher(Config(detection=detection), recall, LogFile(path="made up"))
 
 
 def lives(series: Series, *, levels: Sequence[float] = ()) -> tuple[Life, list[float | None]]:
