@@ -11,7 +11,15 @@ import msgspec
 
 from gpuwatchd.cli import rules_text
 from gpuwatchd.core import config, text, units
-from gpuwatchd.core.config import Config, OverrideSection, Seconds, Section, Size, expanded
+from gpuwatchd.core.config import (
+    SENSITIVITY,
+    Config,
+    OverrideSection,
+    Seconds,
+    Section,
+    Size,
+    expanded,
+)
 from gpuwatchd.core.config import schema as config_sections
 from gpuwatchd.core.errors import NotifyError
 from gpuwatchd.view.answers.schema import notes
@@ -173,6 +181,9 @@ def _thresholds(settings: Config) -> Iterator[str]:
             f"min-r-squared: gradual leaks whose R² is below {section.min_r_squared:g} are hidden;"
             " real allocators are often noisier"
         )
+    if section.confidence_threshold not in SENSITIVITY.values():
+        names = ", ".join(f"{name} {level:g}" for name, level in SENSITIVITY.items())
+        yield f"confidence-threshold: tried levels are {names} (sensitivity)"
     if section.confidence_threshold > 0.9:
         yield "confidence-threshold: alerts come late, slow leaks perhaps never"
     if section.confidence_threshold < 0.6:

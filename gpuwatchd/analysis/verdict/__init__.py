@@ -1,10 +1,8 @@
 """Signals -> at most one finding per subject: is this a leak, which kind, how sure, how long left.
 
 The score of :mod:`gpuwatchd.analysis.forecast` decides; the detectors name the pattern, veto, and
-give the facts. ``confidence`` is the score with its scale moved so that the alert level of the
-formula
-(0.80) reads 0.75, the default of ``confidence-threshold``; the watch level (0.50) then reads 0.43.
-A user's threshold therefore acts on exactly the figure that is shown.
+give the facts. ``confidence`` is the score with its scale moved so that the 0.80 of the formula reads
+0.75; the watch level (0.50) then reads 0.43. An alert fires on its mean (:mod:`gpuwatchd.alerts`).
 
 Everything is a function of the series alone: same series, same finding. What must last before
 people are told is policy's business.

@@ -14,13 +14,13 @@ import msgspec
 
 from gpuwatchd.core import decoding, units
 from gpuwatchd.core.config import channels
-from gpuwatchd.core.config.schema import Config, Seconds, Section, Size
+from gpuwatchd.core.config.schema import SENSITIVITY, Config, Seconds, Section, Size
 from gpuwatchd.core.directories import SYSTEM_FILE, user_file
 from gpuwatchd.core.errors import ConfigError
 from gpuwatchd.core.text import guess
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
 ENV_PREFIX = "GPUWATCHD_"
 _KEY_PAGE = "errors#configuration-key"
@@ -339,8 +339,11 @@ def load(
         _convert(normal, "command line")
         layers.append((normal, "command line"))
 
-    named = [found for table, _ in layers if (found := table.get("policy", {}).get("preset"))]
-    preset = named[-1] if named else Config().policy.preset
+    preset = _last(layers, "policy", "preset") or Config().policy.preset
+    sensitivity = _last(layers, "detection", "sensitivity")
+    if sensitivity:
+        threshold = {"detection": {"confidence-threshold": SENSITIVITY[sensitivity]}}
+        layers.insert(0, (threshold, f"sensitivity {sensitivity}"))
     merged: dict[str, Any] = {}
     origin = {name: "default" for name, _ in keys()}
     for table, source in ((preset_layer(preset), f"preset {preset}"), *layers):
@@ -420,6 +423,12 @@ def _opener(path: str, flags: int) -> int:
     if stat.S_ISFIFO(os.stat(path).st_mode) and not path.startswith(("/dev/fd/", "/proc/self/fd/")):  # noqa: PTH116 - the opener's path is text
         raise OSError(errno.EINVAL, "is a FIFO, not a file")
     return os.open(path, flags | os.O_NOCTTY)
+
+
+def _last(layers: Sequence[tuple[dict[str, Any], str]], section: str, key: str) -> Any:
+    """Return the value that wins of a key; None where no layer has it."""
+    named = [found for table, _ in layers if (found := table.get(section, {}).get(key))]
+    return named[-1] if named else None
 
 
 # What ``[policy] preset`` stands for: keys below the user's own files, so that keys set win.

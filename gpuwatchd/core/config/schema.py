@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta
@@ -80,6 +80,10 @@ class SourcesSection(Section, frozen=True, kw_only=True):
     simulate: SimulateSection = SimulateSection()
 
 
+SENSITIVITY: Final = {"early": 0.62, "balanced": 0.73, "quiet": 0.83}
+"""Name of ``[detection] sensitivity`` -> the confidence threshold that it stands for."""
+
+
 class DetectionSection(Section, frozen=True, kw_only=True):
     """``[detection]``: what counts as a leak. The first five keys are gpulse's, same units."""
 
@@ -87,8 +91,11 @@ class DetectionSection(Section, frozen=True, kw_only=True):
     """Extra condition on gradual leaks; 0 means that R² is reported and decides nothing."""
     min_slope_mb_per_sec: Annotated[float, Meta(ge=0)] = 0.0
     """Floor of the growth rate, 1 MB = 1,000,000 bytes; 0 means none."""
-    confidence_threshold: Annotated[float, Meta(ge=0, le=1)] = 0.75
-    """Confidence from which a finding may alert; a watch needs less."""
+    sensitivity: Literal["early", "balanced", "quiet"] = "balanced"
+    """How early an alert comes, at the price of false ones: early, balanced or quiet. It stands for
+    a confidence-threshold of 0.62, 0.73 or 0.83; one that is set wins."""
+    confidence_threshold: Annotated[float, Meta(ge=0, le=1)] = 0.73
+    """Mean confidence from which a finding alerts; a watch needs less."""
     minimum_samples: Annotated[int, Meta(ge=2)] = 20
     """Samples before an alert."""
     analysis_window_hours: Annotated[float, Meta(gt=0, le=168)] = 6.4
