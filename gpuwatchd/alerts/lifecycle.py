@@ -193,14 +193,16 @@ def evidence_s(finding: Finding) -> float:
     """Return over how long the evidence of an alert is averaged, the time constant of the mean.
 
     A twentieth of the time that is left, between five minutes (a quarter of what is left, where
-    that is less) and forty: certainty is bought with time where there is some. From two fifths of
+    that is less) and twenty: certainty is bought with time where there is some. From two fifths of
     the time to full on it is a minute at least: then it is running out.
     """
     left = finding.eta.mid_s if finding.eta is not None else 2 * HOUR_S
     onset_at_s = finding.onset_at_s
     gone_s = 0.0 if onset_at_s is None else finding.judged_at_s - onset_at_s
     least = 60.0 if left < 1.5 * gone_s else _clip(0.25 * left, 60.0, 300.0)
-    return _clip(0.05 * left, least, 2400.0)
+    # Beyond what earlier runs of the program did there is no harmless ramp to wait for.
+    most = 300.0 if any(fact.beyond for fact in finding.facts or ()) else 1200.0
+    return _clip(0.05 * left, least, most)
 
 
 def _log_odds(confidence: float) -> float:

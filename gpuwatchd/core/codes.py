@@ -140,6 +140,9 @@ class FactName(_Code):
     OTHER = "other"
 
 
+EARLIER: Final = frozenset({FactName.EARLIER_RUNS, FactName.EARLIER_STAGES})
+
+
 class Reason(_Code):
     """What the reason of a finding comes to, where something depends on it."""
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from gpuwatchd.collect.logs.log_types import LogFile, LogSeries
     from gpuwatchd.core.config import Config
     from gpuwatchd.core.model import Device, Finding, FloatArray
+    from gpuwatchd.pipeline.track import Track
     from gpuwatchd.store.tables import UserLabel
 
     Busy = Callable[[LogSeries], FloatArray | None]
@@ -75,6 +76,7 @@ class LearningWatcher(Watcher):
             if key is not None and series.subject.id not in again:
                 self._own[series.subject.id] = (key, series)
                 self._by_key.setdefault(key, []).append(series)
+        self._last: dict[str, Finding] = {}
         self._known: dict[str, tuple[Profile, ...]] = {}
         self._profiles: dict[str, Profile | None] = {}
 
@@ -91,6 +93,12 @@ class LearningWatcher(Watcher):
         return super()._findings(
             [msgspec.structs.replace(one, history=past) if past else one for one, past in known]
         )
+
+    def forget(self, track: Track) -> None:
+        """Judge a track no more; what it was judged by last counts for later runs."""
+        if track.finding is not None:
+            self._last[track.subject.id] = track.finding
+        super().forget(track)
 
     def _earlier(self, key: str, own: LogSeries) -> tuple[Profile, ...]:
         begun_s = float(own.t_s[0])
@@ -117,8 +125,7 @@ class LearningWatcher(Watcher):
         subject = series.subject
         if subject.id not in self._profiles:
             started_s = None if subject.process is None else subject.process.started_at_s
-            track = self.tracks.get(subject.id)
-            finding = None if track is None else track.finding
+            finding = self._last.get(subject.id)
             end_s = float(series.t_s[-1])
             self._profiles[subject.id] = forecast.profile(
                 Series(

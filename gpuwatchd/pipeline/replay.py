@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from gpuwatchd.alerts import FAST_S
 from gpuwatchd.analysis import numerics
 from gpuwatchd.analysis.declared import Declared, of_shown_argv
+from gpuwatchd.collect.logs.formats import corpus
 from gpuwatchd.core.codes import Ending, Reason
 from gpuwatchd.pipeline import recorded_ledger, restored_state
 from gpuwatchd.pipeline.history_log import HISTORY
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
     )
     from gpuwatchd.pipeline.recorded_ledger import RecordedLedger
 
+_RECORDED_BY_US = frozenset({HISTORY, corpus.NAME})
+"""These formats say where a window ends, and every process of theirs is one of its own."""
 _ENDED_AFTER_INTERVALS = 10
 _TELL_EVERY = 64
 _MOVED = frozenset({Ending.HOLDER_KNOWN, Ending.HOLDER_UNKNOWN, Ending.OTHER_RANK})
@@ -249,7 +252,7 @@ def analyze(
             s.t_s,
             s.used_bytes,
             # What tears the history apart is a boot or a step of the clock: no level goes on.
-            s.breaks if log.format == HISTORY else _unbridged(s),
+            s.breaks if log.format in _RECORDED_BY_US else _unbridged(s),
             numerics.look_back_s(s.t_s, window_s),
         )
         for s in (*views, *rests)
@@ -269,7 +272,7 @@ def analyze(
             growing=growing[series.subject.device_uid],
             ledger=ledger,
             tracked=tracked.get(series.subject.device_uid),
-            member=series.process if log.format == HISTORY else _member(series.process),
+            member=series.process if log.format in _RECORDED_BY_US else _member(series.process),
         )
         for series, window, ledger in zip((*chosen, *rests), recorded, known, strict=True)
     ]

@@ -222,7 +222,7 @@ def test_of_what_reached_nobody_nobody_hears_that_it_is_over(tmp_path: Path) -> 
 
 def test_a_gpu_that_is_lost_says_it_all_until_it_is_back(tmp_path: Path) -> None:
     case = Case(tmp_path)
-    case.run(150)
+    case.run(200)
     real = case.sample
 
     def lost() -> Sample:

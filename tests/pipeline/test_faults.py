@@ -102,7 +102,7 @@ def test_each_source_is_judged_at_its_own_time() -> None:
     ticks = run(Pipeline(config=EAGER, sources=sources), 180)
     fired = next(a for t in ticks for a in t.changes if a.state == "firing")
     assert fired.subject.device_uid == CARD.uid
-    assert fired.firing_at_s == pytest.approx(1.7e9 + 1000 + 5 * 133, abs=60)
+    assert fired.firing_at_s == pytest.approx(1.7e9 + 1000 + 5 * 149, abs=60)
     flat = ticks[-1].findings["GPU-log/99@5.0"]
     assert 100 < flat.judged_at_s <= 100 + 5 * 179
     assert ticks[-1].state.taken_at_s > 1.7e9
@@ -135,7 +135,7 @@ def test_a_silent_source_confirms_nothing() -> None:
 
 def test_a_first_notice_that_is_due_is_told_although_the_driver_hangs() -> None:
     def play(tick: int) -> Sample:
-        if tick >= 134:
+        if tick >= 150:
             raise SourceError("the driver says no")
         return leaking(tick)
 

@@ -55,11 +55,11 @@ def test_an_alert_on_the_device_is_taken_over_by_the_process_once_it_is_known() 
 
 def test_an_alert_on_a_process_is_taken_over_by_the_device_once_it_is_unknown() -> None:
     def play(tick: int) -> Sample:
-        return slow(tick) if tick < 245 else hidden(tick, slow)
+        return slow(tick) if tick < 285 else hidden(tick, slow)
 
     post = Postbox()
     pipeline = Pipeline(config=EAGER, sources=[Script(play)], message_dispatcher=post)
-    run(pipeline, 245)
+    run(pipeline, 285)
     assert post.told == [f"firing: {PROCESS}"]
     ticks = run(pipeline, 160)
     assert post.told == [f"firing: {PROCESS}"]

@@ -270,7 +270,7 @@ def test_a_pid_is_the_same_process_after_a_pause_of_the_whole_list(tmp_path: Pat
 
 
 def test_a_display_server_in_a_log_is_only_watched(tmp_path: Path) -> None:
-    t = times(25)
+    t = times(40)
     for name, alerts in (("/usr/lib/xorg/Xorg", 0), ("/opt/render/bin/worker", 1)):
         log = listed(tmp_path / "apps.csv", rows(t, 7, ramp(t, 4.0, 900.0), name))
         log.series = [*log.series, whole(t, ramp(t, 5.0, 900.0))]

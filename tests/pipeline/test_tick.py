@@ -108,7 +108,7 @@ def test_the_live_state_is_written_each_tick_and_marked_at_the_end(tmp_path: Pat
 def test_new_settings_are_taken_over() -> None:
     pipeline = Pipeline(config=EAGER, sources=[Script(leaking)], message_dispatcher=Postbox())
     pipeline.reconfigure(Config(policy=PolicySection(channels=("email",))))
-    ticks = run(pipeline, 180)
+    ticks = run(pipeline, 300)
     assert {d.target for t in ticks for d in t.decisions} == {"email"}
 
 

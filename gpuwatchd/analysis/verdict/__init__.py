@@ -1,7 +1,7 @@
 """Signals -> at most one finding per subject: is this a leak, which kind, how sure, how long left.
 
 The score of :mod:`gpuwatchd.analysis.forecast` decides; the detectors name the pattern, veto, and
-give the facts. ``confidence`` is the score with its scale moved so that the 0.80 of the formula reads
+give the facts. ``confidence`` is the score with its scale moved so that 0.80 of the formula reads
 0.75; the watch level (0.50) then reads 0.43. An alert fires on its mean (:mod:`gpuwatchd.alerts`).
 
 Everything is a function of the series alone: same series, same finding. What must last before

@@ -569,7 +569,7 @@ def forecast_for_growth(
         # Swings make any pace seem to change at once.
         seen = seen._replace(after=0.0)
     rate = _steadied(rate, growth, seen)
-    own = rate / (rate + sum(series.neighbours_bytes_per_s))
+    own = rate / (rate + max(sum(series.neighbours_bytes_per_s), 0.0))
     headroom = max(growth.headroom, 0.0) * own
     windows, index = growth.found, growth.best
     horizon_s = max(forecast.HORIZON_S, float(settings.eta_horizon))

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from gpuwatchd.core.codes import AllocatorVerdict, FactName, Reason
+from gpuwatchd.core.codes import EARLIER, AllocatorVerdict, FactName, Reason
 from gpuwatchd.core.model.base import (
     LEAK_PATTERNS,
     HoldingKind,
@@ -168,6 +168,10 @@ class AllocatorState(Value, frozen=True, kw_only=True):
     score: int | None = None
 
 
+BEYOND_WEIGHT = 0.1
+"""Below this weight the level that earlier runs reached lies behind."""
+
+
 class GrowthFact(Value, frozen=True, kw_only=True):
     """One thing that is known beside the curve, and what it says of its growth."""
 
@@ -182,6 +186,11 @@ class GrowthFact(Value, frozen=True, kw_only=True):
     """What a part of it holds once it is full: it may grow by so much."""
     text: str = ""
     """For people: ``told to take 0.9 of the card``."""
+
+    @property
+    def beyond(self) -> bool:
+        """Whether growth has gone beyond what earlier runs did."""
+        return self.name in EARLIER and self.weight < BEYOND_WEIGHT
 
 
 class Series(Value, frozen=True, kw_only=True, eq=False):
