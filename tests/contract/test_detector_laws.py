@@ -290,7 +290,7 @@ def test_a_gap_is_no_growth(name: str, gap_s: float) -> None:
 
 @leaking
 @few
-@given(begin_s=st.floats(0.0, 3000.0), gap_s=st.floats(61.0, 1800.0))
+@given(begin_s=st.floats(0.0, 3000.0), gap_s=st.floats(61.0, 3000.0))
 def test_a_gap_is_tolerated(name: str, begin_s: float, gap_s: float) -> None:
     t = np.arange(0.0, 9000.0, 5.0)
     seen = (t < begin_s) | (t > begin_s + gap_s)
@@ -298,5 +298,6 @@ def test_a_gap_is_tolerated(name: str, begin_s: float, gap_s: float) -> None:
     whole, holed = fires(name, t, x), fires(name, t[seen], x[seen])
     assert holed.pattern == whole.pattern
     assert holed.rate_bytes_per_s == pytest.approx(whole.rate_bytes_per_s, rel=0.1)
-    # What lies before the gap counts for nothing: it may have been somebody else.
-    assert holed.since_s >= begin_s + gap_s - 10.0
+    # Before a gap of over half an hour, what lies there counts for nothing: it may have been
+    # somebody else. Over a shorter one the level goes on.
+    assert gap_s <= 1810.0 or holed.since_s >= begin_s + gap_s - 10.0

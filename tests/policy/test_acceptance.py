@@ -47,7 +47,7 @@ def test_the_pause_of_a_group_counts_from_its_last_notice() -> None:
     first, second, third = world.keys
     world.how[first] = "warning"
     world.be(second, "warning", 600.0)
-    world.be(third, "warning", 270.0)  # Fires after 300 s.
+    world.be(third, "warning", 10.0)  # Fires after 40 s.
     world.be(first, "critical", 600.0)
     assert [t.notice for t in world.told] == ["firing", "escalated", "firing"]
     assert world.told[2].keys == (third,)
@@ -210,7 +210,7 @@ def test_reminders_of_its_own_stay_so_when_it_gets_milder_or_comes_back(
 
 def test_inhibit() -> None:
     world, key = fresh()
-    world.be(key, "critical", 140.0)
+    world.be(key, "critical", 30.0)
     world.lost = True
     world.run(1200.0)
     assert world.notices(key) == []

@@ -41,6 +41,11 @@ ETAS = {"urgent": URGENT, "critical": SOON, "warning": LATER}
 RANK = {"over": -1, "info": 0, "warning": 1, "critical": 2}
 
 
+def eager(rules: Rules) -> Rules:
+    """Return rules under which the evidence of these findings is enough once it has lasted."""
+    return msgspec.structs.replace(rules, alert_confidence=0.5)
+
+
 class Bearer:
     """What an alert is kept with."""
 
@@ -141,7 +146,7 @@ class World:
     def __init__(
         self, rules: Rules | None = None, *, devices: int = 1, subjects: int = 3, process: str = ""
     ) -> None:
-        self.rules = rules or Rules()
+        self.rules = eager(rules or Rules())
         self.process = process
         self.store = Store()
         self.mono_s = 5_000.0
@@ -194,7 +199,7 @@ class World:
 
     def reload(self, rules: Rules) -> None:
         """Take over other rules."""
-        self.rules = self.watcher.rules = rules
+        self.rules = self.watcher.rules = eager(rules)
 
     def step_clock(self, by_s: float) -> None:
         """Set the wall clock while everything runs."""

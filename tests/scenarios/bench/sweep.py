@@ -27,11 +27,9 @@ if TYPE_CHECKING:
     from tests.scenarios.bench.outcome import Outcome
 
 DEFAULT = DetectionSection().confidence_threshold
-POINTS: Mapping[str, float] = getattr(
-    config, "SENSITIVITY", {"early": 0.60, "balanced": 0.75, "quiet": 0.90}
-)
+POINTS: Mapping[str, float] = config.SENSITIVITY
 """Name of an operating point -> its threshold."""
-LEVELS = tuple(sorted({0.5, 0.6, 0.65, 0.7, 0.8, 0.9, DEFAULT, *POINTS.values()}))
+LEVELS = tuple(sorted({0.5, 0.68, 0.78, 0.88, DEFAULT, *POINTS.values()}))
 Recall = dict[DetectionSection, "Findings"]
 
 
