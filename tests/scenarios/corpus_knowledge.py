@@ -48,13 +48,16 @@ DAY_S = 86400.0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Curve:
-    """A subject of which nothing is known beside its curve."""
+class Subject:
+    """A process; or the device, or what nobody owns."""
 
     series: Series
     truth: Truth
     limits: Array
     """Bytes at which it runs out, at each of its samples."""
+    item: corpus.Item
+    view: corpus.ProcessView | None = None
+    """The process; None: nothing is known but its curve."""
 
     def limit_bytes(self, at_s: float) -> float:
         """Return where it runs out at an epoch second: what it holds and what is free."""
@@ -62,87 +65,54 @@ class Curve:
         return float(self.limits[newest])
 
     def knows(self, kind: str, *, oracle: bool) -> bool:
-        """Say that nothing is known."""
-        del kind, oracle
-        return False
-
-    def facts(self, kind: str, at_s: float, *, oracle: bool) -> tuple[GrowthFact, ...]:
-        """Return none."""
-        del kind, at_s, oracle
-        return ()
-
-    def runs(self, *, oracle: bool) -> tuple[Profile, ...]:
-        """Return none."""
-        del oracle
-        return ()
-
-    def walk(self, asked_s: float, *, oracle: bool) -> Holder | None:
-        """Return none."""
-        del asked_s, oracle
-        return None
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Process(Curve):
-    """A process of an item."""
-
-    view: corpus.ProcessView
-    item: corpus.Item
-
-    def knows(self, kind: str, *, oracle: bool) -> bool:
         """Say whether anything is known of it by a kind."""
-        if kind == "sizes":
+        if kind in {"runs", "stages"}:
+            return bool(self._earlier)
+        probed = self._probed
+        if kind != "probe" or probed is None:
             return bool(self.facts(kind, 0.0, oracle=oracle))
-        if kind == "probe":
-            probed = self._probed
-            return probed is not None and (
-                oracle or not (probed.unnamed or probed.cause == "settles")
-            )
-        return kind in {"runs", "stages"} and bool(self._earlier)
+        return oracle or not (probed.unnamed or probed.cause == "settles")
 
     def facts(self, kind: str, at_s: float, *, oracle: bool) -> tuple[GrowthFact, ...]:
         """Return the declared sizes, which are the same all the time."""
         del at_s
-        if kind != "sizes":
+        if kind != "sizes" or self.view is None:
             return ()
         return self._planted if oracle else self._read
 
     def runs(self, *, oracle: bool) -> tuple[Profile, ...]:
         """Return its earlier runs, newest last."""
-        word = "leak" if self.view.leaks else "normal"
+        word = "leak" if self.truth.leak else "normal"
         return tuple(replace(run, word=word) if oracle else run for run in self._earlier)
 
     def walk(self, asked_s: float, *, oracle: bool) -> Holder | None:
         """Return what an inspection finds that was asked for at an epoch second."""
-        probed = self._probed
-        if probed is None:
+        probed, view = self._probed, self.view
+        if probed is None or view is None:
             return None
         if oracle:
             exact = changed(probed, unnamed=False, rate_error=1.0, bound_error=1.0)
             return exact.walk(asked_s, literal=False)
         found = probed.walk(asked_s, literal=True)
-        if found is None:
-            return None
-        return replace(found, bounded_at_bytes=self.view.bounded_at_bytes)
+        return found and replace(found, bounded_at_bytes=view.bounded_at_bytes)
 
     @cached_property
     def _read(self) -> tuple[GrowthFact, ...]:
         # The track itself knows how long its framework warms up.
         return declared.facts(
-            declared.Declared(settings=settings(self.view)),
-            framework=self.view.framework,
+            declared.Declared(settings=None if self.view is None else settings(self.view)),
+            framework=self.series.framework,
             card_bytes=self.series.total_bytes,
         )
 
     @cached_property
     def _planted(self) -> tuple[GrowthFact, ...]:
-        view, told, bound = self.view, self.item.facts, self.view.bounded_at_bytes
+        view, told = self.view, self.item.facts
+        if view is None:
+            return ()
+        bound, text = view.bounded_at_bytes, str(told["text"])
         places = (" ".join((*view.argv, *view.parent_argv)), *view.files.values())
-        if (
-            bound is None
-            and told["role"] == "bound"
-            and any(str(told["text"]) in p for p in places)
-        ):
+        if bound is None and told["role"] == "bound" and any(text in place for place in places):
             bound = told["declared_bytes"]  # type: ignore[assignment]
         if bound is None:
             return ()
@@ -152,6 +122,8 @@ class Process(Curve):
     @cached_property
     def _earlier(self) -> tuple[Profile, ...]:
         view, found = self.view, []
+        if view is None:
+            return ()
         started_s = view.key.started_at_s or 0.0
         for before, (age_s, used) in enumerate(reversed(view.earlier), start=1):
             ended_s = started_s - before * DAY_S
@@ -162,41 +134,34 @@ class Process(Curve):
                 limit_bytes=max(float(self.limits[-1]), float(used.max())),
                 age_s=float(age_s[-1]),
             )
-            found.append(
-                forecast.profile(
-                    run,
-                    busy=np.interp(age_s, view.t_s - started_s, view.util_pct),
-                    alerted=verdict.judge(run, DetectionSection()).tier == "alert",
-                    ended_at_s=ended_s,
-                )
-            )
+            alerted = verdict.judge(run, DetectionSection()).tier == "alert"
+            busy = np.interp(age_s, view.t_s - started_s, view.util_pct)
+            found.append(forecast.profile(run, busy=busy, alerted=alerted, ended_at_s=ended_s))
         return tuple(run for run in reversed(found) if run is not None)
 
     @cached_property
     def _probed(self) -> inside.Probed | None:
         """What its probe sees; None of a program without Python, or hardly seen."""
-        view, item = self.view, self.item
-        if view.framework not in PROBED:
+        view, family = self.view, self.item.family
+        if view is None or view.framework not in PROBED:
             return None
-        fills = "plain" if item.family in corpus.HARD else "settles"
+        fills = "plain" if family in corpus.HARD else "settles"
         bounded = "written" if view.bounded_at_bytes is not None else fills
-        cause = "kept" if view.leaks else bounded
-        rng = np.random.default_rng(
-            [zlib.crc32(b"walk/" + item.family.encode()), item.seed, view.key.pid]
-        )
+        key = [zlib.crc32(b"walk/" + family.encode()), self.item.seed, view.key.pid]
         made = (self.series, self.limits, self.truth, view.t_s, view.used_bytes, None)
-        return inside.of_curve(item.family, cause, made, rng)
+        cause = "kept" if view.leaks else bounded
+        return inside.of_curve(family, cause, made, np.random.default_rng(key))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Item(Curve):
+class Item(Subject):
     """An item: its device, and what is judged where processes are told apart."""
 
     family: str
     seed: int
-    parts: tuple[Curve, ...]
+    parts: tuple[Subject, ...]
 
-    def apart(self, *, oracle: bool) -> Sequence[Curve]:
+    def apart(self, *, oracle: bool) -> Sequence[Subject]:
         """Return its processes and what nobody owns, where that changes."""
         del oracle
         return self.parts
@@ -226,16 +191,15 @@ def build(family: str, seed: int) -> Item:
     """Return one item."""
     item = corpus.build(family, seed)
     whole, total = item.series, float(item.series.total_bytes or 0.0)
-    parts: list[Curve] = []
+    parts = []
     for series, course in subjects(item):  # type: ignore[arg-type]
-        view = item.processes.get(course.name)
-        if isinstance(view, corpus.ProcessView):
-            known = {"series": series, "truth": course.truth, "limits": view.limits}
-            parts.append(Process(view=view, item=item, **known))  # type: ignore[arg-type]
-        else:
-            limits = series.used_bytes + np.maximum(total - whole.used_bytes, 0.0)
-            parts.append(Curve(series=series, truth=course.truth, limits=limits))
+        at = np.searchsorted(whole.t_s, series.t_s)
+        view = next((view for view in item.views if view.name == course.name), None)
+        limits = series.used_bytes + total - whole.used_bytes[at]
+        parts.append(
+            Subject(series=series, truth=course.truth, limits=limits, item=item, view=view)
+        )
     return Item(
-        series=whole, truth=item.truth, limits=np.full(whole.t_s.size, total),
+        series=whole, truth=item.truth, limits=np.full(whole.t_s.size, total), item=item,
         family=family, seed=seed, parts=tuple(parts),
     )  # fmt: skip

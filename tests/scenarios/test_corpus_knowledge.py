@@ -26,12 +26,10 @@ if TYPE_CHECKING:
 @cache
 def chosen(role: str, *, leak: bool) -> adapter.Item:
     """The first item of which a size is declared so, that was seen from its start and before."""
-    families = sorted(corpus.LEAKS if leak else corpus.BENIGN)
-    for family in families:
+    for family in sorted(corpus.LEAKS if leak else corpus.BENIGN):
         item = adapter.build(family, 0)
-        parts = [part for part in item.parts if isinstance(part, adapter.Process)]
-        told, begun = parts[0].item.facts, parts[0].view.begin_s
-        known = any(part.view.bounded_at_bytes and part._probed for part in parts) or leak
+        known = leak or any(view.bounded_at_bytes for _, view in processes(item))
+        told, begun = item.item.facts, processes(item)[0][1].begin_s
         if told["role"] == role and told["earlier"] == "some" and known and begun > -60.0:
             return item
     raise AssertionError(role)
@@ -42,15 +40,15 @@ def item(request: pytest.FixtureRequest) -> adapter.Item:
     return chosen(request.param, leak=request.param == "decoy")
 
 
-def processes(item: adapter.Item) -> list[adapter.Process]:
-    return [part for part in item.parts if isinstance(part, adapter.Process)]
+def processes(item: adapter.Item) -> list[tuple[adapter.Subject, corpus.ProcessView]]:
+    return [(part, part.view) for part in item.parts if part.view is not None]
 
 
 def test_what_is_told_apart_is_each_process_and_what_nobody_owns(item: adapter.Item) -> None:
     apart = item.apart(oracle=False)
     assert list(apart) == list(item.apart(oracle=True))
-    assert {one.view.name for one in processes(item)} == set(processes(item)[0].item.processes)
-    rest = [one for one in apart if not isinstance(one, adapter.Process)]
+    assert [view for _, view in processes(item)] == [*item.item.processes.values()]
+    rest = [one for one in apart if one.view is None]
     assert all(one.series.subject.unattributed for one in rest)
     assert len(apart) == len(processes(item)) + len(rest)
     assert len(rest) <= 1
@@ -65,7 +63,7 @@ def test_what_is_told_apart_is_each_process_and_what_nobody_owns(item: adapter.I
 
 def test_only_processes_are_known(item: adapter.Item) -> None:
     for one in (item, *item.parts):
-        if isinstance(one, adapter.Process):
+        if one.view is not None:
             continue
         assert not any(one.knows(kind, oracle=True) for kind in ("sizes", "runs", "probe"))
         assert not one.facts("sizes", 0.0, oracle=True)
@@ -75,13 +73,15 @@ def test_only_processes_are_known(item: adapter.Item) -> None:
 
 def test_a_planted_bound_is_what_the_oracle_knows() -> None:
     item = chosen("bound", leak=False)
-    sizes = [process for process in processes(item) if process.knows("sizes", oracle=True)]
+    sizes = [one for one, _ in processes(item) if one.knows("sizes", oracle=True)]
     assert len(sizes) == 1
     (fact,) = sizes[0].facts("sizes", 0.0, oracle=True)
     assert fact.part_bytes == sizes[0].item.facts["declared_bytes"]
     assert sizes[0].facts("stages", 0.0, oracle=True) == ()
     # A size of what does not leak is planted, and is the end of nothing.
-    assert not any(one.knows("sizes", oracle=True) for one in processes(chosen("decoy", leak=True)))
+    assert not any(
+        one.knows("sizes", oracle=True) for one, _ in processes(chosen("decoy", leak=True))
+    )
 
 
 @pytest.mark.parametrize(
@@ -89,9 +89,9 @@ def test_a_planted_bound_is_what_the_oracle_knows() -> None:
     [("--cache-size-gb", "8"), ("--config", "run.yaml")],
 )
 def test_a_size_is_read_where_it_stands(words: tuple[str, ...]) -> None:
-    process = processes(chosen("decoy", leak=True))[0]
+    process, view = processes(chosen("decoy", leak=True))[0]
     files = {"run.yaml": "cache:\n  cache_size_gb: 8\n", "other.yaml": "cache:\n  size_gb: 9\n"}
-    view = changed(process.view, argv=("python", "t.py", *words), env={"PATH": "8"}, files=files)
+    view = changed(view, argv=("python", "t.py", *words), env={"PATH": "8"}, files=files)
     facts = changed(process, view=view).facts("sizes", 0.0, oracle=False)
     assert [(fact.name, fact.part_bytes) for fact in facts] == [
         (FactName.DECLARED_SIZE, 8 * 2**30),
@@ -103,28 +103,25 @@ def test_a_size_is_read_where_it_stands(words: tuple[str, ...]) -> None:
 
 
 def test_earlier_runs_are_profiles_before_this_one(item: adapter.Item) -> None:
-    assert len(processes(item)[0].view.earlier) == RERUNS
-    for process in processes(item)[:1]:
-        runs, words = (process.runs(oracle=oracle) for oracle in (False, True))
-        assert len(runs) == len(process.view.earlier)
-        ends = [run.ended_at_s for run in runs]
-        assert ends == sorted(ends)
-        assert all(end < present(process.view.key.started_at_s) for end in ends)
-        assert {run.word for run in runs} <= {None}
-        assert {run.word for run in words} <= {"leak" if process.truth.leak else "normal"}
-        assert [replace(run, word=None) for run in words] == list(runs)
+    process, view = processes(item)[0]
+    runs, words = (process.runs(oracle=oracle) for oracle in (False, True))
+    assert len(runs) == len(view.earlier) == RERUNS
+    ends = [run.ended_at_s for run in runs]
+    assert ends == sorted(ends)
+    assert ends[-1] < present(view.key.started_at_s)
+    assert {run.word for run in runs} == {None}
+    assert {run.word for run in words} == {"leak" if process.truth.leak else "normal"}
+    assert [replace(run, word=None) for run in words] == list(runs)
 
 
 @pytest.mark.parametrize("leak", [False, True])
 def test_a_walk_finds_the_bound_that_the_program_has(leak: bool) -> None:
-    process = processes(chosen("decoy" if leak else "bound", leak=leak))[0]
+    process, view = processes(chosen("decoy" if leak else "bound", leak=leak))[0]
     t_s = EPOCH_S + np.arange(0.0, 7200.0, 10.0)
     used = (2 + 8 * np.minimum(t_s - t_s[0], 3600.0 if not leak else 7200.0) / 3600.0) * GIB
     series = replace(process.series, t_s=t_s, used_bytes=used)
     bound = None if leak else 8.5 * GIB
-    view = changed(
-        process.view, series=series, leaker=leak, framework="PyTorch", bounded_at_bytes=bound
-    )
+    view = changed(view, series=series, leaker=leak, framework="PyTorch", bounded_at_bytes=bound)
     truth = changed(process.truth, onset_s=0.0) if leak else process.truth
     made = [
         changed(process, series=series, limits=used, truth=truth, view=view, item=item)
@@ -144,7 +141,7 @@ def test_a_walk_finds_the_bound_that_the_program_has(leak: bool) -> None:
 
 
 def test_the_base_of_a_process_is_known_as_in_the_daemon() -> None:
-    process = processes(chosen("bound", leak=False))[0]
+    process, view = processes(chosen("bound", leak=False))[0]
     seen: list[Series] = []
 
     def beside(known: Series, alert: Alert | None) -> Series:
@@ -155,7 +152,7 @@ def test_the_base_of_a_process_is_known_as_in_the_daemon() -> None:
     ages = [present(known.age_s) for known in seen]
     assert ages[0] < 400.0 < ages[-1]
     t_s, used = (
-        process.series.t_s - present(process.view.key.started_at_s),
+        process.series.t_s - present(view.key.started_at_s),
         process.series.used_bytes,
     )
     base = used[(t_s >= 120.0) & (t_s < 360.0)].min()
