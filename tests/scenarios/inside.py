@@ -27,6 +27,7 @@ from __future__ import annotations
 import math
 import zlib
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -38,6 +39,8 @@ from tests.scenarios.bench.limit import MIB
 from tests.scenarios.views import DEVICE_UID, EPOCH_S, FIRST_PID
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gpuwatchd.core.model import Alert
     from tests.scenarios.views import View
     from tests.scenarios.world import Array, Truth
@@ -149,14 +152,34 @@ class Probed:
         )  # fmt: skip
 
 
+class Walks:
+    """Asks for a walk each time that a watch or an alert opens."""
+
+    def __init__(self, walk: Callable[[float], Holder | None]) -> None:
+        self._walk = walk
+        self.asked: list[float] = []
+        self._opened_s: float | None = None
+
+    def newest(self, alert: Alert | None, now_s: float) -> Holder | None:
+        """Return what was last found by ``now_s``, given the alert that is open."""
+        if (
+            alert is not None
+            and alert.state in {"watch", "firing"}
+            and alert.opened_at_s != self._opened_s
+        ):
+            self._opened_s = alert.opened_at_s
+            self.asked.append(min(alert.watch_at_s or math.inf, alert.firing_at_s or math.inf))
+        answers = [self._walk(at) for at in self.asked if at + WALK_S <= now_s]
+        return next((found for found in reversed(answers) if found is not None), None)
+
+
 class Beside:
     """What the daemon adds to the curve of a process; called at each of its judgements."""
 
     def __init__(self, probed: Probed, *, facts: bool, literal: bool = False) -> None:
-        self.probed, self.literal = probed, literal
+        self.probed = probed
         self.allocator = probed.allocator() if facts and probed.cause != "no probe" else None
-        self.asked: list[float] = []
-        self._opened_s: float | None = None
+        self.walks = Walks(partial(probed.walk, literal=literal))
 
     def __call__(self, series: Series, alert: Alert | None) -> Series:
         """Return what is known by the last sample of a series."""
@@ -166,23 +189,15 @@ class Beside:
         whole = self.allocator
         if whole is None:
             return series
-        if (
-            alert is not None
-            and alert.state in {"watch", "firing"}
-            and alert.opened_at_s != self._opened_s
-        ):
-            self._opened_s = alert.opened_at_s
-            self.asked.append(min(alert.watch_at_s or math.inf, alert.firing_at_s or math.inf))
         low, high = np.searchsorted(whole.t_s, (float(series.t_s[0]), np.nextafter(now, np.inf)))
         cut = slice(int(low), max(int(high), int(low)))
         reserved = whole.reserved_bytes[cut]
         pieces = 0.05 * float(reserved[-1]) if reserved.size else 0.0
         if probed.split:
             pieces = min(pieces + probed.split * probed.kept_at(now), float(reserved[-1]))
-        answers = [probed.walk(at, literal=self.literal) for at in self.asked if at + WALK_S <= now]
         return replace(
             series,
-            holder=next((found for found in reversed(answers) if found is not None), None),
+            holder=self.walks.newest(alert, now),
             allocator=replace(
                 whole, t_s=whole.t_s[cut], allocated_bytes=whole.allocated_bytes[cut],
                 reserved_bytes=reserved, peak_bytes=cast("Array", whole.peak_bytes)[cut],
@@ -200,9 +215,14 @@ def probed(corpus: str, family: str, seed: int) -> Probed | None:
     cause = cause or CAUSES.get(name, "nothing named")
     rng = np.random.default_rng([zlib.crc32(b"inside/" + family.encode()), seed])
     made = _blind(name, seed) if corpus == "blind" else _lab(name, seed)
-    if made is None or made[0].t_s.size < LEAST_SAMPLES:
-        return None
+    return None if made is None else of_curve(family, cause, made, rng)
+
+
+def of_curve(family: str, cause: str, made: Made, rng: np.random.Generator) -> Probed | None:
+    """Return a process as its probe sees it; None where too little of it was seen."""
     series, limits, truth, t_s, need, lost = made
+    if series.t_s.size < LEAST_SAMPLES:
+        return None
     floor = np.minimum.accumulate(need[::-1])[::-1] if lost is None else lost
     onset_s = float(series.t_s[0]) + (truth.onset_s or 0.0)
     # What is held at the very end of a record is not kept: the record is only cut there.
@@ -224,6 +244,7 @@ def probed(corpus: str, family: str, seed: int) -> Probed | None:
 
 
 Made = tuple[Series, "Array", "Truth", "Array", "Array", "Array | None"]
+"""Series, limits and truth of a process; instants, what it asks for then, what is lost by then."""
 
 
 def _lab(family: str, seed: int) -> Made | None:

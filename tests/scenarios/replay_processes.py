@@ -61,7 +61,7 @@ def replay_processes(item: Item) -> list[Course]:
     watcher = Watcher(Config(detection=DEFAULTS))
     instants = instants_of(whole.t_s)
     start = float(whole.t_s[0])
-    players = [_player(item, one, course, room, instants) for one, course in _subjects(item)]
+    players = [_player(item, one, course, room, instants) for one, course in subjects(item)]
     held = np.searchsorted(whole.t_s, instants, side="right") - 1
     free = np.maximum((whole.total_bytes or 0.0) - whole.used_bytes[held], 0.0)
     for position, now in enumerate(instants.tolist()):
@@ -71,7 +71,8 @@ def replay_processes(item: Item) -> list[Course]:
     return [player.course for player in players]
 
 
-def _subjects(item: Item) -> list[tuple[Series, Course]]:
+def subjects(item: Item) -> list[tuple[Series, Course]]:
+    """Return each process of a run, and what no process owns where that changes."""
     start = float(item.series.t_s[0])
     found = []
     for name, view in item.processes.items():

@@ -13,11 +13,12 @@ import pytest
 
 from gpuwatchd.core.codes import FactName
 from gpuwatchd.core.config import DetectionSection
-from gpuwatchd.core.model.findings import GrowthFact
+from gpuwatchd.core.model import Profile
+from gpuwatchd.core.model.findings import GrowthFact, Holder, Stage
 from tests.scenarios import worlds
 from tests.scenarios.bench import __main__ as program
-from tests.scenarios.bench import field, knowledge, ramps, result, sweep, tables
-from tests.scenarios.replay import make, replay
+from tests.scenarios.bench import field, knowledge, ramps, result, sets, sweep, tables
+from tests.scenarios.replay import Life, make, replay
 from tests.scenarios.test_bench import harmless, outcome
 from tests.scenarios.world import GIB, Truth, fine, leak
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from gpuwatchd.core.model import FloatArray, Profile, Series
+    from gpuwatchd.core.model import FloatArray, Series
 
 HOUR, DAY = 3600.0, 86400.0
 T: FloatArray = np.arange(0.0, 6 * HOUR, 10.0)
@@ -186,7 +187,7 @@ def test_the_table_of_thresholds_names_the_operating_points() -> None:
     assert sweep.figures([outcome()]) == []
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Fake:
     """A run of one program beside a quiet one: which facts it was asked for."""
 
@@ -195,7 +196,20 @@ class Fake:
     family: str = "straight"
     seed: int = 0
     parts: tuple[Fake, ...] = ()
+    tells: bool = True
     asked: set[tuple[str, bool]]
+
+    def limit_bytes(self, at_s: float) -> float | None:
+        assert self.series.t_s[0] <= at_s <= self.series.t_s[-1]
+        return self.series.limit_bytes
+
+    def knows(self, kind: str, *, oracle: bool) -> bool:
+        assert kind in knowledge.KINDS
+        return self.tells
+
+    def walk(self, asked_s: float, *, oracle: bool) -> Holder | None:
+        self.asked.add(("walk", oracle))
+        return Holder(name="kept", kind="list", at_s=asked_s)
 
     def facts(self, kind: str, at_s: float, *, oracle: bool) -> tuple[GrowthFact, ...]:
         assert self.series.t_s[0] <= at_s <= self.series.t_s[-1]
@@ -204,14 +218,20 @@ class Fake:
 
     def runs(self, *, oracle: bool) -> tuple[Profile, ...]:
         self.asked.add(("runs", oracle))
-        return ()
+        rise = Stage(age_s=60.0, rise_s=60.0, rise_bytes=GIB)
+        return (
+            Profile(
+                ended_at_s=0.0, run_s=DAY, base_bytes=GIB, hold_s=0.0, proven_bytes=2 * GIB,
+                top_bytes=2 * GIB, stages=(rise,),
+            ),
+        )  # fmt: skip
 
     def apart(self, *, oracle: bool) -> Sequence[Fake]:
         self.asked.add(("processes", oracle))
         return self.parts
 
 
-def fake(*, leaks: bool, hours: float = 3.0) -> Fake:
+def fake(*, leaks: bool, hours: float = 3.0, tells: bool = True) -> Fake:
     """A process that leaks from its start, 30 min after the first sample, and one that is flat."""
     asked: set[tuple[str, bool]] = set()
     t = T[hours * HOUR >= T] + 1.7e9
@@ -220,9 +240,9 @@ def fake(*, leaks: bool, hours: float = 3.0) -> Fake:
     truth = leak(1800.0, 4 * GIB / HOUR, 4.25 * HOUR, "gradual") if leaks else fine("stable")
     inner = leak(0.0, 4 * GIB / HOUR, 3.75 * HOUR, "gradual") if leaks else fine("stable")
     whole = np.concatenate((np.full(t.size - own.size, 1 * GIB), used + 1 * GIB))
-    parts = (
-        Fake(series=make(own, used, 24 * GIB), truth=inner, asked=asked),
-        Fake(series=make(t, np.full(t.size, 1 * GIB), 24 * GIB), truth=fine("stable"), asked=asked),
+    parts = tuple(
+        Fake(series=make(x, y, 24 * GIB), truth=truth, asked=asked, tells=tells)
+        for x, y, truth in ((own, used, inner), (t, np.full(t.size, 1 * GIB), fine("stable")))
     )
     return Fake(series=make(t, whole, 24 * GIB), truth=truth, parts=parts, asked=asked)
 
@@ -244,14 +264,46 @@ def test_a_kind_of_knowledge_is_switched_on_alone() -> None:
     assert item.asked == {("sizes", False)}
     item.asked.clear()
     knowledge.judged(item, knowledge.ALL, oracle=False)
-    assert item.asked == {(kind, False) for kind in knowledge.KINDS}
+    assert item.asked == {(kind, False) for kind in (*knowledge.KINDS, "walk")}
 
 
 def test_facts_are_put_beside_the_curve() -> None:
     item = fake(leaks=True)
     beside = knowledge._Beside(item, ["sizes", "stages"], oracle=False)
     assert len(beside(item.series, None).facts) == 2
-    assert knowledge._Beside(item, [], oracle=False)(item.series, None) is item.series
+    assert knowledge._Beside(item, [], oracle=False)(item.series, None).facts == ()
+
+
+@pytest.mark.parametrize(("kinds", "stages"), [({"runs"}, 0), ({"stages"}, 1), ({"sizes"}, None)])
+def test_stages_are_a_kind_of_their_own(
+    kinds: set[str], stages: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    past: list[Profile] = []
+
+    def replayed(whole: Series, **given: Any) -> Life:
+        past.extend(given["history"](0.0))
+        return Life()
+
+    monkeypatch.setattr(knowledge, "replay", replayed)
+    knowledge.judged(fake(leaks=False), kinds, oracle=False)
+    assert [len(run.stages) for run in past] == ([] if stages is None else [stages])
+
+
+@pytest.mark.parametrize(("tells", "times"), [(False, 1 + 2), (True, 1 + 2 * 2 * 6)])
+def test_what_a_kind_says_nothing_of_is_not_replayed_again(
+    tells: bool, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    item, lives = fake(leaks=False, tells=tells), []
+
+    def replayed(whole: Series, **_: Any) -> Life:
+        lives.append(whole)
+        return Life()
+
+    name = "tests.scenarios.fake_corpus"
+    monkeypatch.setitem(sys.modules, name, SimpleNamespace(build=lambda family, seed: item))
+    monkeypatch.setattr(knowledge, "replay", replayed)
+    assert len(knowledge.of_item((name, "flat", 0))) == 13
+    assert len(lives) == times
 
 
 def test_the_table_of_knowledge_has_each_kind_and_its_oracle(
@@ -284,3 +336,15 @@ def test_both_mixes_are_in_the_figures_of_a_set(monkeypatch: pytest.MonkeyPatch)
     names = result.sections(found)
     assert {"mixes", "left"} <= set(names)
     assert "sweep-folds" not in names
+
+
+def test_no_single_family_is_shown_of_what_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(result, "documented_rows", list)
+    groups = {sets.blind(name, 1, 0.0)[0].group for name in (sets.BLIND, sets.ONCE_BLIND)}
+    assert groups == {"blind", "once-blind"}
+    found = result.figures([outcome(group=group, alert_s=None) for group in groups], {}, None)
+    assert found["sets"]["blind"]["summary"] == found["sets"]["once-blind"]["summary"]
+    assert [len(found["sets"][group]["wrong"]) for group in ("blind", "once-blind")] == [0, 1]
+    names = result.sections(found).keys()
+    assert {"families-once-blind", "wrong-once-blind", "confusion-blind"} <= names
+    assert not {"families-blind", "wrong-blind"} & names

@@ -2,9 +2,10 @@
 
 ``python -m tests.scenarios.bench`` judges every item of the laboratory at the pace of the daemon:
 each family with weights that were fitted without it (the headline), then fresh seeds with the
-weights that are shipped, with ``--blind`` families that nobody tuned on, and recorded series where
-they are. The rules of others see the same items in the same run. It goes on where an interrupted
-run stopped, as long as the code is the same.
+weights that are shipped, with ``--blind`` a corpus that nobody looks into, and recorded series
+where they are. The rules of others see the same items in the same run. With ``--knowledge`` a
+corpus is judged with and without each thing that is known beside its curves. It goes on where an
+interrupted run stopped, as long as the code is the same.
 """
 
 from __future__ import annotations
@@ -26,12 +27,11 @@ if TYPE_CHECKING:
 
     from tests.scenarios.bench.measure import Task
 
-KINDS = ("folds", "seeds", "blind", "known", "inside", "real")
+KINDS = ("folds", "seeds", "blind", "known", "inside", "knowledge", "real")
 QUICK, USUAL = 2, 10
 BLIND_DAYS, QUICK_DAYS = 200.0, 5.0
 PROGRAMS, QUICK_PROGRAMS = 16, 3
 INSIDE_SEEDS, QUICK_EVERY = 2, 4
-KNOWLEDGE_SEEDS = 2
 
 
 def parser() -> argparse.ArgumentParser:
@@ -42,10 +42,11 @@ def parser() -> argparse.ArgumentParser:
     out.add_argument("--output", type=Path, default=Path("build/bench-detect"), metavar="DIR")
     out.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     out.add_argument("--only", choices=KINDS, action="append", help="this part (may be repeated)")
-    out.add_argument("--blind", action="store_true", help="also families that nobody tuned on")
+    out.add_argument("--blind", action="store_true", help="also a corpus that nobody looks into")
     out.add_argument("--inside", action="store_true", help="only what a probe is worth")
-    out.add_argument("--corpus", default=sets.BLIND, help="module of these families")
+    out.add_argument("--corpus", default=sets.BLIND, help="another one instead")
     out.add_argument("--knowledge", metavar="MODULE", help="corpus with facts beside the curve")
+    out.add_argument("--knowledge-seeds", type=int, default=1, metavar="N", help="its items each")
     out.add_argument("--tuning", action="store_true", help="only families that may be looked at")
     out.add_argument("--family", action="append", help="only this one (may be repeated)")
     out.add_argument("--no-rivals", action="store_true", help="without the rules of others")
@@ -135,9 +136,9 @@ def probes(options: argparse.Namespace, workers: int, code: str) -> list[inside.
 
 def beside(options: argparse.Namespace, workers: int, code: str) -> list[dict[str, Any]]:
     """Return what each kind of knowledge is worth; nothing without a corpus that has any."""
-    if options.knowledge is None:
+    if options.knowledge is None or (options.only and "knowledge" not in options.only):
         return []
-    seeds = options.seeds or (1 if options.quick else KNOWLEDGE_SEEDS)
+    seeds = max(1, options.knowledge_seeds)
     path = options.output / "knowledge.jsonl"
     return knowledge.figures(
         knowledge.rows(options.knowledge, seeds, path, workers=workers, code=code)

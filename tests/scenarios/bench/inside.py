@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 VIEWS = ("curve", "literal", "informed")
-SETS = ("tuning", "validation", "blind")
+SETS = ("tuning", "validation", "once-blind")
 HARMLESS_S = 4 * 3600.0
 """Harmless processes are followed for so long."""
 
@@ -38,7 +38,7 @@ def tasks(seeds: int, *, blind_too: bool, every: int = 1) -> list[tuple[str, str
     groups = {
         "tuning": [*(one for one in worlds.FAMILIES if one in worlds.TUNING), *inside.AGAIN],
         "validation": [one for one in worlds.FAMILIES if one in worlds.VALIDATION],
-        "blind": list(blind.FAMILIES) if blind_too else [],
+        "once-blind": list(blind.FAMILIES) if blind_too else [],
     }
     return [
         (group, family, seed + (worlds.TUNING_SEEDS[0] if group == "tuning" else 0))
@@ -51,7 +51,7 @@ def tasks(seeds: int, *, blind_too: bool, every: int = 1) -> list[tuple[str, str
 def of_process(task: tuple[str, str, int]) -> list[Row]:
     """Replay one process with each thing that may be known of it; nothing where none leaks."""
     group, family, seed = task
-    probed = inside.probed("blind" if group == "blind" else "lab", family, seed)
+    probed = inside.probed("blind" if group == "once-blind" else "lab", family, seed)
     if probed is None:
         return []
     alone = inside.Beside(probed, facts=False)
@@ -62,7 +62,8 @@ def of_process(task: tuple[str, str, int]) -> list[Row]:
     else:
         views["informed"] = _outcome(group, seed, probed, informed)
         same = all(
-            probed.walk(at, literal=True) == probed.walk(at, literal=False) for at in informed.asked
+            probed.walk(at, literal=True) == probed.walk(at, literal=False)
+            for at in informed.walks.asked
         )
         literal = inside.Beside(probed, facts=True, literal=True)
         views["literal"] = views["informed"] if same else _outcome(group, seed, probed, literal)

@@ -51,13 +51,15 @@ def figures(
                 "summary": _summary(mine),
                 "sweep": sweep.figures(mine),
                 "processes": made.by_process(mine),
-                "families": made.families(mine),
+                "families": made.families(each),
                 "confusion": made.confusion(mine),
                 "rivals": made.rivals_table(mine, tuning),
                 "latencies": made.latencies(mine),
-                "wrong": wrong(mine),
+                "wrong": wrong(each),
             }
             for name, mine in groups.items()
+            # Nobody looks at single families of what is reported.
+            for each in [() if name == "blind" else mine]
         },
         "validation": _summary(validation) if validation else None,
         "documented": documented_rows(),
@@ -169,10 +171,11 @@ def sections(found: dict[str, Any]) -> dict[str, str]:
     out["documented"] = tables.documented(found["documented"])
     out["real"] = _real_table(found["real"])
     for name, one in found["sets"].items():
-        out[f"families-{name}"] = tables.families(one["families"])
+        if one["families"]:
+            out[f"families-{name}"] = tables.families(one["families"])
+            out[f"wrong-{name}"] = tables.wrong(one["families"])
         if one.get("sweep"):
             out[f"sweep-{name}"] = tables.sweep(one["sweep"])
-        out[f"wrong-{name}"] = tables.wrong(one["families"])
         out[f"confusion-{name}"] = tables.confusion(one["confusion"])
         out[f"rivals-{name}"] = tables.rivals(one["rivals"], one["summary"])
     return out

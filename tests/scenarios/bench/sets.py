@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 
 LAB = "tests.scenarios.worlds"
-BLIND = "tests.scenarios.blind"
+BLIND = "tests.scenarios.corpus"
+"""What is reported: only totals of it are."""
+ONCE_BLIND = "tests.scenarios.blind"
+"""Families that were blind until they had been looked at too often: validation."""
 DAY_S = 86400.0
 FRESH_SEEDS = 500
 """First seed of the items of known families that nobody has drawn before."""
@@ -22,6 +25,7 @@ TITLES = {
     "folds": "one family left out",
     "seeds": "unseen seeds",
     "blind": "blind families",
+    "once-blind": "families that were blind once",
 }
 
 
@@ -47,13 +51,14 @@ def fresh(families: Sequence[str], seeds: int) -> list[Task]:
 
 
 def blind(corpus: str, seeds: int, days: float) -> list[Task]:
-    """Return a corpus that nobody tuned on, with as many harmless items as make these GPU-days.
+    """Return a corpus of its own, with as many harmless items as make these GPU-days.
 
     Beyond the first ``seeds`` of a family only our own false alarms are counted.
     """
     known = corpus_of(corpus)
+    group = "once-blind" if corpus == ONCE_BLIND else "blind"
     tasks = [
-        Task(group="blind", corpus=corpus, family=family, seed=seed)
+        Task(group=group, corpus=corpus, family=family, seed=seed)
         for family in known.LEAKS
         for seed in range(seeds)
     ]
@@ -61,7 +66,7 @@ def blind(corpus: str, seeds: int, days: float) -> list[Task]:
     while known.BENIGN and (watched < days * DAY_S or seed < seeds):
         watched += sum(known.build(family, seed).length_s for family in known.BENIGN)
         tasks += [
-            Task(group="blind", corpus=corpus, family=family, seed=seed) for family in known.BENIGN
+            Task(group=group, corpus=corpus, family=family, seed=seed) for family in known.BENIGN
         ]
         seed += 1
     return tasks

@@ -11,7 +11,8 @@ beside it what people could know: arguments, environment and configuration files
 sizes is declared nowhere, some declare what is not on the card), the bound that a probe would read,
 utilisation and power, and three earlier runs of the program, where there were any. Every item is a
 function of (family, seed). ``python -m tests.scenarios.corpus`` prints the base rates;
-``python -m tests.scenarios.bench --only blind --blind --corpus tests.scenarios.corpus`` judges it.
+``python -m tests.scenarios.bench --only blind --blind`` judges it, and with ``--only knowledge
+--knowledge tests.scenarios.corpus_knowledge`` also with what is known beside the curve.
 """
 
 from __future__ import annotations
