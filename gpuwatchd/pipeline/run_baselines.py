@@ -17,13 +17,15 @@ from gpuwatchd.analysis import program_key
 from gpuwatchd.core.codes import Ending, TitleRole
 from gpuwatchd.core.model import LEAK_PATTERNS, Profile
 from gpuwatchd.pipeline.track import Suppression
-from gpuwatchd.store import legacy_text
+from gpuwatchd.store import curves, legacy_text
+from gpuwatchd.store.curves import HOUR_S
 from gpuwatchd.store.live import KnownRuns
 from gpuwatchd.store.profiles import KEPT_LAUNCHES, LAUNCH_S, Run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from gpuwatchd.analysis.verdict import Hours
     from gpuwatchd.core.codes import Facts
     from gpuwatchd.core.model import Alert, FloatArray, ProcessInfo, ProcessKey, Series
     from gpuwatchd.pipeline.track import EndedProcess, Track
@@ -474,11 +476,16 @@ class RunBaselines:
         self._scanned_s = newest
         for track in self._watcher.tracks.values():
             last = track.window.last
-            if last is None or not _grows(track):
+            if last is None:
                 continue
             memo, now_s = track.memo, last[0]
+            if not _grows(track):
+                if _is_old(track) and track.wants_days(now_s):
+                    self._wishes.append(track)
+                continue
             stale = abs(now_s - memo.siblings_s) >= SIBLINGS_EVERY_S and memo.key is not None
-            if stale or (_is_old(track) and abs(now_s - memo.yesterday_s) >= YESTERDAY_EVERY_S):
+            past = track.wants_days(now_s) or abs(now_s - memo.yesterday_s) >= YESTERDAY_EVERY_S
+            if stale or (_is_old(track) and past):
                 self._wishes.append(track)
 
     def _grant(self, track: Track) -> None:
@@ -487,6 +494,13 @@ class RunBaselines:
         if last is None or self._watcher.tracks.get(track.subject.id) is not track:
             return
         now_s = last[0]
+        if _is_old(track) and track.wants_days(now_s):
+            self._watcher.judge_days(track, self._hours(track, now_s), now_s)
+            if _grows(track):
+                self._wishes.append(track)
+            return
+        if not _grows(track):
+            return
         if _is_old(track) and abs(now_s - memo.yesterday_s) >= YESTERDAY_EVERY_S:
             memo.yesterday_s = now_s
             memo.yesterday = self._yesterday(track, now_s)
@@ -532,6 +546,21 @@ class RunBaselines:
             return ()
         profile = forecast.profile_of_yesterday(series, now_s=now_s)
         return () if profile is None else (profile,)
+
+    def _hours(self, track: Track, now_s: float) -> Hours:
+        import numpy as np  # noqa: PLC0415
+
+        from gpuwatchd.analysis import verdict  # noqa: PLC0415
+
+        uid, key = track.subject.device_uid, track.subject.process
+        span, most = (now_s - verdict.BACK_S, now_s), round(verdict.BACK_S / HOUR_S) + 1
+        if key is None:
+            curve = self._shelf.read(curves.of_device, uid, span, most)
+        else:
+            curve = self._shelf.read(curves.of_process, uid, key, span, most)
+        points = [] if curve is None else curve.points
+        rows = [(p.last_s, p.low_bytes, p.high_bytes) for p in points if p.low_bytes is not None]
+        return verdict.Hours._make(np.array(rows, dtype=np.float64).reshape(-1, 3).T)
 
 
 def said_to_be(word: UserLabel | None) -> str:

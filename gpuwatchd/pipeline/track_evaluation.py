@@ -32,6 +32,7 @@ from gpuwatchd.pipeline.track import Track, calm_reason, of_host
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from gpuwatchd.analysis.verdict import Hours
     from gpuwatchd.core.codes import Facts
     from gpuwatchd.core.config import Config
     from gpuwatchd.core.model import Device, ProcessInfo
@@ -419,7 +420,7 @@ class Watcher:
             track.peak = float(series.used_bytes.max())
             track.moves = _moves(track)
             level = float(series.used_bytes[-1])
-            finding = judged
+            finding = _unless_it_draws(track.over_days(judged))
             if track.subject.unattributed:
                 finding = attribution.above_baseline(finding, level, track.baseline_bytes)
             elif track.subject.host:
@@ -462,6 +463,14 @@ class Watcher:
             else _unless_it_draws(verdict.judge(series, settings))
             for series, pattern in zip(batch, screen.first_look(batch, settings), strict=True)
         ]
+
+    def judge_days(self, track: Track, hours: Hours, now_s: float) -> None:
+        """Judge what a subject held in each hour of its record, for when its hours say nothing."""
+        from gpuwatchd.analysis import verdict  # noqa: PLC0415 - see _findings
+
+        memo = track.memo
+        memo.days_s, memo.days_moves = now_s, track.window.moves
+        memo.days = verdict.judge_days(track.series(), hours, self.config.detection)
 
     def forget(self, track: Track) -> None:
         """Judge a track no more: its subject has gone."""
