@@ -23,6 +23,7 @@ from gpuwatchd.pipeline import recorded_ledger, restored_state
 from gpuwatchd.pipeline.history_log import HISTORY
 from gpuwatchd.pipeline.live_state import worst
 from gpuwatchd.pipeline.track import (
+    DAYS_BACK_S,
     UNOWNED,
     Headroom,
     Track,
@@ -135,10 +136,12 @@ class Recorded:
         """Return the newest value when ``known`` points are known."""
         return float(self._values[known - 1]) if known else None
 
-    def hours(self) -> verdict.Hours:
-        """Return what was held in each hour that is known to its end, and maybe in this one."""
-        count = int(self._hours.t_s.searchsorted(self.t_s[self.known - 1], side="right"))
-        return verdict.Hours._make(column[:count] for column in self._hours)
+    def hours(self) -> FloatArray:
+        """Return what was held in each of the last hours that are known to their end."""
+        newest_s = float(self.t_s[self.known - 1])
+        span_s = (newest_s - DAYS_BACK_S, newest_s + 1e-6)
+        first, last = self._hours[:, 0].searchsorted(span_s).tolist()
+        return self._hours[first:last]
 
     def window(self) -> tuple[FloatArray, FloatArray]:
         """Return times and values of the present segment, as far back as the look-back goes."""

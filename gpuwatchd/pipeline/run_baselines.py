@@ -16,16 +16,14 @@ import msgspec
 from gpuwatchd.analysis import program_key
 from gpuwatchd.core.codes import Ending, TitleRole
 from gpuwatchd.core.model import LEAK_PATTERNS, Profile
-from gpuwatchd.pipeline.track import Suppression
+from gpuwatchd.pipeline.track import DAYS_BACK_S, Suppression
 from gpuwatchd.store import curves, legacy_text
-from gpuwatchd.store.curves import HOUR_S
 from gpuwatchd.store.live import KnownRuns
 from gpuwatchd.store.profiles import KEPT_LAUNCHES, LAUNCH_S, Run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from gpuwatchd.analysis.verdict import Hours
     from gpuwatchd.core.codes import Facts
     from gpuwatchd.core.model import Alert, FloatArray, ProcessInfo, ProcessKey, Series
     from gpuwatchd.pipeline.track import EndedProcess, Track
@@ -547,20 +545,19 @@ class RunBaselines:
         profile = forecast.profile_of_yesterday(series, now_s=now_s)
         return () if profile is None else (profile,)
 
-    def _hours(self, track: Track, now_s: float) -> Hours:
-        import numpy as np  # noqa: PLC0415
-
-        from gpuwatchd.analysis import verdict  # noqa: PLC0415
-
+    def _hours(self, track: Track, now_s: float) -> list[tuple[float, float, float]]:
         uid, key = track.subject.device_uid, track.subject.process
-        span, most = (now_s - verdict.BACK_S, now_s), round(verdict.BACK_S / HOUR_S) + 1
+        span, most = (now_s - DAYS_BACK_S, now_s), round(DAYS_BACK_S / curves.HOUR_S) + 1
         if key is None:
             curve = self._shelf.read(curves.of_device, uid, span, most)
         else:
             curve = self._shelf.read(curves.of_process, uid, key, span, most)
         points = [] if curve is None else curve.points
-        rows = [(p.last_s, p.low_bytes, p.high_bytes) for p in points if p.low_bytes is not None]
-        return verdict.Hours._make(np.array(rows, dtype=np.float64).reshape(-1, 3).T)
+        return [
+            (one.last_s, one.low_bytes, one.high_bytes)
+            for one in points
+            if one.low_bytes is not None and one.high_bytes is not None
+        ]
 
 
 def said_to_be(word: UserLabel | None) -> str:

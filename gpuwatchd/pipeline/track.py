@@ -222,7 +222,8 @@ class TrackBaseline(msgspec.Struct, kw_only=True, eq=False):
         return (*self.runs, *self.siblings, *self.yesterday)
 
 
-DAYS_EVERY_S = 3600.0
+DAYS_BACK_S, DAYS_EVERY_S = 21 * 86_400.0, 3600.0
+"""How far back a record of days is looked at, and how often."""
 _SETTLED = frozenset({Reason.NORMAL, Reason.BOUNDED, Reason.FREE_CACHE})
 _LOADED_S, _STARTED_S = 120.0, 360.0
 """Between these ages a process holds what it needs before anything grows."""
@@ -365,11 +366,11 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
         moved = memo.days is not None or memo.days_moves != self.window.moves
         return moved and abs(now_s - memo.days_s) >= DAYS_EVERY_S
 
-    def over_days(self, finding: Finding) -> Finding:
-        """Return a judgement on its last hours, or that on its days where these say less."""
-        days = self.memo.days
+    @staticmethod
+    def over_days(days: Finding, finding: Finding) -> Finding:
+        """Return the judgement on its last hours, or that on its days where these say less."""
         settled = finding.pattern == "preallocated" or finding.code in _SETTLED
-        if days is None or finding.tier == "alert" or settled:
+        if finding.tier == "alert" or settled:
             return finding
         surer = finding.tier != "none" and finding.confidence >= days.confidence
         if surer or finding.judged_at_s - days.judged_at_s > 2.0 * DAYS_EVERY_S:

@@ -95,11 +95,10 @@ def findings(t: Array, values: Array, limit: float | None = 24 * GB) -> dict[flo
     hours = verdict.hours_of(t, values)
     out = {}
     series = making.series(t[:9], values[:9], limit_bytes=limit, total_bytes=limit)
-    for count in range(1, hours.t_s.size + 1):
-        known = verdict.Hours._make(column[:count] for column in hours)
-        found = verdict.judge_days(series, known, SETTINGS)
+    for count in range(1, len(hours) + 1):
+        found = verdict.judge_days(series, hours[:count], SETTINGS)
         if found is not None:
-            out[float(known.t_s[-1]) / DAY] = found
+            out[float(hours[count - 1, 0]) / DAY] = found
     return out
 
 

@@ -86,9 +86,7 @@ def _missing(view: SeriesWindow, settings: DetectionSection) -> str:
 
 
 def unconfirmed(found: Finding, view: SeriesWindow, settings: DetectionSection) -> Finding:
-    """Return a finding of growth that says what is missing, where samples are."""
-    if view.samples >= settings.minimum_samples:
-        return found
+    """Return a finding of growth in fewer than ``minimum-samples`` that says what is missing."""
     return with_reason(found, f"not confirmed: {_needed(view, settings)}", Reason.UNCONFIRMED)
 
 
