@@ -477,13 +477,10 @@ class RunBaselines:
             if last is None:
                 continue
             memo, now_s = track.memo, last[0]
-            if not _grows(track):
-                if _is_old(track) and track.wants_days(now_s):
-                    self._wishes.append(track)
-                continue
+            grows = _grows(track)
             stale = abs(now_s - memo.siblings_s) >= SIBLINGS_EVERY_S and memo.key is not None
-            past = track.wants_days(now_s) or abs(now_s - memo.yesterday_s) >= YESTERDAY_EVERY_S
-            if stale or (_is_old(track) and past):
+            past = grows and abs(now_s - memo.yesterday_s) >= YESTERDAY_EVERY_S
+            if (grows and stale) or (_is_old(track) and (past or track.wants_days(now_s))):
                 self._wishes.append(track)
 
     def _grant(self, track: Track) -> None:
