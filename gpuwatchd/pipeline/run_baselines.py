@@ -16,7 +16,7 @@ import msgspec
 from gpuwatchd.analysis import program_key
 from gpuwatchd.core.codes import Ending, TitleRole
 from gpuwatchd.core.model import LEAK_PATTERNS, Profile
-from gpuwatchd.pipeline.track import DAYS_BACK_S, Suppression
+from gpuwatchd.pipeline.track import DAYS_BACK_S, DAYS_EVERY_S, Suppression
 from gpuwatchd.store import curves, legacy_text
 from gpuwatchd.store.live import KnownRuns
 from gpuwatchd.store.profiles import KEPT_LAUNCHES, LAUNCH_S, Run
@@ -480,7 +480,10 @@ class RunBaselines:
             grows = _grows(track)
             stale = abs(now_s - memo.siblings_s) >= SIBLINGS_EVERY_S and memo.key is not None
             past = grows and abs(now_s - memo.yesterday_s) >= YESTERDAY_EVERY_S
-            if (grows and stale) or (_is_old(track) and (past or track.wants_days(now_s))):
+            days = abs(now_s - memo.days_s) >= DAYS_EVERY_S
+            if (grows and stale) or (
+                (past or days) and _is_old(track) and (past or track.wants_days(now_s))
+            ):
                 self._wishes.append(track)
 
     def _grant(self, track: Track) -> None:

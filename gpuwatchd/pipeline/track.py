@@ -363,8 +363,9 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
     def wants_days(self, now_s: float) -> bool:
         """Say whether its record of days is to be judged again: once an hour, while it moves."""
         memo = self.memo
-        moved = memo.days is not None or memo.days_moves != self.window.moves
-        return moved and abs(now_s - memo.days_s) >= DAYS_EVERY_S
+        if abs(now_s - memo.days_s) < DAYS_EVERY_S:
+            return False
+        return memo.days is not None or memo.days_moves != self.window.moves
 
     @staticmethod
     def over_days(days: Finding, finding: Finding) -> Finding:
