@@ -149,6 +149,8 @@ class Reason(_Code):
     OTHER = ""
     COLLECTING = "collecting"
     """Too little has been seen."""
+    UNCONFIRMED = "unconfirmed"
+    """It grows, and too few samples have been seen for an alert."""
     NORMAL = "normal"
     """The user said that it is."""
     STOPPED = "stopped"

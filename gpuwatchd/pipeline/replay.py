@@ -16,7 +16,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from gpuwatchd.alerts import FAST_S
-from gpuwatchd.analysis import numerics
+from gpuwatchd.analysis import numerics, verdict
 from gpuwatchd.analysis.declared import Declared, of_shown_argv
 from gpuwatchd.collect.logs.formats import corpus
 from gpuwatchd.core.codes import Ending, Reason
@@ -24,6 +24,7 @@ from gpuwatchd.pipeline import recorded_ledger, restored_state
 from gpuwatchd.pipeline.history_log import HISTORY
 from gpuwatchd.pipeline.live_state import worst
 from gpuwatchd.pipeline.track import (
+    DAYS_BACK_S,
     UNOWNED,
     Headroom,
     Track,
@@ -111,6 +112,7 @@ class Recorded:
         self._starts = np.cumsum([0, *(part[0].size for part in parts)])[:-1]
         self._span_s = span_s
         self._moves = np.cumsum(np.diff(self._values, prepend=self._values[:1]) != 0)
+        self._hours = verdict.hours_of(self.t_s, self._values)
         self.known = 0
         """How many points are known by now."""
         self.judged = 0
@@ -136,6 +138,13 @@ class Recorded:
     def value(self, known: int) -> float | None:
         """Return the newest value when ``known`` points are known."""
         return float(self._values[known - 1]) if known else None
+
+    def hours(self) -> FloatArray:
+        """Return what was held in each of the last hours that are known to their end."""
+        newest_s = float(self.t_s[self.known - 1])
+        span_s = (newest_s - DAYS_BACK_S, newest_s + 1e-6)
+        first, last = self._hours[:, 0].searchsorted(span_s).tolist()
+        return self._hours[first:last]
 
     def window(self) -> tuple[FloatArray, FloatArray]:
         """Return times and values of the present segment, as far back as the look-back goes."""
@@ -423,6 +432,8 @@ def _step(
     for replay in due:
         if replay.track.subject.process is not None or replay.tracked is not None:
             replay.track.room.free_bytes = rooms.free(replay.track.subject.device_uid, position)
+        if replay.track.wants_days(instant):
+            watcher.judge_days(replay.track, replay.recorded.hours(), instant)
     if due:
         changes += watcher.judge([r.track for r in due], instant)
     if changes:

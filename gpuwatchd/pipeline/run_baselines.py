@@ -16,8 +16,8 @@ import msgspec
 from gpuwatchd.analysis import program_key
 from gpuwatchd.core.codes import Ending, TitleRole
 from gpuwatchd.core.model import LEAK_PATTERNS, Profile
-from gpuwatchd.pipeline.track import Suppression
-from gpuwatchd.store import legacy_text
+from gpuwatchd.pipeline.track import DAYS_BACK_S, DAYS_EVERY_S, Suppression
+from gpuwatchd.store import curves, legacy_text
 from gpuwatchd.store.live import KnownRuns
 from gpuwatchd.store.profiles import KEPT_LAUNCHES, LAUNCH_S, Run
 
@@ -474,11 +474,16 @@ class RunBaselines:
         self._scanned_s = newest
         for track in self._watcher.tracks.values():
             last = track.window.last
-            if last is None or not _grows(track):
+            if last is None:
                 continue
             memo, now_s = track.memo, last[0]
+            grows = _grows(track)
             stale = abs(now_s - memo.siblings_s) >= SIBLINGS_EVERY_S and memo.key is not None
-            if stale or (_is_old(track) and abs(now_s - memo.yesterday_s) >= YESTERDAY_EVERY_S):
+            past = grows and abs(now_s - memo.yesterday_s) >= YESTERDAY_EVERY_S
+            days = abs(now_s - memo.days_s) >= DAYS_EVERY_S
+            if (grows and stale) or (
+                (past or days) and _is_old(track) and (past or track.wants_days(now_s))
+            ):
                 self._wishes.append(track)
 
     def _grant(self, track: Track) -> None:
@@ -487,6 +492,13 @@ class RunBaselines:
         if last is None or self._watcher.tracks.get(track.subject.id) is not track:
             return
         now_s = last[0]
+        if _is_old(track) and track.wants_days(now_s):
+            self._watcher.judge_days(track, self._hours(track, now_s), now_s)
+            if _grows(track):
+                self._wishes.append(track)
+            return
+        if not _grows(track):
+            return
         if _is_old(track) and abs(now_s - memo.yesterday_s) >= YESTERDAY_EVERY_S:
             memo.yesterday_s = now_s
             memo.yesterday = self._yesterday(track, now_s)
@@ -532,6 +544,20 @@ class RunBaselines:
             return ()
         profile = forecast.profile_of_yesterday(series, now_s=now_s)
         return () if profile is None else (profile,)
+
+    def _hours(self, track: Track, now_s: float) -> list[tuple[float, float, float]]:
+        uid, key = track.subject.device_uid, track.subject.process
+        span, most = (now_s - DAYS_BACK_S, now_s), round(DAYS_BACK_S / curves.HOUR_S) + 1
+        if key is None:
+            curve = self._shelf.read(curves.of_device, uid, span, most)
+        else:
+            curve = self._shelf.read(curves.of_process, uid, key, span, most)
+        points = [] if curve is None else curve.points
+        return [
+            (one.last_s, one.low_bytes, one.high_bytes)
+            for one in points
+            if one.low_bytes is not None and one.high_bytes is not None
+        ]
 
 
 def said_to_be(word: UserLabel | None) -> str:

@@ -209,6 +209,10 @@ class TrackBaseline(msgspec.Struct, kw_only=True, eq=False):
     """The window's count of moves then: what has not moved has done nothing new."""
     shown: KnownRuns = KnownRuns()
     """The same for people."""
+    days: Finding | None = None
+    """What its record of days says by itself, where it says anything."""
+    days_s: float = float("-inf")
+    days_moves: int = -1
     siblings_s: float = float("-inf")
     yesterday_s: float = float("-inf")
 
@@ -218,6 +222,9 @@ class TrackBaseline(msgspec.Struct, kw_only=True, eq=False):
         return (*self.runs, *self.siblings, *self.yesterday)
 
 
+DAYS_BACK_S, DAYS_EVERY_S = 21 * 86_400.0, 3600.0
+"""How far back a record of days is looked at, and how often."""
+_SETTLED = frozenset({Reason.NORMAL, Reason.BOUNDED, Reason.FREE_CACHE})
 _LOADED_S, _STARTED_S = 120.0, 360.0
 """Between these ages a process holds what it needs before anything grows."""
 _SHOWN = frozenset({"finding", "alert", "lead", "memo"})
@@ -353,6 +360,29 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
         """The title of its alert."""
         return self.leads or self.title
 
+    def wants_days(self, now_s: float) -> bool:
+        """Say whether its record of days is to be judged again: once an hour, while it moves."""
+        memo = self.memo
+        if abs(now_s - memo.days_s) < DAYS_EVERY_S:
+            return False
+        return memo.days is not None or memo.days_moves != self.window.moves
+
+    @staticmethod
+    def over_days(days: Finding, finding: Finding) -> Finding:
+        """Return the judgement on its last hours, or that on its days where these say less."""
+        settled = finding.pattern == "preallocated" or finding.code in _SETTLED
+        if finding.tier == "alert" or settled:
+            return finding
+        surer = finding.tier != "none" and finding.confidence >= days.confidence
+        if surer or finding.judged_at_s - days.judged_at_s > 2.0 * DAYS_EVERY_S:
+            return finding
+        return msgspec.structs.replace(
+            days,
+            judged_at_s=finding.judged_at_s,
+            limit_bytes=finding.limit_bytes,
+            samples=finding.samples,
+        )
+
     def hushed(self, finding: Finding) -> Finding:
         """Return a judgement that is none as long as this is what the user called normal."""
         if self.hush is None or finding.tier == "none" or self.peak > self.hush.level_bytes:
@@ -365,6 +395,8 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
         self.judged_s += by_s
         if self.allocator is not None:
             self.allocator.move(by_s)
+        if self.memo.days is not None:
+            self.memo.days = moved_finding(self.memo.days, by_s)
         if self.finding is not None:
             self.finding = moved_finding(self.finding, by_s)
         if self.alert is not None:

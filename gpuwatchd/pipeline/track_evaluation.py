@@ -32,6 +32,8 @@ from gpuwatchd.pipeline.track import Track, calm_reason, of_host
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from numpy.typing import ArrayLike
+
     from gpuwatchd.core.codes import Facts
     from gpuwatchd.core.config import Config
     from gpuwatchd.core.model import Device, ProcessInfo
@@ -420,6 +422,8 @@ class Watcher:
             track.moves = _moves(track)
             level = float(series.used_bytes[-1])
             finding = judged
+            if track.memo.days is not None:
+                finding = _unless_it_draws(track.over_days(track.memo.days, judged))
             if track.subject.unattributed:
                 finding = attribution.above_baseline(finding, level, track.baseline_bytes)
             elif track.subject.host:
@@ -462,6 +466,14 @@ class Watcher:
             else _unless_it_draws(verdict.judge(series, settings))
             for series, pattern in zip(batch, screen.first_look(batch, settings), strict=True)
         ]
+
+    def judge_days(self, track: Track, hours: ArrayLike, now_s: float) -> None:
+        """Judge the record of a subject, hour by hour, for when its last hours say less."""
+        from gpuwatchd.analysis import verdict  # noqa: PLC0415 - 400 ms with numpy
+
+        memo = track.memo
+        memo.days_s, memo.days_moves = now_s, track.window.moves
+        memo.days = verdict.judge_days(track.series(), hours, self.config.detection)
 
     def forget(self, track: Track) -> None:
         """Judge a track no more: its subject has gone."""

@@ -229,6 +229,8 @@ STOP_SCALE_S = 2400.0
 LEAK_PRIOR = 0.1
 """Share of ramps that never stop, before anything is known."""
 HORIZON_S = 72 * 3600.0
+HORIZON_AGES = 10.0
+"""Growth is followed as far as this, or as many times its age, where that is further."""
 
 
 class Weights(NamedTuple):
@@ -278,7 +280,8 @@ def weigh(
         chance = leak[:, None] + (1.0 - leak[:, None]) * in_time
     if bounds is not None:
         chance = bounds.chance(chance)
-    chance = np.where(reach < HORIZON_S, chance, 0.0)
+    horizon_s = np.maximum(HORIZON_S, HORIZON_AGES * age)
+    chance = np.where(reach < horizon_s[:, None], chance, 0.0)
     p = np.minimum(np.maximum((law * chance).sum(axis=1), 0.001), 0.999)
     evidence = terms(windows, headroom, p)
     return Weights(law, reach, p, SCORE(evidence), evidence)

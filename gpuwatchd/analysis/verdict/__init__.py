@@ -16,15 +16,16 @@ from gpuwatchd.analysis import numerics
 from gpuwatchd.analysis.numerics import MIB
 from gpuwatchd.analysis.screen import GROWTH_SHARE
 from gpuwatchd.analysis.verdict import allocator
+from gpuwatchd.analysis.verdict.days import hours_of, judge_days
 from gpuwatchd.analysis.verdict.growth import find
-from gpuwatchd.analysis.verdict.harmless import harmless, unjudged
+from gpuwatchd.analysis.verdict.harmless import harmless, unconfirmed, unjudged
 from gpuwatchd.analysis.verdict.leak import WATCH_CONFIDENCE, leak
 
 if TYPE_CHECKING:
     from gpuwatchd.core.config import DetectionSection
     from gpuwatchd.core.model import Finding, Series
 
-__all__ = ["WATCH_CONFIDENCE", "judge", "minimum_growth"]
+__all__ = ["WATCH_CONFIDENCE", "hours_of", "judge", "judge_days", "minimum_growth"]
 
 
 def minimum_growth(series: Series, settings: DetectionSection) -> float:
@@ -74,5 +75,6 @@ def _of_curve(series: Series, settings: DetectionSection, least: float) -> Findi
     if growth is not None:
         found = leak(series, view, settings, growth)
         if found is not None:
-            return found
+            enough = view.samples >= settings.minimum_samples
+            return found if enough else unconfirmed(found, view, settings)
     return harmless(series, view, settings, least, growing=growth)

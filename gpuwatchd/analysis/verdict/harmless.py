@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -15,11 +16,16 @@ from gpuwatchd.analysis.detectors.spike import GROWING, SETTLED, TOO_EARLY, Spik
 from gpuwatchd.analysis.frameworks import PREALLOCATES, advice
 from gpuwatchd.analysis.numerics import MIB
 from gpuwatchd.analysis.screen import POOL_SHARE
-from gpuwatchd.analysis.verdict.growth import decelerates, ending, seems_to_rise
+from gpuwatchd.analysis.verdict.growth import (
+    LEAST_AGE_S,
+    decelerates,
+    ending,
+    seems_to_rise,
+)
 from gpuwatchd.core import units
 from gpuwatchd.core.codes import Reason
 from gpuwatchd.core.model import Finding
-from gpuwatchd.core.model.findings import Clause, reason_fields
+from gpuwatchd.core.model.findings import Clause, reason_fields, with_reason
 
 if TYPE_CHECKING:
     from gpuwatchd.analysis.numerics import SeriesWindow
@@ -53,6 +59,13 @@ LEAST_SPARSE = 8
 """A record as long as the whole window is named from so many samples on."""
 FAINT = 0.25
 """Growth within what counts as flat is not spoken of below this confidence."""
+LEAST_RISING = 5
+"""So many samples that rise are called growing, before they are enough for a verdict."""
+RISING_Z = 2.2
+"""Of the rank correlation with time (Kendall 1938), in standard deviations: five samples must all
+rise, of six one pair may be the wrong way round."""
+LATE_SHARE = 0.1
+"""The last third of what still grows has brought this share of it."""
 _CYCLE, _PLATEAU = Cycle(), Plateau()
 _POOLS = frozenset(name.lower() for name in PREALLOCATES)
 
@@ -72,6 +85,47 @@ def _missing(view: SeriesWindow, settings: DetectionSection) -> str:
     return f"{units.duration(have_s)} of {units.duration(want_s)}"
 
 
+def unconfirmed(found: Finding, view: SeriesWindow, settings: DetectionSection) -> Finding:
+    """Return a finding of growth in fewer than ``minimum-samples`` that says what is missing."""
+    return with_reason(found, f"not confirmed: {_needed(view, settings)}", Reason.UNCONFIRMED)
+
+
+def _needed(view: SeriesWindow, settings: DetectionSection) -> str:
+    wait_s = float(settings.minimum_duration) - view.span_s
+    more = max(settings.minimum_samples - view.samples, math.ceil(wait_s / view.interval_s))
+    return f"{more} more sample{'s are' if more != 1 else ' is'} needed"
+
+
+def _rising(
+    series: Series,
+    view: SeriesWindow,
+    settings: DetectionSection,
+    least: float,
+    growing: Growth | None,
+) -> Finding | None:
+    """Return what to say of a record that is short and rises; None where it does not."""
+    values = view.mean
+    n, grown = values.size, float(values[-1] - values[0])
+    expected = growing is not None and growing.expected
+    if n < LEAST_RISING or view.span_s < LEAST_AGE_S or grown < least or expected:
+        return None
+    steps = values[1:] - values[:-1]
+    order = float(np.triu(np.sign(values[None, :] - values[:, None])).sum())
+    by_chance = math.sqrt(n * (n - 1) * (2 * n + 5) / 18.0)
+    late = float(values[-1] - values[-1 - max(1, steps.size // 3)])
+    # One jump is a load, not growth; nor is what has stopped since.
+    if order < RISING_Z * by_chance or late < LATE_SHARE * grown:
+        return None
+    if float(steps.max()) > MAIN_SHARE * grown:
+        return None
+    text = f"rose in {int((steps > 0.0).sum())} of {steps.size} intervals"
+    rise = Clause(about="growing, not confirmed: ", text=f"{text}, {_needed(view, settings)}")
+    sure = 0.0 if growing is None else growing.confidence
+    found = finding(series, view, "gradual", rise, code=Reason.UNCONFIRMED, confidence=sure)
+    pace = grown / view.span_s
+    return msgspec.structs.replace(found, rate_bytes_per_s=pace, growth_bytes=grown)
+
+
 def _is_enough(view: SeriesWindow, settings: DetectionSection) -> bool:
     """Say whether a record can be named: of many samples, or of a few over a long time."""
     if view.samples >= settings.minimum_samples:
@@ -88,8 +142,10 @@ def harmless(
     growing: Growth | None,
 ) -> Finding:
     """Name what is no leak (yet): what happened over the record, gaps included."""
-    if not _is_enough(view, settings):
-        return unjudged(series, view, settings)
+    short = view.samples < settings.minimum_samples or not _is_enough(view, settings)
+    rising = _rising(series, view, settings, least, growing) if short else None
+    if rising is not None or not _is_enough(view, settings):
+        return rising or unjudged(series, view, settings)
     wide = _wide(series, view, settings)
     spike = Spike(settings.spike_percent, settings.spike_window).look_at(wide)
     level = float(view.mean[-1])

@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import UNSET
 
 from gpuwatchd.analysis import numerics
-from gpuwatchd.analysis.forecast import BINS
+from gpuwatchd.analysis.forecast import BINS, HORIZON_S
 from gpuwatchd.analysis.frameworks import advice
 from gpuwatchd.analysis.screen import POOL_SHARE
 from gpuwatchd.analysis.verdict.growth import (
@@ -98,7 +98,10 @@ def leak(
     if eta is None and prospect.levels_off_bytes is not None:
         # It almost surely ends before the limit.
         tier, severity = "watch", "info"
-    if eta is not None and eta.mid_s > settings.eta_horizon:
+    left_s = float(view.mean[-1]) / rate if eta is None else eta.mid_s
+    horizon_s = float(settings.eta_horizon)
+    if left_s > (horizon_s if eta is not None else max(horizon_s, HORIZON_S)):
+        # Without a limit, the time to twice the level stands in for what is left.
         tier, severity = "watch", "info"
     if growth.confidence < FORETOLD and tier == "watch":
         prospect = prospect._replace(eta=None)
