@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING
 from gpuwatchd.analysis import numerics
 from gpuwatchd.analysis.numerics import MIB
 from gpuwatchd.analysis.screen import GROWTH_SHARE
-from gpuwatchd.analysis.verdict import allocator
+from gpuwatchd.analysis.verdict import allocator, epochs
 from gpuwatchd.analysis.verdict.growth import find
 from gpuwatchd.analysis.verdict.harmless import harmless, unjudged
 from gpuwatchd.analysis.verdict.leak import WATCH_CONFIDENCE, leak
 
 if TYPE_CHECKING:
+    from gpuwatchd.analysis.numerics import SeriesWindow
     from gpuwatchd.core.config import DetectionSection
     from gpuwatchd.core.model import Finding, Series
 
@@ -76,5 +77,29 @@ def _of_curve(series: Series, settings: DetectionSection, least: float) -> Findi
     if growth is not None:
         found = leak(series, view, settings, growth)
         if found is not None:
-            return found
+            begun = epochs.begun_since(found, series, view)
+            return found if begun is None else _by_epoch(found, series, view, settings, begun)
     return harmless(series, view, settings, least, growing=growth)
+
+
+def _by_epoch(
+    found: Finding,
+    series: Series,
+    view: SeriesWindow,
+    settings: DetectionSection,
+    begun: epochs.Begun,
+) -> Finding:
+    """Return the finding with what the job's epochs say: an alert may wait for the next of them."""
+    least, early = minimum_growth(series, settings), begun.seen < epochs.LEAST_BEGUN
+    if not begun.between_too:
+        growth = find(series, view, least, begun.seen)
+        counted = None if growth is None else leak(series, view, settings, growth)
+        if counted is not None and counted.tier == found.tier:
+            found = counted
+        else:
+            early = True
+    if early and found.tier == "alert":
+        # Nothing waits for longer than an epoch.
+        before = _of_curve(epochs.an_epoch_ago(series, begun.period), settings, least)
+        early = before.tier != "alert"
+    return epochs.with_period(found, begun, early=early)
