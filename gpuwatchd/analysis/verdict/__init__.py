@@ -24,6 +24,7 @@ from gpuwatchd.analysis.verdict.leak import WATCH_CONFIDENCE, leak
 
 if TYPE_CHECKING:
     from gpuwatchd.analysis.numerics import SeriesWindow
+    from gpuwatchd.analysis.verdict.growth import Growth
     from gpuwatchd.core.config import DetectionSection
     from gpuwatchd.core.model import Finding, Series
 
@@ -78,7 +79,11 @@ def _of_curve(series: Series, settings: DetectionSection, least: float) -> Findi
         found = leak(series, view, settings, growth)
         if found is not None:
             begun = epochs.begun_since(found, series, view)
-            return found if begun is None else _by_epoch(found, series, view, settings, begun)
+            return (
+                found
+                if begun is None
+                else _by_epoch(found, series, view, settings, growth=growth, begun=begun)
+            )
     return harmless(series, view, settings, least, growing=growth)
 
 
@@ -87,17 +92,19 @@ def _by_epoch(
     series: Series,
     view: SeriesWindow,
     settings: DetectionSection,
+    *,
+    growth: Growth,
     begun: epochs.Begun,
 ) -> Finding:
     """Return the finding with what the job's epochs say: an alert may wait for the next of them."""
     least, early = minimum_growth(series, settings), begun.seen < epochs.LEAST_BEGUN
-    if not begun.between_too:
-        growth = find(series, view, least, begun.seen)
-        counted = None if growth is None else leak(series, view, settings, growth)
-        if counted is not None and counted.tier == found.tier:
-            found = counted
-        else:
-            early = True
+    if epochs.are_fewer(begun, growth, found):
+        fewer = find(series, view, least, begun.seen)
+        counted = None if fewer is None else leak(series, view, settings, fewer)
+        early = early or counted is None or counted.tier != found.tier
+        # As sure as before: only the number that is shown is another one.
+        named = leak(series, view, settings, growth._replace(most_events=begun.seen))
+        found = named if named is not None and named.tier == found.tier else found
     if early and found.tier == "alert":
         # Nothing waits for longer than an epoch.
         before = _of_curve(epochs.an_epoch_ago(series, begun.period), settings, least)

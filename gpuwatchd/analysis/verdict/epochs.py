@@ -18,6 +18,7 @@ from gpuwatchd.core.model.findings import with_reason
 
 if TYPE_CHECKING:
     from gpuwatchd.analysis.numerics import SeriesWindow
+    from gpuwatchd.analysis.verdict.growth import Growth
     from gpuwatchd.core.model import Finding, Series
 
 LEAST_BEGUN: Final = 3
@@ -65,6 +66,13 @@ def begun_since(found: Finding, series: Series, view: SeriesWindow) -> Begun | N
     return Begun(period, at.size, not (there and at.size), int(alike.sum()), int(over.sum()))
 
 
+def are_fewer(begun: Begun, growth: Growth, found: Finding) -> bool:
+    """Say whether a growth at boundaries was counted as more events than there were epochs."""
+    most = max((s.n for s in found.signals if s.detector == "step"), default=0)
+    events = max(float(growth.found.events[growth.best]), float(most))
+    return not begun.between_too and events > begun.seen
+
+
 def an_epoch_ago(series: Series, period: Period) -> Series:
     """Return a series as it was known an epoch ago, its epochs apart."""
     known = int(series.t_s.searchsorted(series.t_s[-1] - period.period_s, side="right"))
@@ -81,7 +89,7 @@ def an_epoch_ago(series: Series, period: Period) -> Series:
 def with_period(found: Finding, begun: Begun, *, early: bool) -> Finding:
     """Return a finding with what epochs say of it; an ``early`` alert waits while there is time."""
     period_s, eta = begun.period.period_s, found.eta
-    waits = early and found.tier == "alert" and eta is not None and eta.low_s >= LEFT * period_s
+    waits = early and found.tier == "alert" and eta is not None and eta.mid_s >= LEFT * period_s
     leaks = not begun.between_too and begun.rose == begun.over >= LEAST_ALIKE
     if waits:
         found = with_reason(found, f"an alert from epoch {LEAST_BEGUN} of its growth on")

@@ -90,7 +90,8 @@ def classify_pattern(view: SeriesWindow, growth: Growth) -> PatternMatch:
         if slows is not None:
             return PatternMatch("plateau", None, signals, slows.rate_now, slows)
     if step is not None and step.facts["stall"] <= 2.5:
-        step = msgspec.structs.replace(step, n=min(step.n, growth.most_events))
+        fewer = msgspec.structs.replace(step, n=min(step.n, growth.most_events))
+        signals, step = tuple([fewer if one is step else one for one in signals]), fewer
         return PatternMatch("step", step, signals, step.rate_bytes_per_s)
     if one_or_two(view, growth.onset_s):
         return PatternMatch("spike", None, signals, 0.0)
