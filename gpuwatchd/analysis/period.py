@@ -69,7 +69,7 @@ def period_of(
     Notes
     -----
     At least four pauses between falls must be seen: 8 minutes at the least. Falls that last a
-    second are lost in noise. Cost: about 0.5 ms for 2,880 points.
+    second are lost in noise. Cost: about 0.7 ms for 2,880 points.
 
     Examples
     --------
@@ -129,10 +129,8 @@ def _candidates(grid: _Grid) -> list[tuple[_Grid, int]]:
         lags = (peaks.nonzero()[0] + 1).tolist()
         out += [(float(r[k]) / spread, grid, k) for k in lags if k >= max(first, short)]
         first = LAGS[0]
-        size -= size % SCALE
-        count = np.add.reduce(known[:size].reshape(-1, SCALE), axis=1)
-        total = np.add.reduce(np.where(known, grid.means, 0.0)[:size].reshape(-1, SCALE), axis=1)
-        means = np.where(count > 0, total / np.maximum(count, 1), np.nan)
+        at = known.nonzero()[0]
+        means = _means(at // SCALE, grid.means[at], -(-size // SCALE))
         grid = _Grid(grid.cell_s * SCALE, grid.begin_s, means)
     return [(base, lag) for _, base, lag in sorted(out, key=lambda row: -row[0])[:3]]
 
