@@ -34,8 +34,8 @@ class Activity:
     def period(self, now_s: float) -> Period | None:
         """Return the epochs that show by an instant; looks for them anew every two minutes."""
         if self._asked_s is None or not 0.0 <= now_s - self._asked_s < AGAIN_S:
-            # As with the detectors, numpy is loaded when something is judged first.
-            from gpuwatchd.analysis.period import period_of  # noqa: PLC0415
+            # As the detectors, loaded when something is judged first.
+            from gpuwatchd.analysis.period import period_of  # noqa: PLC0415 - numpy: 300 ms
 
             self._asked_s, known = now_s, []
             for source, (t_s, values) in self.curves().items():

@@ -119,20 +119,6 @@ def amount(text: str, unit: float = MIB) -> float:
     return value
 
 
-def figure(text: str) -> float:
-    """Return the number that a cell begins with, "97 %" or "301.5 W"; NaN without one.
-
-    Examples
-    --------
-    >>> figure(" 97 %"), figure("[N/A]")
-    (97.0, nan)
-    """
-    try:
-        return float(text.split(maxsplit=1)[0].rstrip("%W"))
-    except (ValueError, IndexError):
-        return math.nan
-
-
 def whole(text: str | float | None) -> int | None:
     """Return a non-negative integer, or None when it is not one.
 

@@ -97,6 +97,20 @@ def between(line: str) -> bool:
     return not line.strip(" \t-=*_#") or _LONE_DATE.fullmatch(line) is not None
 
 
+def figure(text: str) -> float:
+    """Return the number that a cell begins with, "97 %" or "301.5 W"; NaN without one.
+
+    Examples
+    --------
+    >>> figure(" 97 %"), figure("[N/A]")
+    (97.0, nan)
+    """
+    try:
+        return float(text.split(maxsplit=1)[0].rstrip("%W"))
+    except (ValueError, IndexError):
+        return math.nan
+
+
 def table_of(layout: Layout, sink: Collector, header: str = "") -> Table:
     """Return what reads the rows of a layout: of processes where it has a column of pids."""
     return (ProcessTable if "pid" in layout.roles else Table)(layout, sink, header)
@@ -118,7 +132,7 @@ class Table:
             role: fields.CachedValues(partial(fields.amount, unit=layout.unit(role)))
             for role in _MEMORY_ROLES
         }
-        self._figures = fields.CachedValues(fields.figure)
+        self._figures = fields.CachedValues(figure)
         self._places = fields.CachedValues(self._find)
         self._nth = 0
         self._last_time: Time = None
