@@ -9,6 +9,7 @@ import msgspec
 from gpuwatchd.analysis.attribution import Baseline
 from gpuwatchd.core.model import Subject
 from gpuwatchd.core.model.alerts import SAID_FOR_S
+from gpuwatchd.pipeline.activity import SPAN_S, RecentActivity
 from gpuwatchd.pipeline.clock import STEP_S, moved_alert, resumed
 from gpuwatchd.pipeline.condition_alerts import KINDS
 from gpuwatchd.store.profiles import IdleLevel
@@ -137,6 +138,8 @@ class HistoryLink:
         step_s = 0.0 if last is None else last.stepped_s
         past = self._history.recent_series(now_s - span_s, stepped_s=step_s)
         intake.estate.refill(past, span_s)
+        for uid, points in self._history.recent_activity(now_s - SPAN_S, stepped_s=step_s):
+            intake.estate.activity[uid] = RecentActivity(points)
         if last is not None:
             if step_s:
                 # Rows of before and of now are on two clocks; the next start must not mix them.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuwatchd.collect.logs.log_types import LogFile, LogSeries
+from gpuwatchd.collect.logs.series_builder import last_of_each_time
 from gpuwatchd.core.model import ProcessInfo, Subject
 from gpuwatchd.store.curves import RAW_SPAN_S
 
@@ -44,9 +45,12 @@ def load(
     # A span of a thousand years is as long as what is recorded, and takes no longer.
     since_s = until_s if oldest_s is None else max(since_s, oldest_s - _HOUR_S)
     whole: list[Points] = []
+    busy: list[DeviceRow] = []
     parts: dict[ProcessKey, list[Points]] = {}
     for first_s, last_s in spans(since_s, until_s):
-        ticks, used = _device_points(history.device_rows(device.uid, first_s, last_s))
+        rows = history.device_rows(device.uid, first_s, last_s)
+        ticks, used = _device_points(rows)
+        busy += [row for row in rows if row.util_pct is not None]
         whole.append((ticks, used))
         for key, points in _by_process(history.process_rows(device.uid, first_s, last_s)):
             parts.setdefault(key, []).append(_held(points, ticks))
@@ -56,6 +60,10 @@ def load(
     log = LogFile(path=device.uid, format=HISTORY, devices=[device])
     infos = {info.key: info for info in history.processes(since_s)}
     log.series = [*_series(device, None, whole, tears)]
+    at_s, width_s, pct = _columns(busy, "at_s", "width_s", "util_pct")
+    for series in log.series:
+        # What a bucket tells is known at its end.
+        series.activity["utilisation"] = last_of_each_time(at_s + width_s, pct)
     for key, chunks in parts.items():
         info = infos.get(key) or ProcessInfo(key=key, name="?")
         log.series += _series(device, info, chunks, tears)

@@ -21,6 +21,7 @@ from gpuwatchd.analysis.declared import Declared, of_shown_argv
 from gpuwatchd.collect.logs.formats import corpus
 from gpuwatchd.core.codes import Ending, Reason
 from gpuwatchd.pipeline import recorded_ledger, restored_state
+from gpuwatchd.pipeline.activity import Activity
 from gpuwatchd.pipeline.history_log import HISTORY
 from gpuwatchd.pipeline.live_state import worst
 from gpuwatchd.pipeline.track import (
@@ -269,7 +270,10 @@ def analyze(
     # There is something new to judge at the ends of ten-second cells that hold data.
     cells = [np.unique(np.ceil(window.t_s / FAST_S)) for window in recorded]
     instants = np.unique(np.concatenate(cells)) * FAST_S
-    growing: dict[str, dict[str, float]] = {series.subject.device_uid: {} for series in chosen}
+    rooms = {series.subject.device_uid: Headroom() for series in chosen}
+    for series in chosen:
+        if series.activity:
+            rooms[series.subject.device_uid].activity = Activity(series.activity)
     known = [ledgers.get(k) for k in range(len(chosen))]
     known += [ledger for ledger in ledgers.values() if ledger.rest is not None]
     tracked = {chosen[k].device.uid: _tracked(chosen[k].device) for k in ledgers}
@@ -278,7 +282,7 @@ def analyze(
             series,
             window,
             instants,
-            growing=growing[series.subject.device_uid],
+            beside=rooms[series.subject.device_uid],
             ledger=ledger,
             tracked=tracked.get(series.subject.device_uid),
             member=series.process if log.format in _RECORDED_BY_US else _member(series.process),
@@ -359,7 +363,7 @@ def _replay(
     recorded: Recorded,
     instants: FloatArray,
     *,
-    growing: dict[str, float],
+    beside: Headroom,
     ledger: RecordedLedger | None,
     tracked: TrackedDevice | None,
     member: ProcessInfo | None,
@@ -377,7 +381,7 @@ def _replay(
         subject=series.subject,
         device=device,
         window=recorded,
-        room=Headroom(total_bytes=None if total is None else float(total), growing=growing),
+        room=replace(beside, total_bytes=None if total is None else float(total)),
         title=title,
         framework=process.framework if process is not None else None,
         sizes=Declared(() if process is None else of_shown_argv(process.argv)),

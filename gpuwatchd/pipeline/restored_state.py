@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.alerts import Rules
     from gpuwatchd.core.model import Alert, ProcessKey
+    from gpuwatchd.pipeline.activity import RecentActivity
     from gpuwatchd.pipeline.track import Track, TrackedDevice
     from gpuwatchd.pipeline.track_evaluation import Watcher
 
@@ -155,6 +156,8 @@ class RestoredState:
         self._rings: dict[str, dict[Subject, Ring]] = {}
         self.attributed_at_s: dict[str, float] = {}
         """When it was last known who holds all of a device's memory, by UUID."""
+        self.activity: dict[str, RecentActivity] = {}
+        """What devices did lately, by UUID."""
         self.missing: dict[str, set[ProcessKey]] = {}
         """Whom the last list of a device did not name, until the next one."""
 
@@ -179,6 +182,8 @@ class RestoredState:
         for rings in self._rings.values():
             for ring in rings.values():
                 ring.shift(by_s)
+        for activity in self.activity.values():
+            activity.move(by_s)
         self.alerts = {key: moved_alert(alert, by_s) for key, alert in self.alerts.items()}
         return list(self.alerts.values())
 

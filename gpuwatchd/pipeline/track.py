@@ -23,6 +23,7 @@ from gpuwatchd.core.model import (
 )
 from gpuwatchd.core.model.alerts import Title, TitlePart
 from gpuwatchd.core.model.findings import Clause, dismissed_finding, reason_fields
+from gpuwatchd.pipeline.activity import Activity, RecentActivity
 from gpuwatchd.pipeline.allocator import Allocator, ending_of
 from gpuwatchd.pipeline.clock import moved_alert, moved_finding
 from gpuwatchd.store.live import KnownRuns
@@ -119,6 +120,8 @@ class Headroom(msgspec.Struct, kw_only=True):
     """When less than 5 % of it was last free."""
     growing: dict[str, float] = {}
     """Subject id -> bytes/s at which it is being seen to leak: all take from the same room."""
+    activity: Activity | None = None
+    """What the device did lately."""
 
     def limit(self, newest: float | None, *, whole: bool) -> float | None:
         """Return where a subject that holds ``newest`` bytes runs out; None when unknown."""
@@ -138,6 +141,8 @@ class Headroom(msgspec.Struct, kw_only=True):
             self.attributed_at_s += by_s
         if self.full_at_s is not None:
             self.full_at_s += by_s
+        if isinstance(self.activity, RecentActivity):
+            self.activity.move(by_s)
 
     def others(self, subject: Subject) -> tuple[float, ...]:
         """Return the bytes/s at which each other is being seen to leak; never negative."""
@@ -315,6 +320,7 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
             allocator=None if self.allocator is None else self.allocator.series(),
             holder=None if self.allocator is None else self.allocator.holder,
             facts=self._facts(framework, age_s),
+            activity=None if self.room.activity is None else self.room.activity.period,
         )
 
     def _facts(self, framework: str | None, age_s: float | None) -> tuple[GrowthFact, ...]:

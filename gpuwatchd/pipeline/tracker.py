@@ -12,6 +12,7 @@ from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import Fault, ProcessInfo, ProcessKey, Sample, Subject
 from gpuwatchd.core.model.alerts import Title
 from gpuwatchd.pipeline import restored_state
+from gpuwatchd.pipeline.activity import RecentActivity
 from gpuwatchd.pipeline.process_names import ProcessNames
 from gpuwatchd.pipeline.restored_state import RestoredState
 from gpuwatchd.pipeline.track import (
@@ -328,7 +329,10 @@ class SampleIntake:
     def _update_device(self, device: Device, reading: DeviceReading, source: str) -> TrackedDevice:
         tracked_device = self.devices.get(device.uid)
         if tracked_device is None:
-            room = Headroom(attributed_at_s=self.estate.attributed_at_s.pop(device.uid, None))
+            room = Headroom(
+                attributed_at_s=self.estate.attributed_at_s.pop(device.uid, None),
+                activity=self.estate.activity.pop(device.uid, None) or RecentActivity(),
+            )
             tracked_device = TrackedDevice(device=device, reading=reading, room=room)
             self.devices[device.uid] = tracked_device
             self._watch_whole(tracked_device)
@@ -403,6 +407,8 @@ class SampleIntake:
         room.free_bytes = reading.free_bytes
         room.used_bytes = reading.used_bytes
         room.util_pct = reading.util_pct
+        if isinstance(room.activity, RecentActivity):
+            room.activity.add(now_s, reading.util_pct, reading.power_w)
         room.note_free(now_s)
         uses = reading.uses
         if uses is not None:

@@ -62,6 +62,23 @@ def series(
         yield from _process_series(connection, boot_id, (card, uid), span, ticks)
 
 
+def activity(
+    connection: sqlite3.Connection, *, boot_id: str, since_s: float, now_s: float
+) -> Iterator[tuple[str, list[tuple[float, float | None, float | None]]]]:
+    """Yield (device_uid, [(t_s, util_pct, power_w), ...]) of the same time."""
+    begun_ms = _begun_ms(connection, boot_id)
+    if begun_ms is None:
+        return
+    span = (max(begun_ms, round(since_s * 1000)), round(now_s * 1000))
+    for card, uid in connection.execute("SELECT id, uuid FROM gpu ORDER BY id").fetchall():
+        rows = connection.execute(
+            "SELECT ts_ms / 1000.0, util_percent, power_mw / 1000.0 FROM gpu_raw"
+            " WHERE ts_ms BETWEEN ? AND ? AND gpu = ? ORDER BY ts_ms",
+            (*span, card),
+        )
+        yield uid, rows.fetchall()
+
+
 def unattributed(
     connection: sqlite3.Connection, uid: str, since_s: float, until_s: float
 ) -> Points:

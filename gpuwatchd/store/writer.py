@@ -320,6 +320,13 @@ class History:
                 points = [(t_s + stepped_s, held) for t_s, held in points]  # noqa: PLW2901
             yield subject, points
 
+    def recent_activity(
+        self, since_s: float, *, stepped_s: float = 0.0
+    ) -> Iterator[tuple[str, list[tuple[float, float | None, float | None]]]]:
+        """Yield (device_uid, [(t_s, util_pct, power_w), ...]), as :meth:`recent_series` does."""
+        for uid, points in self._recent(recent_points.activity, since_s - stepped_s, stepped_s):
+            yield uid, [(t_s + stepped_s, util, power) for t_s, util, power in points]
+
     def recent_allocators(
         self, since_s: float, *, stepped_s: float = 0.0
     ) -> Iterator[tuple[tuple[str, ProcessKey], list[AllocatorReading]]]:

@@ -15,13 +15,15 @@ from typing import TYPE_CHECKING
 from gpuwatchd.analysis import numerics
 from gpuwatchd.analysis.numerics import MIB
 from gpuwatchd.analysis.screen import GROWTH_SHARE
-from gpuwatchd.analysis.verdict import allocator
+from gpuwatchd.analysis.verdict import allocator, epochs
 from gpuwatchd.analysis.verdict.days import hours_of, judge_days
 from gpuwatchd.analysis.verdict.growth import find
 from gpuwatchd.analysis.verdict.harmless import harmless, unconfirmed, unjudged
 from gpuwatchd.analysis.verdict.leak import WATCH_CONFIDENCE, leak
 
 if TYPE_CHECKING:
+    from gpuwatchd.analysis.numerics import SeriesWindow
+    from gpuwatchd.analysis.verdict.growth import Growth
     from gpuwatchd.core.config import DetectionSection
     from gpuwatchd.core.model import Finding, Series
 
@@ -75,6 +77,37 @@ def _of_curve(series: Series, settings: DetectionSection, least: float) -> Findi
     if growth is not None:
         found = leak(series, view, settings, growth)
         if found is not None:
-            enough = view.samples >= settings.minimum_samples
-            return found if enough else unconfirmed(found, view, settings)
+            if view.samples < settings.minimum_samples:
+                return unconfirmed(found, view, settings)
+            begun = epochs.begun_since(found, series, view)
+            return (
+                found
+                if begun is None
+                else _by_epoch(found, series, view, settings, growth=growth, begun=begun)
+            )
     return harmless(series, view, settings, least, growing=growth)
+
+
+def _by_epoch(
+    found: Finding,
+    series: Series,
+    view: SeriesWindow,
+    settings: DetectionSection,
+    *,
+    growth: Growth,
+    begun: epochs.Begun,
+) -> Finding:
+    """Return the finding with what the job's epochs say: an alert may wait for the next of them."""
+    least, early = minimum_growth(series, settings), begun.seen < epochs.LEAST_BEGUN
+    if epochs.are_fewer(begun, growth, found):
+        fewer = find(series, view, least, begun.seen)
+        counted = None if fewer is None else leak(series, view, settings, fewer)
+        early = early or counted is None or counted.tier != found.tier
+        # As sure as before: only the number that is shown is another one.
+        named = leak(series, view, settings, growth._replace(most_events=begun.seen))
+        found = named if named is not None and named.tier == found.tier else found
+    if early and found.tier == "alert":
+        # Nothing waits for longer than an epoch.
+        before = _of_curve(epochs.an_epoch_ago(series, begun.period), settings, least)
+        early = before.tier != "alert"
+    return epochs.with_period(found, begun, early=early)

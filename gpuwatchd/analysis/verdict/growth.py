@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -48,6 +49,8 @@ JUMPS_SHARE = 0.8
 """One or two jumps that bring this share of a growth are all there was to it."""
 MANY_RISERS = 6
 """Fewer stairs than this cannot be said to slow down."""
+MANY = 60
+"""More events than so many are not told apart."""
 
 
 LIKELY = 0.7
@@ -87,6 +90,8 @@ def classify_pattern(view: SeriesWindow, growth: Growth) -> PatternMatch:
         if slows is not None:
             return PatternMatch("plateau", None, signals, slows.rate_now, slows)
     if step is not None and step.facts["stall"] <= 2.5:
+        fewer = msgspec.structs.replace(step, n=min(step.n, growth.most_events))
+        signals, step = tuple([fewer if one is step else one for one in signals]), fewer
         return PatternMatch("step", step, signals, step.rate_bytes_per_s)
     if one_or_two(view, growth.onset_s):
         return PatternMatch("spike", None, signals, 0.0)
@@ -263,6 +268,8 @@ class Growth(NamedTuple):
     rank: int = 0
     bounds: forecast.Bounds | None = None
     """What else is known of where it ends."""
+    most_events: int = MANY
+    """It is no more events than this: epochs of the job, where it grows between them."""
 
     def facts(self, series: Series) -> tuple[GrowthFact, ...]:
         """Return what counted beside the curve."""
@@ -303,9 +310,14 @@ class Candidates(NamedTuple):
     """What else is known of where growth ends."""
 
 
-def candidates(series: Series, view: SeriesWindow, least: float) -> Candidates | None:
+def candidates(
+    series: Series, view: SeriesWindow, least: float, most_events: int = MANY
+) -> Candidates | None:
     """Return the windows that grew by ``least`` bytes or more; None without any."""
     groups = forecast.windows(view, least)
+    if most_events < MANY:
+        counted = [np.minimum(group.events, float(most_events)) for group in groups]
+        groups = [replace(g, events=n, whole=None) for g, n in zip(groups, counted, strict=True)]
     if not groups:
         return None
     personal = forecast.program_prior(series, view)
@@ -330,9 +342,11 @@ def candidates(series: Series, view: SeriesWindow, least: float) -> Candidates |
     return Candidates(weighed, whole, plain, steady_s, youngest_s, personal, expected, bounds)
 
 
-def find(series: Series, view: SeriesWindow, least: float) -> Growth | None:
+def find(
+    series: Series, view: SeriesWindow, least: float, most_events: int = MANY
+) -> Growth | None:
     """Return the growth of ``least`` bytes or more that scores best; None without any."""
-    every = candidates(series, view, least)
+    every = candidates(series, view, least, most_events)
     if every is None:
         return None
     scored = []
@@ -358,6 +372,7 @@ def find(series: Series, view: SeriesWindow, least: float) -> Growth | None:
         whole=every.whole,
         rank=rank,
         bounds=every.bounds,
+        most_events=most_events,
     )
 
 

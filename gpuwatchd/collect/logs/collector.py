@@ -262,6 +262,14 @@ class Track:
     """Made of other tracks, not of rows."""
     breaks: tuple[int, ...] | None = None
     """Where segments start, in a log that says it; None: gaps tell."""
+    activity: dict[str, tuple[array[float], array[float]]] = field(default_factory=dict)
+    """Times and figures of how busy the device is, by column."""
+
+    def note_activity(self, name: str, t: Sequence[float], figures: Sequence[float]) -> None:
+        """Append what a column says of how busy the device is."""
+        times, values = self.activity.setdefault(name, (array("d"), array("d")))
+        times.extend(t)
+        values.extend(figures)
 
     def add(
         self,

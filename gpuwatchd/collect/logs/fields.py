@@ -390,8 +390,11 @@ _ROLES = {
     "time": "timestamp time date datetime date_time ts taken_at query_time epoch unix_time unixtime"
     " time_stamp wall_time created_at _timestamp t_s elapsed elapsed_s elapsed_sec elapsed_seconds"
     " elapsed_time seconds sec time_s",
+    "utilisation": "utilization_gpu gpu_util util_gpu gpu_utilization utilization_gpu_pct util_pct"
+    " gpu_util_pct gpu_util_percent gpu_utilization_pct gpu_utilization_percent",
+    "power": "power_draw power_draw_w power_w power_draw_instant power_draw_average",
 }
-"""What a column without an amount holds: an identity, a name or a time."""
+"""What a column without an amount holds: an identity, a name, a time, or how busy a device is."""
 _DEVICE_ROLES = frozenset({"uuid", "bus", "index"})
 _ROLE_OF = {name: role for role, names in _ROLES.items() for name in names.split()}
 _USED_FIRST = ("memory_used", "used_gpu_memory", "used_memory", "memory_used_bytes")

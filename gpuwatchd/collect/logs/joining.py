@@ -19,7 +19,11 @@ import numpy as np
 
 from gpuwatchd.analysis import numerics
 from gpuwatchd.collect.logs.log_types import LogFile, LogNote, LogSeries
-from gpuwatchd.collect.logs.series_builder import GAP_INTERVALS, median_interval_s
+from gpuwatchd.collect.logs.series_builder import (
+    GAP_INTERVALS,
+    last_of_each_time,
+    median_interval_s,
+)
 from gpuwatchd.core.model import ProcessKey
 
 if TYPE_CHECKING:
@@ -231,6 +235,12 @@ def _chained(one: LogSeries, other: LogSeries) -> LogSeries:
         limit_bytes=_known(second.limit_bytes, first.limit_bytes),
         total_bytes=_known(second.total_bytes, first.total_bytes),
         breaks=tuple(gaps.tolist()),
+        activity={
+            name: last_of_each_time(
+                *map(np.concatenate, zip(curve, second.activity.get(name, curve), strict=True))
+            )
+            for name, curve in first.activity.items()
+        },
         run=0,
     )
 

@@ -55,6 +55,9 @@ class LogSeries:
     """Indices at which a new segment starts (a gap of more than ten intervals)."""
     lower_bound: bool = False
     """A device known only by the sum of its listed processes."""
+    activity: dict[str, tuple[FloatArray, FloatArray]] = field(default_factory=dict)
+    """Of a device, where the log tells: ``utilisation`` in per cent, ``power`` in W, each with its
+    times (n,), in order."""
     run: int = 0
     """Position of this run of ascending time among the runs of its subject."""
 

@@ -561,6 +561,10 @@ def _series_of(
                 total_bytes=total,
                 breaks=run.breaks,
                 lower_bound=track.derived,
+                activity={
+                    name: last_of_each_time(np.asarray(t), np.asarray(values))
+                    for name, (t, values) in track.activity.items()
+                },
                 run=number if same is None else counter[same],
             )
         )

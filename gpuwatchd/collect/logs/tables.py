@@ -36,6 +36,7 @@ _SMALL_ROWS = 32
 """So few rows are not worth another try by columns."""
 _PLACE_ROLES = ("host", "uuid", "bus", "index", "name", "total")
 _MEMORY_ROLES = ("used", "free", "total", "reserved")
+_ACTIVITY = ("utilisation", "power")
 NO_AMOUNT = "processes are listed without a memory figure"
 WHAT_TO_LOG = (
     "log it with nvidia-smi --query-gpu=timestamp,index,uuid,memory.used,memory.total "
@@ -96,6 +97,20 @@ def between(line: str) -> bool:
     return not line.strip(" \t-=*_#") or _LONE_DATE.fullmatch(line) is not None
 
 
+def figure(text: str) -> float:
+    """Return the number that a cell begins with, "97 %" or "301.5 W"; NaN without one.
+
+    Examples
+    --------
+    >>> figure(" 97 %"), figure("[N/A]")
+    (97.0, nan)
+    """
+    try:
+        return float(text.split(maxsplit=1)[0].rstrip("%W"))
+    except (ValueError, IndexError):
+        return math.nan
+
+
 def table_of(layout: Layout, sink: Collector, header: str = "") -> Table:
     """Return what reads the rows of a layout: of processes where it has a column of pids."""
     return (ProcessTable if "pid" in layout.roles else Table)(layout, sink, header)
@@ -117,6 +132,7 @@ class Table:
             role: fields.CachedValues(partial(fields.amount, unit=layout.unit(role)))
             for role in _MEMORY_ROLES
         }
+        self._figures = fields.CachedValues(figure)
         self._places = fields.CachedValues(self._find)
         self._nth = 0
         self._last_time: Time = None
@@ -226,6 +242,11 @@ class Table:
                 self._say_unified()
             self.sink.bad("not available", (first_line or 0) + int(np.argmin(good)), absent)
         self.sink.good(int(good.sum()))
+        busy = {
+            role: np.array(list(map(self._figures.__getitem__, columns[role])))
+            for role in _ACTIVITY
+            if role in columns and timed and other is None
+        }
         orders = np.array([place.order for place in places])
         for place in dict.fromkeys(places):
             rows = np.flatnonzero((orders == place.order) & good)
@@ -234,6 +255,8 @@ class Table:
                 track.add(t[rows], used[rows], None if other is None else other[rows])
                 last = {role: float(values[rows[-1]]) for role, values in amounts.items()}
                 self._remember(track, last)
+                for role, figures in busy.items():
+                    track.note_activity(role, t[rows].tolist(), figures[rows].tolist())
 
     def _columns(self, lines: Sequence[str]) -> dict[str, tuple[str, ...]]:
         """Return the columns that matter, when all rows are of the header's width."""
@@ -351,6 +374,9 @@ class Table:
         track = self.sink.point(place, t, used)
         if track is not None:
             self._remember(track, amounts)
+            for role in _ACTIVITY:
+                if role in row and t is not None and t[0] == t[1]:
+                    track.note_activity(role, t[:1], (self._figures[row[role]],))
 
     def _absent(self, amounts: dict[str, float]) -> BadRow:
         """Return how a row without used memory is counted, and keep why the log may hold none."""

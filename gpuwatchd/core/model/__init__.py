@@ -52,6 +52,7 @@ from gpuwatchd.core.model.findings import (
     Holder,
     Holding,
     Ledger,
+    Period,
     Profile,
     Series,
     Signal,

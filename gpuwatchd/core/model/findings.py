@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -193,6 +194,18 @@ class GrowthFact(Value, frozen=True, kw_only=True):
         return self.name in EARLIER and self.weight < BEYOND_WEIGHT
 
 
+class Period(Value, frozen=True, kw_only=True):
+    """Epochs of the job on a device, as its activity shows them."""
+
+    source: str
+    """``utilisation`` or ``power``."""
+    period_s: float
+    weight: float
+    """0-1: how surely it is one."""
+    boundaries_s: tuple[float, ...]
+    """When activity fell (evaluation, checkpoint, loading), oldest first, on the samples' clock."""
+
+
 class Series(Value, frozen=True, kw_only=True, eq=False):
     """Memory over time of one subject.
 
@@ -226,6 +239,9 @@ class Series(Value, frozen=True, kw_only=True, eq=False):
     facts: tuple[GrowthFact, ...] = ()
     base_bytes: float | None = None
     """What it held when its process had started, where that was seen."""
+    activity: Callable[[float], Period | None] | None = None
+    """Says the epochs of its device's job at an instant; it costs something: only what grows is
+    worth it."""
 
 
 class EtaRange(Value, frozen=True, kw_only=True):
