@@ -15,7 +15,8 @@ from gpuwatchd.analysis.detectors.spike import GROWING, SETTLED, TOO_EARLY, Spik
 from gpuwatchd.analysis.frameworks import PREALLOCATES, advice
 from gpuwatchd.analysis.numerics import MIB
 from gpuwatchd.analysis.screen import POOL_SHARE
-from gpuwatchd.analysis.verdict.growth import decelerates, ending, seems_to_rise
+from gpuwatchd.analysis.verdict.growth import decelerates, seems_to_rise
+from gpuwatchd.analysis.verdict.limit import ending
 from gpuwatchd.core import units
 from gpuwatchd.core.codes import Reason
 from gpuwatchd.core.model import Finding
