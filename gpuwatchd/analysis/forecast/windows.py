@@ -183,16 +183,17 @@ _LAWS = _Laws()
 _EDGES = np.arange(LEVEL_BLOCKS + 1.0)
 
 
-def saturation(view: SeriesWindow, onset_s: float) -> Saturation | None:
+def saturation(view: SeriesWindow, onset_s: float, end_s: float = 0.0) -> Saturation | None:
     """Return where the growth since ``onset_s`` levels off; None where it does not slow down.
 
-    ``onset_s``: when the growth began, seconds before now (< 0).
+    ``onset_s``: when the growth began, seconds before now (< 0). Where memory is given back now and
+    then, ``end_s`` (< 0) is until when the floor is certain: then the floor is what levels off.
 
     Cost
     ----
         One product of 32 × 273; about 60 µs.
     """
-    level = _levels(view, onset_s)
+    level = _levels(view, onset_s) if end_s == 0.0 else _floors(view, onset_s, end_s)
     if level is None:
         return None
     half = LEVEL_BLOCKS // 2
@@ -240,6 +241,15 @@ def _levels(view: SeriesWindow, onset_s: float) -> FloatArray | None:
         means: FloatArray = (sums[1:] - sums[:-1]) / number + view.mean[0]
         return means
     return np.interp(0.5 * (edges[1:] + edges[:-1]), t, view.mean)
+
+
+def _floors(view: SeriesWindow, onset_s: float, end_s: float) -> FloatArray | None:
+    """Return the floor (LEVEL_BLOCKS,) in the middles of equal blocks of time until ``end_s``."""
+    first, last = view.t_s.searchsorted((onset_s - 1e-6, end_s)).tolist()
+    if last - first < LEAST_CELLS:
+        return None
+    edges = _EDGES * ((end_s - onset_s) / LEVEL_BLOCKS) + onset_s
+    return np.interp(0.5 * (edges[1:] + edges[:-1]), view.t_s, view.floor)
 
 
 LOOKBACKS_S = 30.0 * np.sqrt(2.0) ** np.arange(20)

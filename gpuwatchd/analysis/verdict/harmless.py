@@ -19,9 +19,9 @@ from gpuwatchd.analysis.screen import POOL_SHARE
 from gpuwatchd.analysis.verdict.growth import (
     LEAST_AGE_S,
     decelerates,
-    ending,
     seems_to_rise,
 )
+from gpuwatchd.analysis.verdict.limit import ending
 from gpuwatchd.core import units
 from gpuwatchd.core.codes import Reason
 from gpuwatchd.core.model import Finding

@@ -16,15 +16,13 @@ from gpuwatchd.analysis.screen import POOL_SHARE
 from gpuwatchd.analysis.verdict.growth import (
     LEAST_AGE_S,
     SHIFT,
-    LimitForecast,
     after_load,
     classify_pattern,
-    ending,
-    limit_forecast,
     line,
     p_value_since,
 )
 from gpuwatchd.analysis.verdict.harmless import finding
+from gpuwatchd.analysis.verdict.limit import LimitForecast, ending, limit_forecast
 from gpuwatchd.core import units
 from gpuwatchd.core.model.findings import Clause
 
