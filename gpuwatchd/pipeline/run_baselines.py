@@ -596,6 +596,5 @@ def _together(process: ProcessInfo | None, other: ProcessInfo | None) -> bool:
         return False
     if process.job is not None or other.job is not None:
         return process.job == other.job
-    if process.parent_pid is not None and other.parent_pid is not None:
-        return process.parent_pid == other.parent_pid
-    return True
+    unknown = process.parent_pid is None or other.parent_pid is None
+    return unknown or process.parent_pid == other.parent_pid
