@@ -188,7 +188,7 @@ def _ramp(t: Array, begin_s: float, mb_per_min: float, fill_s: float) -> Series:
 
 def test_what_fills_in_less_than_three_epochs_is_no_alert() -> None:
     t, ends = _clock(2.2)
-    plain, counted = _lives(_ramp(t, ends[QUIET] + 100.0, 260.0, 2100.0), ends)
+    plain, counted = _lives(_ramp(t, ends[QUIET] + 100.0, 260.0, 1900.0), ends)
     assert plain.alert_s is not None
     assert counted.alert_s is None
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[2] / "gpuwatchd"
 OF_LIBRARIES = {
+    "O_PATH",
     "O_TMPFILE",
     "secure_protocol",
     "SO_PEERCRED",

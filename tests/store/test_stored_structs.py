@@ -209,7 +209,7 @@ def led() -> Finding:
     return with_reason(judged(), "one alert for its job: see rank 0", Reason.RANK, "rank 0")
 
 
-@pytest.mark.parametrize("make", [judged, lambda: judged(60.0), host, ranks, led])
+@pytest.mark.parametrize("make", [judged, lambda: judged(130.0), host, ranks, led])
 def test_a_reason_is_understood(make: object) -> None:
     new = make()  # type: ignore[operator]
     old = msgspec.json.decode(msgspec.json.encode(new.public), type=Finding)

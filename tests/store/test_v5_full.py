@@ -39,7 +39,7 @@ NEVER_STORED = {
     },
     "Decision": {"finding_id", "facts"},
     # Written from version 6 on.
-    "Alert": {"ended_facts", "held_facts", "critical_at_s", "saved_at_s"},
+    "Alert": {"ended_facts", "held_facts", "critical_at_s", "saved_at_s", "evidence"},
     "Chart": {"died_at_s"},
     "Delivery": {"facts"},
     "Finding": {"grounds", "commands", "hardware_at_s"},
