@@ -181,7 +181,7 @@ def test_the_third_time_a_ramp_is_normal_and_a_leak_in_the_same_program_is_not(l
     assert (shown.runs, shown.word) == (2, None)
     lab.end(info)
     lab.restart()
-    seen = lab.run(leaking)
+    seen = lab.run(leaking, 200)
     assert states(seen)[:2] == ["watch", "firing"]
 
 

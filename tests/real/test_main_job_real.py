@@ -151,8 +151,8 @@ def test_a_leak_is_found_predicted_announced_and_let_go(
     run.onset_s = time.time()
     run.world(leak=True)
 
-    assert until(lambda: any(a.state == "watch" for a in alerts(tmp_path)), 100), "no watch"
-    assert until(lambda: any(a.state == "firing" for a in alerts(tmp_path)), 160), "no alert"
+    assert until(lambda: any(a.state == "watch" for a in alerts(tmp_path)), 200), "no watch"
+    assert until(lambda: any(a.state == "firing" for a in alerts(tmp_path)), 400), "no alert"
     fired = next(a for a in alerts(tmp_path) if a.state == "firing")
     assert present(fired.subject.process).pid == run.leaker.pid
     assert present(fired.finding.eta).mid_s == pytest.approx(run.left_s(), rel=0.15)

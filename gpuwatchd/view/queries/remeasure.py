@@ -16,6 +16,7 @@ from gpuwatchd.analysis.forecast.eta import pace
 from gpuwatchd.analysis.verdict import growth as growing
 from gpuwatchd.analysis.verdict import growth as pattern
 from gpuwatchd.core import units
+from gpuwatchd.core.codes import EARLIER
 from gpuwatchd.core.errors import StoreError
 from gpuwatchd.core.model import is_leak
 from gpuwatchd.view.queries import history_query
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
         Alert,
         Delivery,
         Finding,
+        GrowthFact,
         ProcessInfo,
         Profile,
         Series,
@@ -201,7 +203,7 @@ def _series(history: Reader, meant: NamedSubject, until_s: float) -> Series | No
     if meant.finding is not None:
         limit = meant.finding.limit_bytes
         # What counted then is not looked up again: the process may have ended.
-        series = msgspec.structs.replace(series, facts=meant.finding.facts or ())
+        series = msgspec.structs.replace(series, facts=_told(meant.finding))
     if subject.host:
         return msgspec.structs.replace(series, limit_bytes=limit, total_bytes=None)
     others = tuple(
@@ -238,3 +240,8 @@ def _points(
             if at_s in rest:
                 rest[at_s] -= int(value)
     return history_query.track(sorted(rest.items()))
+
+
+def _told(finding: Finding) -> tuple[GrowthFact, ...]:
+    """Return the facts that a judgement was given; what earlier runs say is made from these."""
+    return tuple(fact for fact in finding.facts or () if fact.name not in EARLIER)
