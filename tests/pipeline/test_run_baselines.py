@@ -260,7 +260,7 @@ def test_what_was_said_can_be_taken_back(lab: Lab) -> None:
     assert lab.track(info).hush is not None
     assert lab.track(info).memo.shown.word == "normal"
     transaction(lab.directory, tables.remove_label, alert.key, lab.time.now_s)
-    assert "firing" in states(lab.pass_minutes(10))
+    assert "firing" in states(lab.pass_minutes(25))
     assert lab.track(info).hush is None
     assert lab.track(info).history == ()
 
@@ -292,7 +292,7 @@ def test_the_word_teaches_the_next_run(lab: Lab) -> None:
 
 
 def fast(age_s: float) -> float:
-    return BASE + 6 * GIB * age_s / MINUTE
+    return BASE + 3 * GIB * age_s / MINUTE
 
 
 def test_a_word_on_a_run_that_is_too_short_for_a_profile_holds_too(lab: Lab) -> None:
