@@ -129,7 +129,7 @@ def alerts(out: Path) -> list[Any]:
 def scene(tmp_path: Path, post: Post) -> Any:
     need(FakeNvml.available(), "the stand-in library needs Linux and a C compiler")
     need(not missing(), f"missing on this machine: {', '.join(missing())}")
-    stage, run = Stage(tmp_path), Run(tmp_path, 250)
+    stage, run = Stage(tmp_path), Run(tmp_path, 75)
     daemon = start(run, stage, post, "0.5s", QUICK)
     yield stage, run, daemon
     if daemon.poll() is None:
