@@ -41,11 +41,7 @@ def series(
     than now. A process that did not change has no row of its own in every tick; its points are
     filled in at its device's ticks. One series is in memory at a time.
     """
-    begun_ms = _begun_ms(connection, boot_id)
-    if begun_ms is None:
-        return
-    span = (max(begun_ms, round(since_s * 1000)), round(now_s * 1000))
-    for card, uid in connection.execute("SELECT id, uuid FROM gpu ORDER BY id").fetchall():
+    for card, uid, span in _cards(connection, boot_id, since_s, now_s):
         rows = connection.execute(
             "SELECT ts_ms, used_bytes, unattributed_bytes FROM gpu_raw"
             " WHERE ts_ms BETWEEN ? AND ? AND gpu = ? ORDER BY ts_ms",
@@ -62,15 +58,22 @@ def series(
         yield from _process_series(connection, boot_id, (card, uid), span, ticks)
 
 
+def _cards(
+    connection: sqlite3.Connection, boot_id: str, since_s: float, now_s: float
+) -> Iterator[tuple[int, str, tuple[int, int]]]:
+    """Yield row and UUID of each device, and the span of this boot in milliseconds."""
+    begun_ms = _begun_ms(connection, boot_id)
+    if begun_ms is not None:
+        span = (max(begun_ms, round(since_s * 1000)), round(now_s * 1000))
+        for card, uid in connection.execute("SELECT id, uuid FROM gpu ORDER BY id").fetchall():
+            yield card, uid, span
+
+
 def activity(
     connection: sqlite3.Connection, *, boot_id: str, since_s: float, now_s: float
 ) -> Iterator[tuple[str, list[tuple[float, float | None, float | None]]]]:
     """Yield (device_uid, [(t_s, util_pct, power_w), ...]) of the same time."""
-    begun_ms = _begun_ms(connection, boot_id)
-    if begun_ms is None:
-        return
-    span = (max(begun_ms, round(since_s * 1000)), round(now_s * 1000))
-    for card, uid in connection.execute("SELECT id, uuid FROM gpu ORDER BY id").fetchall():
+    for card, uid, span in _cards(connection, boot_id, since_s, now_s):
         rows = connection.execute(
             "SELECT ts_ms / 1000.0, util_percent, power_mw / 1000.0 FROM gpu_raw"
             " WHERE ts_ms BETWEEN ? AND ? AND gpu = ? ORDER BY ts_ms",

@@ -11,8 +11,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from gpuwatchd.core import units
-
 if TYPE_CHECKING:
     from gpuwatchd.analysis.numerics import SeriesWindow
     from gpuwatchd.core.model import FloatArray, GrowthFact, Series
@@ -88,11 +86,6 @@ def bounds(series: Series, view: SeriesWindow) -> Bounds | None:
         missed *= 1.0 - here
     facts = tuple(fact for row in counted for fact in row[0])
     return Bounds(facts, 1.0 - missed, further, min(row[1] for row in counted))
-
-
-def level_words(known: Bounds) -> str:
-    """Return "full at 12.0 GiB", where the facts say when."""
-    return f"full at {units.size(known.level_bytes)}"
 
 
 def _tail(z: float) -> float:
