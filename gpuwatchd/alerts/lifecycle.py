@@ -160,6 +160,8 @@ _URGENT_S = 7200.0
 _LONGEST_PAUSE_S = 300.0
 LEAST_HOLD_S = 40.0
 """The evidence of an alert lasts at least so long, however strong it is."""
+_CLEAR_ODDS = 0.5
+"""Log odds above the level of an alert from which growth is not waited for as long."""
 _FIRST_EVIDENCE = -0.3
 """Log odds that the mean begins with: those of a watch."""
 
@@ -297,7 +299,11 @@ def _alert_evidence(finding: Finding, alert: Alert, rules: Rules) -> dict[str, A
     value, level = _log_odds(finding.confidence), _log_odds(rules.alert_confidence)
     before = _FIRST_EVIDENCE if alert.evidence is None else alert.evidence
     passed_s = max(finding.judged_at_s - alert.finding.judged_at_s, 0.0)
-    share = -math.expm1(-passed_s / evidence_s(finding))
+    over_s = evidence_s(finding)
+    if supported and value >= level + _CLEAR_ODDS:
+        left = finding.eta.mid_s if finding.eta is not None else 2 * HOUR_S
+        over_s = min(over_s, _clip(0.015 * left, 45.0, 240.0))
+    share = -math.expm1(-passed_s / over_s)
     mean = before + share * ((value if supported else min(value, level)) - before)
     since_s, count = alert.alert_since_s, alert.alert_confirmations
     if supported:

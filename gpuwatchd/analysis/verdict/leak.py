@@ -56,6 +56,13 @@ LOADS_BYTES_PER_S = 8e9 / 60.0
 """So fast disks and networks are, and few leaks."""
 FORETOLD = 0.25
 """Below this confidence nobody is told when memory is full: most of such growth ends before."""
+ENOUGH_EVENTS, PER_EVENT = 8.0, 0.5
+"""Fewer events than so many leave open whether they go on; log odds that each of them lacks."""
+SHORT_S, SHORT_ODDS = 1200.0, 4.0
+"""What fills its room sooner is more often a load or a cache than a leak; log odds of that, in
+proportion to the time by which it is shorter."""
+SETTLED_S = 1800.0
+"""After this time a process has loaded what it needs."""
 KEPT_SHARE = 0.9
 """Growth that is as long, as a share of the window, keeps its begin."""
 _INFO_BYTES, _CRITICAL_BYTES = 1e8, 1e9
@@ -85,6 +92,7 @@ def leak(
     since_s = growth.onset_s
     if named.pattern == "gradual":
         since_s = after_load(view, since_s)
+    growth = growth._replace(confidence=_weighed(series, view, growth, rate, since_s))
     tier = _tier(view, settings, growth, named, since_s)
     if tier == "none":
         return None
@@ -168,6 +176,26 @@ def _finding(
     texts = () if topic is None else advice.lines(topic, series.framework, series.role)
     facts = growth.facts(series) or UNSET
     return msgspec.structs.replace(found, rate_bytes_per_s=named.rate, advice=texts, facts=facts)
+
+
+def _weighed(
+    series: Series, view: SeriesWindow, growth: Growth, rate: float, since_s: float
+) -> float:
+    """Return the confidence, less what few events and a short fill soon after the start leave open.
+
+    Even stairs of a schedule are the same data as a leak of as many steps, and a fill of minutes is
+    the same as a leak of minutes. Growth beyond what earlier runs of the program did is neither.
+    """
+    if any(fact.beyond for fact in growth.facts(series)):
+        return growth.confidence
+    events = float(growth.found.events[growth.best])
+    doubt = PER_EVENT * max(ENOUGH_EVENTS - events, 0.0)
+    started_s = max(view.now_s - float(series.t_s[0]), series.age_s or 0.0)
+    if growth.headroom is not None and started_s + since_s < SETTLED_S:
+        fill_s = max(growth.headroom, 0.0) / rate - since_s
+        doubt += SHORT_ODDS * max(1.0 - fill_s / SHORT_S, 0.0)
+    share = min(growth.confidence, 1.0 - 1e-9)
+    return share / (share + (1.0 - share) * math.exp(doubt))
 
 
 def _is_old_enough(
