@@ -33,6 +33,7 @@ Kind = Literal[
     "bytes",  # of a part
     "count",  # of what a buffer keeps
     "item",  # bytes of one of these
+    "each",  # the same, of what shares a word with its name
     "shape",  # elements of one of these
     "element",  # bytes of one element
     "layers",  # of a KV cache; the next four, too
@@ -177,8 +178,8 @@ def _is_gpu(_: str, value: object) -> float:
 # ---- what names mean -----------------------------------------------------------------------------
 
 _KEPT: Final = (
-    "obs|observation|state|frame|item|sample|feat|feature|transition|image|pixel|latent|entry|record|"
-    "embed|embedding|emb|proj|moco"
+    "obs|observation|state|frame|item|sample|feat|feature|transition|image|pixel|latent|entry|"
+    "record|embed|embedding|emb|proj|moco|tile|vector|clip|volume|row|graph|episode"
 )
 _KEEPS: Final = "cache|buffer|pool|replay|reservoir|queue|bank|lru|store|ring|rollout|experience"
 _SHAPED: Final = rf"(?:.*_)?(?:{_KEPT}|{_KEEPS}|memory)_(?:shape|dims?)"
@@ -192,7 +193,8 @@ _RULES: Final[tuple[tuple[Kind, str, _Read, float], ...]] = (
     ("xla", r"xla_(?:python_)?client_mem_fraction", _share, 0.8),
     ("share", r"per_process_(?:gpu_)?mem(?:ory)?_fraction", _share, 0.8),
     ("share", r"(?:.*_)?fraction_of_gpu_memory_to_use|gpu_max_alloc_fraction", _share, 0.8),
-    ("share", rf"(?:.*_)?{_GPU}_mem(?:ory)?_(?:fraction|share|limit)", _share, 0.7),
+    ("share", rf"(?:.*_)?{_GPU}_mem(?:ory)?_(?:frac|fraction|ratio|share|limit)", _share, 0.7),
+    ("share", r"mem(?:ory)?_frac(?:tion)?", _share, 0.5),
     # Not preallocated is a pool all the same; without its allocator there is none.
     ("pool", r"xla_python_client_preallocate", lambda *_: 1.0, 0.7),
     ("pool", r"xla_(?:python_)?client_allocator", _is_pool, 0.7),
@@ -236,17 +238,20 @@ def _words(names: str) -> re.Pattern[str]:
 
 _PART: Final = _words(f"{_KEEPS}|arena|workspace")
 _COUNTED: Final = re.compile(
-    rf"capacity|moco_k|(?:n|num|max)_(?:\w+_)?cached(?:_\w+)?|(?:.*_)?(?:{_KEEPS})s?|(?:.*_)?(?:{_KEEPS}|memory)s?_(?:\w+_)?"
-    rf"(?:tokens|max_?size|size|capacity|max_?len|len|length|entries|rows|keys|slots|steps|(?:{_KEPT})s)"
+    rf"capacity|moco_k|\w+_rows|(?:n|num|max)_(?:\w+_)?cached(?:_\w+)?|(?:.*_)?(?:{_KEEPS})s?|"
+    rf"(?:.*_)?(?:{_KEEPS}|memory)s?_(?:\w+_)?(?:tokens|max_?size|size|capacity|max_?len|len|"
+    rf"length|entries|keys|slots|steps|(?:{_KEPT})s)"
 )
 """A "memory" in bytes is rather a limit of the job; counted, it is one of experience."""
 _NO_PART: Final = _words(
-    "disk|file|log|page|tmp|download|network|socket|read|write|(?<!gpu_)prefetch|shuffle|min|minimum|initial|"
-    "init|warmup|block|chunk|batch|ttl|age|timeout|ratio|fraction|interval|send|recv|http|shm|shared"
+    "disk|file|log|logger|page|tmp|download|network|socket|read|write|(?<!gpu_)prefetch|shuffle|"
+    "tokenizer|min|minimum|initial|init|warmup|block|chunk|batch|ttl|age|timeout|ratio|"
+    "fraction|interval|send|recv|http|shm|shared"
 )
 _HOST: Final = _words("cpu|host|ram|pinned|swap|offload|hicache")
 _OF_GPU: Final = _words("gpu|cuda|vram|device|kv|replay")
 """Other caches are as often on a disk."""
+_EACH: Final = re.compile(r"(?!mem|ram|max|arena|workspace)[a-z]+_(?:bytes|[kmgt]i?b)")
 _COUNTLESS: Final = float(1 << 30)
 """So many without a unit are rather bytes."""
 _NAME: Final = re.compile(r"[A-Za-z][\w.\-]{0,79}")
@@ -362,6 +367,8 @@ def _meant(path: str, value: object, source: str) -> Iterator[Setting]:
     large = 0.0 if (_count(value) or 0.0) < _COUNTLESS else _size(name, value, "_bytes")
     if _PART.search(tail) and (size := _size(name, value) or large):
         yield base._replace(value=size)
+    elif _EACH.fullmatch(name) and (size := _size(name, value)):
+        yield base._replace(kind="each", value=size)
     if (_COUNTED.fullmatch(name) or _COUNTED.fullmatch(tail)) and (count := _count(value)):
         yield base._replace(kind="count", value=count)
 
@@ -465,7 +472,9 @@ def _parts(settings: Sequence[Setting], *, host: bool) -> Iterator[GrowthFact]:
     sizes = [one for one in settings if one.kind == "bytes" and one.option not in counted]
     for one in sizes:
         # Of a pool with a size at first and one at most the latter counts.
-        most = max(other.value for other in sizes if _words_of(other) == _words_of(one))
+        most = max(
+            other.value for other in sizes if _words_of(other.option) == _words_of(one.option)
+        )
         if LEAST_BYTES <= one.value == most and (host or not one.host):
             text = f"{one.option} of {units.size(one.value)}"
             yield _fact(name, one, text, part=one.value)
@@ -475,7 +484,12 @@ def _item(settings: Sequence[Setting], count: Setting) -> Setting | None:
     """Return the bytes of what a buffer keeps; None where nothing says them."""
     if count.kind not in {"count", "tokens"}:
         return None
-    item, usual = _beside(settings, "item", count), 2.0
+    each = [
+        one
+        for one in settings
+        if one.kind == "each" and _words_of(one.option) & _words_of(count.option)
+    ]
+    item, usual = _beside(settings, "item", count) or next(iter(each), None), 2.0
     if item is not None:
         return item._replace(sides=f"{item.value:g} bytes")
     if count.kind == "tokens":
@@ -491,9 +505,9 @@ def _item(settings: Sequence[Setting], count: Setting) -> Setting | None:
     if shape is None:
         return None
     element = _beside(settings, "element", count)
-    each, weight = (element.value, element.weight) if element else (usual, _GUESSED)
-    sides = f"{shape.sides} x {each:g} bytes"
-    return shape._replace(value=shape.value * each, weight=weight, sides=sides)
+    size, weight = (element.value, element.weight) if element else (usual, _GUESSED)
+    sides = f"{shape.sides} x {size:g} bytes"
+    return shape._replace(value=shape.value * size, weight=weight, sides=sides)
 
 
 def _beside(settings: Sequence[Setting], kind: Kind, beside: Setting) -> Setting | None:
@@ -502,22 +516,40 @@ def _beside(settings: Sequence[Setting], kind: Kind, beside: Setting) -> Setting
     What is in the same part of the configuration, else what shares a word with its name, else what
     has several sides, else what there is only one of.
     """
-    part, words = beside.option.rpartition(".")[0], _words_of(beside)
+    part, words = beside.option.rpartition(".")[0], _words_of(beside.option)
     of_kind = [one for one in settings if one.kind == kind]
     nearer = (
         [one for one in of_kind if one.option.rpartition(".")[0].startswith(part) and part],
-        [one for one in of_kind if words & _words_of(one)],
+        [one for one in of_kind if words & _words_of(one.option)],
         [one for one in of_kind if " x " in one.sides],
     )
     near = next(filter(None, nearer), of_kind)
     return near[0] if len({one.value for one in near}) == 1 else None
 
 
-_COMMON: Final = frozenset(("size", "max", "maximum", "num", "n", "dim", "shape", "dtype"))
+_COMMON: Final = frozenset(
+    (
+        "size",
+        "max",
+        "maximum",
+        "num",
+        "n",
+        "dim",
+        "shape",
+        "dtype",
+        "byte",
+        "kb",
+        "mb",
+        "gb",
+        "mib",
+        "gib",
+    )
+)
 
 
-def _words_of(one: Setting) -> set[str]:
-    return set(plain(one.option).split("_")) - _COMMON
+@lru_cache(maxsize=1024)
+def _words_of(option: str) -> frozenset[str]:
+    return frozenset(word.removesuffix("s") for word in plain(option).split("_")) - _COMMON
 
 
 def _of_engine(
