@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 PART_SPREAD: Final = 0.15
 """How much more a part takes than was declared (overheads, alignment), as a standard deviation of
 the logarithm."""
-LEVEL_SPREAD: Final = 0.03
+LEVEL_SPREAD: Final = 0.015
 """The same of a share of the device: contexts and graphs come on top."""
+FULL_SHARE: Final = 0.95
+"""A pool that was taken by so much when its process had started is none that still fills."""
 EXPECTED: Final = 0.55
 """What a fact explains with this chance is not even watched."""
 CERTAIN: Final = 0.95
@@ -115,9 +117,11 @@ def _bounds(series: Series) -> Iterator[_Bound]:
     come on top. They count from what the process held when it had started, and only where that was
     seen.
     """
-    for fact in _distinct([fact for fact in series.facts if (fact.level_bytes or 0.0) > 0.0]):
-        yield _Bound((fact,), fact.level_bytes or 0.0, _weight(fact), 0.0, LEVEL_SPREAD)
     base = series.base_bytes
+    for fact in _distinct([fact for fact in series.facts if (fact.level_bytes or 0.0) > 0.0]):
+        level = fact.level_bytes or 0.0
+        if base is None or base < FULL_SHARE * level:
+            yield _Bound((fact,), level, _weight(fact), 0.0, LEVEL_SPREAD)
     if base is None:
         return
     parts: tuple[GrowthFact, ...] = ()
