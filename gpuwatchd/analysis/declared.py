@@ -33,8 +33,14 @@ Kind = Literal[
     "bytes",  # of a part
     "count",  # of what a buffer keeps
     "item",  # bytes of one of these
+    "each",  # the same, of what shares a word with its name
     "shape",  # elements of one of these
     "element",  # bytes of one element
+    "layers",  # of a KV cache; the next four, too
+    "heads",
+    "head_dim",
+    "tokens",
+    "sequences",
     "gpu",  # whether buffers are there
 ]
 
@@ -69,14 +75,19 @@ class Declared(NamedTuple):
 
 MOST_WORDS: Final = 4096
 MOST_SETTINGS: Final = 64
+LEAST_BYTES: Final = 16.0 * 1024**2
+"""A smaller part is not what grows."""
 _MOST: Final = float(1 << 60)
 _LONGEST: Final = 64
+_LONGEST_MAPPING: Final = 4096
 _NUMBER: Final = re.compile(
-    r"(?:\d{1,3}:)?\+?((?:\d[\d_]{0,24}(?:\.\d{0,18})?|\.\d{1,18})(?:[eE][+-]?\d{1,3})?)"
+    r"(?:\w{1,16}[:=])?\+?((?:\d[\d_]{0,24}(?:\.\d{0,18})?|\.\d{1,18})(?:[eE][+-]?\d{1,3})?)"
     r"\s?([kKmMgGtT]?)(i?)([bB]?)"
 )
-"""A number with its unit; before it the number of a GPU, as some pools are given."""
-_UNIT: Final = re.compile(r"_(?:in_)?(?:([kmgt])i?b|bytes?)(?:_size)?(?:_|$)")
+"""A number with its unit; before it the number of a GPU or the name of a pool."""
+_UNIT: Final = re.compile(
+    r"_(?:in_)?(?:([kmgt])(?:i?b|(?:ilo|ega|iga|era)bytes?)|bytes?)(?:_size)?(?:_|$)"
+)
 _SIDES: Final = re.compile(r"[\[(]?\s*(\d{1,9}(?:\s*[x,*\s]\s*\d{1,9}){0,5})\s*,?\s*[\])]?")
 _ELEMENTS: Final = {
     **dict.fromkeys(("uint8", "int8", "bool", "byte", "fp8", "u1"), 1.0),
@@ -103,8 +114,9 @@ def _amount(value: object) -> tuple[float, str, str] | None:
 
 
 def _share(_: str, value: object) -> float | None:
-    found = _amount(value)
-    return found[0] if found and found[0] <= 1.0 and not found[1] and not found[2] else None
+    text = _text(value)
+    found, whole = _amount(text.removesuffix("%")), 100.0 if text.endswith("%") else 1.0
+    return found[0] / whole if found and found[0] <= whole and not any(found[1:]) else None
 
 
 def _size(name: str, value: object, unit: str = "") -> float | None:
@@ -112,7 +124,7 @@ def _size(name: str, value: object, unit: str = "") -> float | None:
 
     A bare letter is binary, as it is for most programs: too high rather than too low.
     """
-    found, named = _amount(value), _UNIT.search(name + unit)
+    found, named = _amount(value), _UNIT.search(f"_{name}{unit}")
     if found is None or not (found[1] or found[2] or named):
         return None
     amount, letter, rest = found
@@ -121,6 +133,16 @@ def _size(name: str, value: object, unit: str = "") -> float | None:
     decimal = 1000.0 if rest in {"b", "B"} else 1024.0
     size = amount * decimal ** " kmgt".index(letter or " ")
     return size if size <= _MOST else None
+
+
+def _limit(name: str, value: object) -> float | None:
+    """Return bytes as :func:`_size`; a large number without a unit is of bytes, too."""
+    size = _size(name, value) or _size(name, value, "_bytes") or 0.0
+    return size if size >= LEAST_BYTES else None
+
+
+def _number(_: str, value: object) -> float | None:
+    return _count(value)
 
 
 def _count(value: object) -> float | None:
@@ -155,9 +177,14 @@ def _is_gpu(_: str, value: object) -> float:
 
 # ---- what names mean -----------------------------------------------------------------------------
 
-_SHAPED: Final = (
-    r"(?:.*_)?(?:obs|observation|state|frame|item|sample|feat|feature|transition)_(?:shape|dims?)"
+_KEPT: Final = (
+    "obs|observation|state|frame|item|sample|feat|feature|transition|image|pixel|latent|entry|"
+    "record|embed|embedding|emb|proj|moco|tile|vector|clip|volume|row|graph|episode"
 )
+_KEEPS: Final = "cache|buffer|pool|replay|reservoir|queue|bank|lru|store|ring|rollout|experience"
+_SHAPED: Final = rf"(?:.*_)?(?:{_KEPT}|{_KEEPS}|memory)_(?:shape|dims?)"
+_SIDED: Final = rf"(?:.*_)?(?:{_KEPT})(?:_size)?"
+_GPU: Final = r"(?:cuda|gpu|vram|device)"
 _Read = Callable[[str, object], float | None]
 _RULES: Final[tuple[tuple[Kind, str, _Read, float], ...]] = (
     ("vllm", r"(?:.*_)?gpu_memory_utilization", _share, 0.8),
@@ -165,52 +192,78 @@ _RULES: Final[tuple[tuple[Kind, str, _Read, float], ...]] = (
     ("share", r"mem_fraction_static", _share, 0.6),
     ("xla", r"xla_(?:python_)?client_mem_fraction", _share, 0.8),
     ("share", r"per_process_(?:gpu_)?mem(?:ory)?_fraction", _share, 0.8),
-    ("share", r"(?:max_)?(?:cuda|gpu|vram)_mem(?:ory)?_(?:fraction|share)", _share, 0.7),
+    ("share", r"(?:.*_)?fraction_of_gpu_memory_to_use|gpu_max_alloc_fraction", _share, 0.8),
+    ("share", rf"(?:.*_)?{_GPU}_mem(?:ory)?_(?:frac|fraction|ratio|share|limit)", _share, 0.7),
+    ("share", r"mem(?:ory)?_frac(?:tion)?", _share, 0.5),
     # Not preallocated is a pool all the same; without its allocator there is none.
     ("pool", r"xla_python_client_preallocate", lambda *_: 1.0, 0.7),
     ("pool", r"xla_(?:python_)?client_allocator", _is_pool, 0.7),
     # The arena of one session of ONNX Runtime.
     ("bytes", r"gpu_mem_limit", partial(_size, unit="_bytes"), 0.7),
+    ("limit", rf"(?:.*_)?{_GPU}_mem(?:ory)?_limit(?:_[kmgt]i?b|_bytes)?(?:_\d)?", _limit, 0.7),
     (
         "limit",
-        r"(?:max_)?(?:gpu|cuda|vram|device)(?:_mem(?:ory)?)?(?:_limit)?(?:_[kmgt]i?b|_bytes)?",
+        rf"(?:max_)?{_GPU}(?:_mem(?:ory)?)?(?:_limit|_budget)?(?:_[kmgt]i?b|_bytes)?",
         _size,
         0.7,
     ),
+    # Of each GPU by its number.
+    ("limit", r"max_memory_\d", _size, 0.7),
     ("bytes", r"swap_space|hicache_size", partial(_size, unit="_gb"), 0.5),
     ("bytes", r"cache_ram", partial(_size, unit="_mb"), 0.5),
-    ("shape", _SHAPED, _shape, 1.0),
-    ("element", r"(?:obs|observation|replay|buffer|item|state)_dtype", _element, 0.7),
+    # Of one layer, and seldom used up.
+    ("bytes", r"mem_pool_size|workspace", partial(_size, unit="_mb"), 0.3),
+    ("bytes", r"(?:.*_)?max_workspace_size", _limit, 0.3),
+    ("shape", rf"{_SHAPED}|(?:embed|embedding|emb|feat|feature)_size", _shape, 1.0),
+    ("shape", _SIDED, lambda _, value: _shape(_, value) if len(_sides(value)) > 1 else None, 1.0),
+    ("element", rf"(?:{_KEPT}|{_KEEPS})_dtype", _element, 0.7),
     # The type of a model says little of what it keeps.
     ("element", r"dtype", _element, 0.5),
-    ("item", r"(?:item|frame|record|transition)(?:_size|_bytes)+", _size, 0.7),
+    ("element", r"bytes_per_(?:element|value)|(?:element|dtype)_(?:size|bytes)", _number, 0.7),
+    ("item", rf"(?:{_KEPT})(?:_size|_bytes|_[kmgt]i?b)+", _size, 0.7),
+    ("item", rf"(?:kv_)?(?:bytes|[kmgt]i?b)_per_(?:{_KEPT}|token)", _size, 0.7),
     ("gpu", r"(?:replay|buffer|memory)(?:_.*)?_device", _is_gpu, 1.0),
+    ("layers", r"(?:n|num)_(?:hidden_)?layers?", _number, 0.5),
+    ("heads", r"(?:n|num)_(?:kv|key_value)_heads?", _number, 0.5),
+    ("head_dim", r"head_(?:dim|size)", _number, 0.5),
+    ("tokens", r"max_(?:seq(?:uence)?_len(?:gth)?|context(?:_len(?:gth)?)?|tokens)", _number, 0.5),
+    ("sequences", r"max_(?:batch_size|num_seqs)", _number, 0.5),
 )
 """What an option is by its name, with the part that it is in or without; the first that fits."""
 
 
 def _words(names: str) -> re.Pattern[str]:
-    return re.compile(rf"(?:^|_)(?:{names})(?:_|$)")
+    return re.compile(rf"(?:^|_)(?:{names})s?(?:_|$)")
 
 
-_PART: Final = _words("cache|buffer|pool|replay|arena|workspace|reservoir|queue|bank")
+_PART: Final = _words(f"{_KEEPS}|arena|workspace")
 _COUNTED: Final = re.compile(
-    r"capacity|(?:.*_)?(?:cache|buffer|pool|replay|memory|reservoir|queue|bank)_(?:\w+_)?"
-    r"(?:size|capacity|len|length|maxlen|entries|items|frames|transitions)"
+    rf"capacity|moco_k|\w+_rows|(?:n|num|max)_(?:\w+_)?cached(?:_\w+)?|(?:.*_)?(?:{_KEEPS})s?|"
+    rf"(?:.*_)?(?:{_KEEPS}|memory)s?_(?:\w+_)?(?:tokens|max_?size|size|capacity|max_?len|len|"
+    rf"length|entries|keys|slots|steps|(?:{_KEPT})s)"
 )
 """A "memory" in bytes is rather a limit of the job; counted, it is one of experience."""
 _NO_PART: Final = _words(
-    "disk|file|log|page|tmp|download|network|socket|read|write|prefetch|shuffle|min|minimum|initial|"
-    "init|warmup|block|chunk|batch|ttl|age|timeout|ratio|fraction|interval|send|recv|http|shm|shared"
+    "disk|file|log|logger|page|tmp|download|network|socket|read|write|(?<!gpu_)prefetch|shuffle|"
+    "tokenizer|min|minimum|initial|init|warmup|block|chunk|batch|ttl|age|timeout|ratio|"
+    "fraction|interval|send|recv|http|shm|shared"
 )
 _HOST: Final = _words("cpu|host|ram|pinned|swap|offload|hicache")
+_OF_GPU: Final = _words("gpu|cuda|vram|device|kv|replay")
+"""Other caches are as often on a disk."""
+_EACH: Final = re.compile(r"(?!mem|ram|max|arena|workspace)[a-z]+_(?:bytes|[kmgt]i?b)")
+_COUNTLESS: Final = float(1 << 30)
+"""So many without a unit are rather bytes."""
 _NAME: Final = re.compile(r"[A-Za-z][\w.\-]{0,79}")
 _CAMEL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 VARIABLES: Final = (
     *("XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION"),
     *("XLA_PYTHON_CLIENT_PREALLOCATE", "XLA_PYTHON_CLIENT_ALLOCATOR"),
-    *("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"),
+    *("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"),
+    *("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "CUPY_GPU_MEMORY_LIMIT"),
+    *("CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_MEMORY_LIMIT_0"),
+    *("FLAGS_fraction_of_gpu_memory_to_use", "FLAGS_gpu_memory_limit_mb", "CUDA_MEMORY_FRACTION"),
 )
 """The variables of the environment that are read, and no others."""
 
@@ -223,7 +276,8 @@ def of_argv(argv: Sequence[str]) -> tuple[Setting, ...]:
     >>> [one[:2] for one in of_argv(("t.py", "--cache-gb", "8", "replay.capacity=1e6"))]
     [('bytes', 8589934592.0), ('count', 1000000.0)]
     """
-    found = of_pairs(reversed(list(_pairs(argv[:MOST_WORDS]))), "command line")[::-1]
+    told = list(islice(_pairs(argv[:MOST_WORDS]), MOST_WORDS))
+    found = of_pairs(reversed(told), "command line")[::-1]
     if engine_addresses.serves("vLLM", argv):
         return (*found, Setting("serves", 1.0, "default of vLLM", "", 0.4))
     return found
@@ -236,14 +290,37 @@ of_shown_argv: Final = lru_cache(maxsize=256)(of_argv)
 def _pairs(argv: Sequence[str]) -> Iterator[tuple[str, object]]:
     words = engine_addresses.words_of(argv)
     for at, word in enumerate(words):
-        name, mark, value = word.partition("=")
+        # NAME:VALUE is one of Python; a place (redis-cache:6379) has no underscore.
+        name, mark, value = word.partition(":" if _COLON.match(word) else "=")
         if mark:
-            yield name.lstrip("-+"), value
-        elif name.startswith("--") and at + 1 < len(words):
+            yield from of_text(name.lstrip("-+"), value)
+        elif re.match(r"--|-[A-Za-z]{2}", name) and at + 1 < len(words):
             name = name.lstrip("-")
             sides = tuple(takewhile(str.isdigit, words[at + 1 : at + 7]))
             shaped = len(sides) > 1 and re.fullmatch(_SHAPED, plain(name))
-            yield name, sides if shaped else words[at + 1]
+            yield from ((name, sides),) if shaped else of_text(name, words[at + 1])
+        elif re.fullmatch("-[A-Za-z]", name) and at + 2 < len(words):
+            yield words[at + 1], words[at + 2]  # -o NAME VALUE
+
+
+_COLON: Final = re.compile(r"[A-Za-z]\w*_\w*:")
+_FLOW: Final = re.compile(r"""["']?([\w.\-]{1,80})["']?\s*:\s*(\[[^][{}]{0,64}\]|[^][{},]{1,80})""")
+"""One name with its value in a mapping of one line."""
+
+
+def of_text(name: str, text: str) -> Iterator[tuple[str, str]]:
+    """Yield a name with its value, or those within a mapping of one line.
+
+    Examples
+    --------
+    >>> list(of_text("cache", "{max_gb: 2, shape: [4, 4]}")), list(of_text("a", "1"))
+    ([('cache.max_gb', '2'), ('cache.shape', '[4, 4]')], [('a', '1')])
+    """
+    if not text.startswith("{"):
+        yield name, text
+    elif text.count("{") == 1:
+        for match in islice(_FLOW.finditer(text[:_LONGEST_MAPPING]), MOST_SETTINGS):
+            yield f"{name}.{match[1]}", match[2].strip(" \"'")
 
 
 def of_variables(variables: Iterable[tuple[str, str]]) -> tuple[Setting, ...]:
@@ -276,17 +353,22 @@ def plain(name: str) -> str:
 def _meant(path: str, value: object, source: str) -> Iterator[Setting]:
     """Yield what one option means: what has a bare letter may be a size or a count."""
     name, tail = plain(path.rpartition(".")[2]), plain(".".join(path.split(".")[-2:]))
-    base = Setting("bytes", 0.0, source, path, 0.5, bool(_HOST.search(plain(path))))
+    weight = 0.7 if _OF_GPU.search(plain(path)) else 0.5
+    base = Setting("bytes", 0.0, source, path, weight, bool(_HOST.search(plain(path))))
     for kind, pattern, read, weight in _RULES:
-        if re.fullmatch(pattern, name) or re.fullmatch(pattern, tail):
-            if (number := read(name, value)) is not None:
-                sides = " x ".join(map(str, _sides(value))) if kind == "shape" else ""
-                yield base._replace(kind=kind, value=number, weight=weight, sides=sides)
+        if not (re.fullmatch(pattern, name) or re.fullmatch(pattern, tail)):
+            continue
+        if (number := read(name, value)) is not None:
+            sides = " x ".join(map(str, _sides(value))) if kind == "shape" else ""
+            yield base._replace(kind=kind, value=number, weight=weight, sides=sides)
             return
     if _NO_PART.search(plain(path)):
         return
-    if _PART.search(tail) and (size := _size(name, value)):
+    large = 0.0 if (_count(value) or 0.0) < _COUNTLESS else _size(name, value, "_bytes")
+    if _PART.search(tail) and (size := _size(name, value) or large):
         yield base._replace(value=size)
+    elif _EACH.fullmatch(name) and (size := _size(name, value)):
+        yield base._replace(kind="each", value=size)
     if (_COUNTED.fullmatch(name) or _COUNTED.fullmatch(tail)) and (count := _count(value)):
         yield base._replace(kind="count", value=count)
 
@@ -355,7 +437,9 @@ def _levels(
     name, kinds = FactName.DECLARED_SHARE, [one.kind for one in settings]
     has_pool = framework in _XLA and all(one.value for one in settings if one.kind == "pool")
     usual = {"pool": "xla" not in kinds, "serves": framework == "vLLM" and not told}
-    usual["serves"] &= "vllm" not in kinds
+    # vLLM takes no share where it is told how large its cache is.
+    whole = any(plain(one.option) == "kv_cache_memory_bytes" for one in settings)
+    usual["serves"] &= "vllm" not in kinds and not whole
     for position, one in enumerate(settings):
         kind, size = one.kind, _USUAL.get(one.kind, one.value) * card_bytes
         if kind in {"xla", "pool"} and not has_pool:
@@ -377,41 +461,95 @@ def _parts(settings: Sequence[Setting], *, host: bool) -> Iterator[GrowthFact]:
     """Yield what buffers, caches and pools take once they are full."""
     name, counted = FactName.DECLARED_SIZE, set()
     for one in settings:
-        each = _item(settings, one) if one.kind == "count" else None
+        each = _item(settings, one)
         if each is None:
             continue  # so many of what?
         counted.add(one.option)
         place, size = _beside(settings, "gpu", one), one.value * each.value
-        if size <= _MOST and (place is None or bool(place.value) != host):
+        if LEAST_BYTES <= size <= _MOST and (place is None or bool(place.value) != host):
             text = f"{one.option} of {one.value:,.0f} x {each.sides}, {units.size(size)}"
             yield _fact(name, one._replace(weight=each.weight), text, part=size)
-    for one in settings:
-        if one.kind == "bytes" and one.option not in counted and (host or not one.host):
+    sizes = [one for one in settings if one.kind == "bytes" and one.option not in counted]
+    for one in sizes:
+        # Of a pool with a size at first and one at most the latter counts.
+        most = max(
+            other.value for other in sizes if _words_of(other.option) == _words_of(one.option)
+        )
+        if LEAST_BYTES <= one.value == most and (host or not one.host):
             text = f"{one.option} of {units.size(one.value)}"
             yield _fact(name, one, text, part=one.value)
 
 
 def _item(settings: Sequence[Setting], count: Setting) -> Setting | None:
     """Return the bytes of what a buffer keeps; None where nothing says them."""
-    item, shape = _beside(settings, "item", count), _beside(settings, "shape", count)
-    if item is not None or shape is None:
-        return item and item._replace(sides=f"{item.value:g} bytes")
+    if count.kind not in {"count", "tokens"}:
+        return None
+    each = [
+        one
+        for one in settings
+        if one.kind == "each" and _words_of(one.option) & _words_of(count.option)
+    ]
+    item, usual = _beside(settings, "item", count) or next(iter(each), None), 2.0
+    if item is not None:
+        return item._replace(sides=f"{item.value:g} bytes")
+    if count.kind == "tokens":
+        dims = [_beside(settings, kind, count) for kind in ("layers", "heads", "head_dim")]
+        known = [one for one in dims if one is not None]
+        batch = _beside(settings, "sequences", count) or count._replace(value=1.0)
+        numbers = [2.0, *(one.value for one in known), batch.value]  # keys and values
+        sides = " x ".join(f"{number:g}" for number in numbers)
+        shape = count._replace(value=math.prod(numbers), sides=sides) if len(known) > 2 else None
+    else:
+        shape = _beside(settings, "shape", count)
+        usual = 1.0 if shape and shape.sides.count("x") > 1 else 4.0  # images are of bytes
+    if shape is None:
+        return None
     element = _beside(settings, "element", count)
-    usual = 1.0 if shape.sides.count("x") > 1 else 4.0  # images are of bytes
-    each, weight = (element.value, element.weight) if element else (usual, _GUESSED)
-    sides = f"{shape.sides} x {each:g} bytes"
-    return shape._replace(value=shape.value * each, weight=weight, sides=sides)
+    size, weight = (element.value, element.weight) if element else (usual, _GUESSED)
+    sides = f"{shape.sides} x {size:g} bytes"
+    return shape._replace(value=shape.value * size, weight=weight, sides=sides)
 
 
 def _beside(settings: Sequence[Setting], kind: Kind, beside: Setting) -> Setting | None:
     """Return the setting of a kind that belongs to another one; None where several might.
 
-    What is in the same part of the configuration, else what there is only one of.
+    What is in the same part of the configuration, else what shares a word with its name, else what
+    has several sides, else what there is only one of.
     """
-    part = beside.option.rpartition(".")[0]
+    part, words = beside.option.rpartition(".")[0], _words_of(beside.option)
     of_kind = [one for one in settings if one.kind == kind]
-    near = [one for one in of_kind if one.option.rpartition(".")[0] == part] or of_kind
+    nearer = (
+        [one for one in of_kind if one.option.rpartition(".")[0].startswith(part) and part],
+        [one for one in of_kind if words & _words_of(one.option)],
+        [one for one in of_kind if " x " in one.sides],
+    )
+    near = next(filter(None, nearer), of_kind)
     return near[0] if len({one.value for one in near}) == 1 else None
+
+
+_COMMON: Final = frozenset(
+    (
+        "size",
+        "max",
+        "maximum",
+        "num",
+        "n",
+        "dim",
+        "shape",
+        "dtype",
+        "byte",
+        "kb",
+        "mb",
+        "gb",
+        "mib",
+        "gib",
+    )
+)
+
+
+@lru_cache(maxsize=1024)
+def _words_of(option: str) -> frozenset[str]:
+    return frozenset(word.removesuffix("s") for word in plain(option).split("_")) - _COMMON
 
 
 def _of_engine(

@@ -55,7 +55,7 @@ def made(tmp_path: Path) -> Made:
 
 
 def test_the_command_line_comes_before_variables_and_these_before_files(made: Made) -> None:
-    (made.work / "run.yaml").write_text("replay:\n  capacity: 5_000\ncache-gb: 2\n")
+    (made.work / "run.yaml").write_text("replay:\n  capacity: 5_000\ncache-gb: 2\npool-gb: 2\n")
     variables = b"TOKEN=x\0XLA_PYTHON_CLIENT_MEM_FRACTION=.5\0XLA_CLIENT_MEM_FRACTION=0.6\0"
     info = made.process(["python3", "t.py", "--cache-gb=1", "--cfg", "run.yaml"], environ=variables)
     assert made.settings(info) == [
@@ -87,7 +87,9 @@ def test_a_process_that_has_ended_was_told_nothing(made: Made) -> None:
     assert settings(gone, None, str(made.proc)) is None
 
 
-@pytest.mark.parametrize("name", ["a.json", "a.toml", "a.yml", "a.cfg"])
+@pytest.mark.parametrize(
+    "name", ["a.json", "a.toml", "a.yml", "a.cfg", "list.json", "list.yaml", "braces.yaml"]
+)
 def test_every_form_of_file_says_the_same(made: Made, name: str) -> None:
     text = {
         "a.json": '{"replay": {"capacity": 1e3, "obs_shape": [84, 84, 4], "obs_dtype": "uint8"}}',
@@ -95,6 +97,11 @@ def test_every_form_of_file_says_the_same(made: Made, name: str) -> None:
         "a.yml": "replay:  # x\n  capacity: 1e3\n  obs_shape:\n  - 84\n  - 84\n  - 4\n"
         "  obs_dtype: uint8\n",
         "a.cfg": "replay:\n    capacity: '1e3'\n    obs_shape: [84, 84, 4]\n    obs_dtype: uint8",
+        "list.json": '{"replay": [{"a": 1}, {"capacity": 1e3, "obs_shape": [84, 84, 4],'
+        ' "obs_dtype": "uint8"}]}',
+        "list.yaml": "replay:\n- a: 1\n- capacity: 1e3\n  obs_shape:\n  - 84\n  - 84\n  - 4\n"
+        "  obs_dtype: uint8\n",
+        "braces.yaml": "replay: {capacity: 1e3, obs_shape: [84, 84, 4], obs_dtype: 'uint8'}",
     }[name]
     (made.work / name).write_text(text)
     found = made.settings(made.process(["python3", "t.py", "--config", name]))
@@ -110,8 +117,8 @@ BAD = {
     "long.yaml": b"cache-gb: 1\n" + b"#" * MOST_BYTES,
     "nul.yaml": b"cache-gb: 1\n\0",
     "latin.yaml": b"cache-gb: 1\n\xff\xfe",
-    "anchor.yaml": b"x: &a\n\tcache-gb: 1\ncache-gb: *a\npool-gb: !!int 3\nb: {cache-gb: 2}\n"
-    b"text: |\n  cache-gb: 4\n  inner:\n    cache-gb: 5\nlist:\n  - name: a\n    cache-gb: 6\n",
+    "anchor.yaml": b"x: &a\n\tcache-gb: 1\ncache-gb: *a\npool-gb: !!int 3\n"
+    b"b: {c: {cache-gb: 2}}\ntext: |\n  cache-gb: 4\n  inner:\n    cache-gb: 5\n",
     "numbers.yaml": b"cache-gb: nan\npool-gb: 1e400\nbuffer-gb: -1\nqueue-gb: 0.9.1\n"
     b"arena-gb: .inf\n"
     b"replay-gb: true\nbank-gb: 99999999999999999999999999\n",

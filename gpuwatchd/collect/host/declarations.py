@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import stat
 import tomllib
 from contextlib import suppress
@@ -58,6 +59,9 @@ def settings(
             found += _of_file(f"{proc_root}/{launch.pid}", path, info.uid)
         if parent is None or found or not _is_child(launch.argv, parent.argv):
             break
+    # What a command line says stands for what a file says of the same.
+    first = {(declared.plain(one.option), one.kind): one for one in reversed(found)}
+    found = [one for one in found if first[declared.plain(one.option), one.kind] is one]
     return tuple(found[: declared.MOST_SETTINGS]) if chain else None
 
 
@@ -185,25 +189,57 @@ def _flatten(tree: Any, path: str, depth: int, found: list[tuple[str, Any]]) -> 
         if len(found) >= MOST_VALUES:
             return
         inner = f"{path}.{key}" if path else str(key)
+        listed = value if isinstance(value, list) else ()
+        for number, one in enumerate(listed):
+            _flatten(one, f"{inner}-{number}", depth + 1, found)
         if isinstance(value, dict):
             _flatten(value, inner, depth + 1, found)
         else:
             found.append((inner, value))
 
 
+_ITEM: Final = re.compile(r"- +(?=[\w.\-]+:(?: |$))")
+
+
 def yaml_pairs(text: str) -> Iterator[tuple[str, str | list[str]]]:
     r"""Yield "key: scalar" of nested mappings of YAML, and lists of scalars; nothing else of it.
 
-    No library for YAML is needed. What has tabs, anchors, tags or braces is left out, and so is the
-    inside of a text block.
+    No library for YAML is needed. What has tabs, anchors or tags is left out, and so is the inside
+    of a text block, and what has braces within braces or over several lines.
 
     Examples
     --------
     >>> dict(yaml_pairs("replay:\n  capacity: 1e6  # steps\n  obs_shape: [84, 84, 4]"))
     {'replay.capacity': '1e6', 'replay.obs_shape': '[84, 84, 4]'}
     """
-    above: list[tuple[int, str]] = []
-    listed: list[str] = []
+    above: list[tuple[float, str]] = []
+    items, listed = 0, list[str]()
+    for indent, body in _lines(text):
+        item = _ITEM.match(body)
+        if body.startswith("- ") and not item:
+            listed.append(body[2:].strip())
+            continue
+        if listed and above:
+            yield _path(above), listed
+        listed = []
+        at = indent + (item.end() if item else 0)
+        key, mark, value = body[at - indent :].partition(":")
+        above = [one for one in above if one[0] < (indent + 0.5 if item else at)]
+        if not mark or len(above) >= DEEPEST or (value and value[0] != " "):
+            continue
+        if item:
+            items += 1
+            above.append((indent + 0.5, f"-{items}"))
+        value = value.strip().strip("\"'")
+        above.append((at, key.strip().strip("\"'")))
+        if value and value[0] not in "&*!|>":
+            yield from declared.of_text(_path(above), value)
+    if listed and above:
+        yield _path(above), listed
+
+
+def _lines(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the indent and the rest of what is no comment and not within a text block."""
     block: int | None = None
     for line in text.splitlines()[:MOST_VALUES]:
         plain = line.partition(" #")[0].rstrip()
@@ -211,25 +247,10 @@ def yaml_pairs(text: str) -> Iterator[tuple[str, str | list[str]]]:
         indent = len(plain) - len(body)
         if not body or body.startswith("#") or (block is not None and indent > block):
             continue
-        block = None
-        if body.startswith("- "):
-            # The inside of a list of mappings is of no one key.
-            block = indent if ":" in body else None
-            listed.append(body[2:].strip())
-            continue
-        if listed and above:
-            yield ".".join(key for _, key in above), listed
-        listed = []
-        key, mark, value = body.partition(":")
-        while above and above[-1][0] >= indent:
-            above.pop()
-        if not mark or "\t" in plain or len(above) >= DEEPEST or (value and value[0] != " "):
-            continue
-        value = value.strip().strip("\"'")
-        above.append((indent, key.strip().strip("\"'")))
-        if value[:1] in {"|", ">"}:
-            block = indent
-        elif value and value[0] not in "&*!{":
-            yield ".".join(key for _, key in above), value
-    if listed and above:
-        yield ".".join(key for _, key in above), listed
+        block = indent if re.search(r": +[|>]\S{0,3}$", body) else None
+        if "\t" not in plain:
+            yield indent, body
+
+
+def _path(above: list[tuple[float, str]]) -> str:
+    return ".".join(key for _, key in above).replace(".-", "-")

@@ -180,7 +180,8 @@ class GrowthFact(Value, frozen=True, kw_only=True):
     source: str
     """Where it is known from: ``command line``, ``VLLM_GPU_FRACTION``, ``train.yaml``, ``vLLM``."""
     weight: float
-    """0-1: how surely growth ends there, as far as this fact says."""
+    """0-1: chance that growth ends at its bound, where it has not ended at a lower one; of a fact
+    without a bound, that growth is what it is about."""
     level_bytes: float | None = None
     """What the subject holds at most, by this fact."""
     part_bytes: float | None = None
