@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from gpuwatchd.core.config import DetectionSection
 from gpuwatchd.view.queries import operating_points
-from tests.scenarios.bench import field, result, sweep, tables
+from tests.scenarios.bench import field, result, tables
 from tests.scenarios.bench.runner import ROOT
 from tests.scenarios.bench.sets import TITLES
 
@@ -112,7 +113,8 @@ def readme(text: str, figures: dict[str, Any]) -> str:
 
 def _mixes(found: dict[str, Any]) -> str:
     """Return the figures of the default sensitivity: the field mix first."""
-    row = next(row for row in found["sweep"] if row["threshold"] == sweep.DEFAULT)
+    # By its name: what is quoted was the default when it was measured.
+    row = next(row for row in found["sweep"] if row["name"] == DetectionSection().sensitivity)
     number = tables.number
     field_words, hard_words = (
         f"F1 {number(mix['f1'])}, {number(mix['per_day'])} false alerts a GPU-day (95 %:"
