@@ -69,7 +69,7 @@ bench: $(VENV)/bench.stamp  ## Print speed, size and faults beside peers (in one
 	@$(RUN) -m tests.bench
 
 bench-detect: $(VENV)/dev.stamp  ## Compare how well leaks are found, by us and by others (half an hour)
-	@$(RUN) -m tests.scenarios.bench --blind
+	@$(RUN) -m tests.scenarios.bench --blind --knowledge tests.scenarios.corpus_knowledge
 
 train: $(VENV)/dev.stamp  ## Fit how much evidence an alert needs, on the tuning families
 	@$(RUN) -m tests.scenarios.train --write

@@ -11,21 +11,16 @@ import msgspec
 
 from gpuwatchd.cli import rules_text
 from gpuwatchd.core import config, text, units
-from gpuwatchd.core.config import (
-    SENSITIVITY,
-    Config,
-    OverrideSection,
-    Seconds,
-    Section,
-    Size,
-    expanded,
-)
+from gpuwatchd.core.config import Config, OverrideSection, Seconds, Section, Size, expanded
 from gpuwatchd.core.config import schema as config_sections
 from gpuwatchd.core.errors import NotifyError
 from gpuwatchd.view.answers.schema import notes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+
+    from gpuwatchd.view.answers.program import Mix, OperatingPoint
+    from gpuwatchd.view.blocks import Page
 
 HEAD = """\
 # gpuwatchd configuration. Every key is here with its default, switched off by the "#" before it;
@@ -181,9 +176,6 @@ def _thresholds(settings: Config) -> Iterator[str]:
             f"min-r-squared: gradual leaks whose R² is below {section.min_r_squared:g} are hidden;"
             " real allocators are often noisier"
         )
-    if section.confidence_threshold not in SENSITIVITY.values():
-        names = ", ".join(f"{name} {level:g}" for name, level in SENSITIVITY.items())
-        yield f"confidence-threshold: tried levels are {names} (sensitivity)"
     if section.confidence_threshold > 0.9:
         yield "confidence-threshold: alerts come late, slow leaks perhaps never"
     if section.confidence_threshold < 0.6:
@@ -191,6 +183,53 @@ def _thresholds(settings: Config) -> Iterator[str]:
     if section.minimum_growth_mib > Config().detection.minimum_growth_mib:
         amount = units.size(section.minimum_growth_mib * 1024**2)
         yield f"minimum-growth-mib: growth below {amount} within the look-back is hidden"
+
+
+def operating_points(out: Page, points: Sequence[OperatingPoint], measured_on: str) -> None:
+    """Show what each sensitivity and the threshold in force brings and costs."""
+    out.table(
+        ["sensitivity", "level", "mix", "F1", "false alerts a day", "lead", "10, 30, 60 min"],
+        [row for point in points for row in _operating_point(point)],
+    )
+    (level,) = (point for point in points if point.in_force)
+    if level.figures is None:
+        between = [f"{point.alert_confidence:g}" for point in points if point.nearest]
+        words = f"no figures were measured for a confidence-threshold of {level.alert_confidence:g}"
+        out.prose(
+            words + (f"; it lies between {' and '.join(between)}" if between else ""), "yellow"
+        )
+    out.prose(
+        f"simulated runs ({measured_on}), other keys at their defaults; field mix: weighed as in"
+        " public telemetry; false alerts a harmless GPU-day (95 %); lead: share of the time that is"
+        " left at the alert, median; leaks with at least 10, 30, 60 min left;"
+        " gpuwatchctl docs detection#two-mixes"
+    )
+
+
+def _operating_point(point: OperatingPoint) -> Iterator[list[str]]:
+    level, figures = f"{point.alert_confidence:g}", point.figures
+    mark = "in force" if point.in_force else "nearest" if point.nearest else ""
+    name = point.sensitivity or "(none)"
+    if figures is None:
+        yield [name, level, *["–"] * 5]
+        yield [mark, *[""] * 6]
+        return
+    shares = (figures.left_10_min_share, figures.left_30_min_share, figures.left_60_min_share)
+    left = ", ".join(units.percent(share).removesuffix(" %") for share in shares)
+    yield [
+        name,
+        level,
+        "field",
+        *_mix(figures.field),
+        units.percent(figures.lead_share),
+        f"{left} %",
+    ]
+    yield [mark, "", "hard", *_mix(figures.hard), "", ""]
+
+
+def _mix(mix: Mix) -> tuple[str, str]:
+    low, high = mix.false_alerts_low_per_day, mix.false_alerts_high_per_day
+    return f"{mix.f1:.2f}", f"{mix.false_alerts_per_day:.2f} ({low:.2f}–{high:.2f})"
 
 
 def _windows(settings: Config) -> Iterator[str]:

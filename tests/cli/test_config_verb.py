@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from gpuwatchd.cli import config_text, main, rules_text
 from gpuwatchd.core import config
 from gpuwatchd.core.config import Config, validation
+from gpuwatchd.view.queries import operating_points
+from gpuwatchd.view.queries.operating_points import Measured
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -272,6 +274,76 @@ def test_validate_explains(tmp_path: Path, ctl: Ctl) -> None:
     file = str(tmp_path / "config.toml")
     assert "No alerts are sent" in ctl("config validate", file)
     assert ctl.data("config validate", file)["rules"][0].startswith("No alerts are sent")
+
+
+def known(*levels: float) -> Measured:
+    """Figures of these thresholds."""
+    row = operating_points.measured().thresholds[0]
+    rows = tuple(msgspec.structs.replace(row, alert_confidence=level) for level in levels)
+    return Measured(measured_on="a set", command="a command", thresholds=rows)
+
+
+def test_figures_of_every_sensitivity_come_with_the_program() -> None:
+    rows = {row.alert_confidence: row for row in operating_points.measured().thresholds}
+    assert set(config.SENSITIVITY.values()) <= set(rows), "python -m tests.scenarios.bench --docs"
+    assert list(rows) == sorted(rows)
+    for mix in (mix for row in rows.values() for mix in (row.field, row.hard)):
+        assert mix.false_alerts_low_per_day <= mix.false_alerts_high_per_day
+
+
+@pytest.mark.parametrize(
+    ("threshold", "nearest", "measured"),
+    [
+        (config.SENSITIVITY["early"], set(), True),
+        (0.9, set(), True),
+        (0.87, {config.SENSITIVITY["quiet"], 0.9}, False),
+        (0.95, set(), False),
+        (0.5, set(), False),
+    ],
+)
+def test_a_threshold_that_was_not_measured_lies_between_two_that_were(
+    threshold: float, nearest: set[float], measured: bool
+) -> None:
+    levels = tuple(config.SENSITIVITY.values())
+    points = operating_points.operating_points(threshold, known(*levels, 0.9))
+    assert [point.alert_confidence for point in points] == sorted({*levels, *nearest, threshold})
+    (in_force,) = (point for point in points if point.in_force)
+    assert in_force.alert_confidence == threshold
+    assert (in_force.figures is not None) == measured
+    assert {point.alert_confidence for point in points if point.nearest} == nearest
+    assert [p.sensitivity for p in points if p.sensitivity] == list(config.SENSITIVITY)
+
+
+def test_a_sensitivity_without_figures_has_none() -> None:
+    early, *others = config.SENSITIVITY.values()
+    points = operating_points.operating_points(early, known(*others))
+    assert [point.figures is None for point in points] == [True, False, False]
+    assert not any(point.nearest for point in points)
+
+
+@pytest.mark.parametrize(
+    ("written", "threshold", "names"),
+    [
+        ("", config.SENSITIVITY["balanced"], ["balanced"]),
+        ('[detection]\nsensitivity = "quiet"', config.SENSITIVITY["quiet"], ["quiet"]),
+        ("[detection]\nconfidence-threshold = 0.99", 0.99, [None]),
+    ],
+)
+def test_validate_shows_each_sensitivity_and_marks_what_is_in_force(
+    written: str, threshold: float, names: list[str | None], tmp_path: Path, ctl: Ctl
+) -> None:
+    file = str(saved(tmp_path, written))
+    data = ctl.data("config validate", file)
+    points = data["operating_points"]
+    assert [one["sensitivity"] for one in points if one["in_force"]] == names
+    assert [one["alert_confidence"] for one in points if one["in_force"]] == [threshold]
+    assert {one["sensitivity"] for one in points} >= set(config.SENSITIVITY)
+    shown = ctl("config validate", file)
+    for one in points:
+        assert f"{one['alert_confidence']:g}" in shown
+        if one["figures"] is not None:
+            assert f"{one['figures']['field']['f1']:.2f}" in shown
+    assert "0." not in ctl("config validate", file, "-q").replace("0.99", "")
 
 
 @given(

@@ -269,10 +269,22 @@ def test_the_schemas_are_listed_and_an_unknown_one_names_them(ctl: Ctl) -> None:
 NUMBERS_WITHOUT_UNIT = {
     "r_squared", "p_value", "growth_events", "value", "min", "max", "facts", "cost", "electricity",
     "whole", "ahead", "known_cost", "known_ahead", "engineer", "per_usd", "per_hour",
-    "whole_per_hour", "precision", "default", "weight",
+    "whole_per_hour", "precision", "default", "weight", "f1",
 }  # fmt: skip
 """Figures without a unit, and amounts in the currency that the answer names."""
-UNITS = ("_bytes", "_s", "_pct", "_c", "_w", "_j", "_usd", "_hours", "share", "confidence")
+UNITS = (
+    "_bytes",
+    "_s",
+    "_pct",
+    "_c",
+    "_w",
+    "_j",
+    "_usd",
+    "_hours",
+    "_per_day",
+    "share",
+    "confidence",
+)
 
 
 def _structs() -> dict[str, type[base.Shape]]:

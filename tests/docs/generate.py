@@ -20,6 +20,7 @@ from gpuwatchd.core import config, units
 from gpuwatchd.daemon.main import command as daemon_command
 from gpuwatchd.notify import NOTIFIERS
 from gpuwatchd.view.answers import schema
+from gpuwatchd.view.queries import operating_points as points
 from tests.docs import (
     api_page,
     charts_page,
@@ -31,6 +32,7 @@ from tests.docs import (
     schemas_page,
     units_page,
 )
+from tests.scenarios.bench import page as bench_page
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -114,6 +116,8 @@ def _section(kind: type[Any], name: str, notes: dict[str, dict[str, str]]) -> li
         rows.append(f"| `{field.encode_name}` | `{written(default_of(field))}` | {note} |")
     head = [f"## [{name}]", "", title, ""] if name and rows else []
     table = ["| key | default | meaning |", "|---|---|---|", *rows, ""] if rows else []
+    if kind is config.DetectionSection:
+        table += operating_points()
     return head + table + nested
 
 
@@ -129,6 +133,40 @@ def configuration() -> str:
         *_section(config.Config, "", schema.notes(config.Config.__module__)),
     ]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def operating_points() -> list[str]:
+    """Return the figures of each sensitivity, for the page of the keys."""
+    known = points.measured()
+    mix = "F1 | false alerts a GPU-day (95 %) | ramps a day"
+    lines = [
+        f"What each sensitivity brings and costs on simulated runs ({known.measured_on}), other",
+        "keys at their defaults",
+        "([what the figures mean](../explanation/detection.md#operating-points)):",
+        "",
+        f"| sensitivity | field mix: {mix} | hard mix: {mix} | lead | 10, 30, 60 min left |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for point in points.operating_points(config.DetectionSection().confidence_threshold):
+        shown = point.figures
+        if shown is None:
+            lines.append(f"| `{point.sensitivity}` | not measured |")
+            continue
+        cells = [f"`{point.sensitivity}`"]
+        for one in (shown.field, shown.hard):
+            low, high = one.false_alerts_low_per_day, one.false_alerts_high_per_day
+            cells += [
+                f"{one.f1:.2f}",
+                f"{one.false_alerts_per_day:.2f} ({low:.2f} to {high:.2f})",
+                f"{one.ramps_per_day:.2f}",
+            ]
+        left = (shown.left_10_min_share, shown.left_30_min_share, shown.left_60_min_share)
+        cells += [
+            units.percent(shown.lead_share),
+            ", ".join(units.percent(share) for share in left),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return [*lines, ""]
 
 
 def tables() -> str:
@@ -165,7 +203,14 @@ def _marked(lines: list[str]) -> str:
     return "\n".join([MARK, *lines]).rstrip() + "\n"
 
 
+def readme() -> str:
+    """Return the README with the figures of detection that the benchmark wrote."""
+    figures = msgspec.json.decode(bench_page.FIGURES.read_bytes())
+    return bench_page.readme((ROOT / "README.md").read_text(encoding="utf-8"), figures)
+
+
 PAGES: dict[str, Callable[[], str]] = {
+    "../README.md": readme,
     "reference/cli.md": cli,
     "reference/config.md": configuration,
     "reference/tables.md": tables,

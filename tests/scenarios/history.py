@@ -21,6 +21,7 @@ import numpy as np
 from gpuwatchd.analysis import forecast, verdict
 from gpuwatchd.core.config import DetectionSection
 from tests.scenarios import history_families as families
+from tests.scenarios.bench import ramps
 from tests.scenarios.replay import replay, series_at
 from tests.scenarios.world import HOUR
 
@@ -51,6 +52,8 @@ class Row:
     """Alerted while harmless."""
     watched: bool
     """Watched while harmless."""
+    ramps: int = 0
+    """Straight ramps of 20 minutes or more while harmless."""
     watch_s: float | None = None
     """From the onset to the watch."""
     alert_s: float | None = None
@@ -119,10 +122,13 @@ def outcome(
     hit = leak and onset - 30.0 <= alert < np.inf
     seen = float(series.t_s[-1] - series.t_s[0])
     whole = (ran.oom_s or 0.0) - onset if leak else 1.0
+    end = int(series.t_s.searchsorted(series.t_s[0] + onset))
+    total = series.total_bytes or float(series.used_bytes.max())
     return Row(
         test=test, kind=program.kind, known=len(past), leak=leak,
         days=min(seen, onset) / DAY,
         alarmed=alert < min(onset - 30.0, np.inf), watched=watch < min(onset - 30.0, np.inf),
+        ramps=ramps.ramps(series.t_s[:end], series.used_bytes[:end], total),
         watch_s=watch - onset if leak and onset - 30.0 <= watch < np.inf else None,
         alert_s=alert - onset if hit else None,
         left=max(0.0, 1.0 - (alert - onset) / whole) if hit else 0.0,

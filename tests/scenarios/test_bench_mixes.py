@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -15,9 +16,10 @@ from gpuwatchd.core.codes import FactName
 from gpuwatchd.core.config import DetectionSection
 from gpuwatchd.core.model import Profile
 from gpuwatchd.core.model.findings import GrowthFact, Holder, Stage
+from gpuwatchd.view.queries.operating_points import Measured
 from tests.scenarios import worlds
 from tests.scenarios.bench import __main__ as program
-from tests.scenarios.bench import field, knowledge, ramps, result, sets, sweep, tables
+from tests.scenarios.bench import field, knowledge, page, ramps, result, sets, sweep, tables
 from tests.scenarios.replay import Life, make, replay
 from tests.scenarios.test_bench import harmless, outcome
 from tests.scenarios.world import GIB, Truth, fine, leak
@@ -263,7 +265,7 @@ def test_a_kind_of_knowledge_is_switched_on_alone() -> None:
     knowledge.judged(item, {"sizes"}, oracle=False)
     assert item.asked == {("sizes", False)}
     item.asked.clear()
-    knowledge.judged(item, knowledge.ALL, oracle=False)
+    knowledge.judged(item, knowledge.KINDS, oracle=False)
     assert item.asked == {(kind, False) for kind in (*knowledge.KINDS, "walk")}
 
 
@@ -289,7 +291,7 @@ def test_stages_are_a_kind_of_their_own(
     assert [len(run.stages) for run in past] == ([] if stages is None else [stages])
 
 
-@pytest.mark.parametrize(("tells", "times"), [(False, 1 + 2), (True, 1 + 2 * 2 * 6)])
+@pytest.mark.parametrize(("tells", "times"), [(False, 1 + 2), (True, 1 + 2 * 2 * 7)])
 def test_what_a_kind_says_nothing_of_is_not_replayed_again(
     tells: bool, times: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -302,7 +304,7 @@ def test_what_a_kind_says_nothing_of_is_not_replayed_again(
     name = "tests.scenarios.fake_corpus"
     monkeypatch.setitem(sys.modules, name, SimpleNamespace(build=lambda family, seed: item))
     monkeypatch.setattr(knowledge, "replay", replayed)
-    assert len(knowledge.of_item((name, "flat", 0))) == 13
+    assert len(knowledge.of_item((name, "flat", 0))) == 1 + 2 * 7
     assert len(lives) == times
 
 
@@ -315,10 +317,10 @@ def test_the_table_of_knowledge_has_each_kind_and_its_oracle(
     )
     monkeypatch.setitem(sys.modules, name, corpus)
     seen = knowledge.rows(name, 1, tmp_path / "seen.jsonl", workers=1, code="a")
-    assert len(seen) == 1 + 2 * (len(knowledge.KINDS) + 1)
+    assert len(seen) == 1 + 2 * (len(knowledge.KINDS) + len(knowledge.COMBINED))
     rows = knowledge.figures(seen)
-    assert [one["known"] for one in rows] == ["none", *knowledge.KINDS, "all"]
-    assert [one["oracle"] is None for one in rows] == [True] + [False] * 6
+    assert [one["known"] for one in rows] == [*knowledge.NAMES]
+    assert [one["oracle"] is None for one in rows] == [True] + [False] * 7
     text = tables.knowledge(rows)
     assert len(text.splitlines()) == 2 + len(rows)
     assert knowledge.figures([]) == []
@@ -348,3 +350,95 @@ def test_no_single_family_is_shown_of_what_is_reported(monkeypatch: pytest.Monke
     names = result.sections(found).keys()
     assert {"families-once-blind", "wrong-once-blind", "confusion-blind"} <= names
     assert not {"families-blind", "wrong-blind"} & names
+
+
+def measured(monkeypatch: pytest.MonkeyPatch, group: str = "folds", **changes: Any) -> Any:
+    """Figures of a set with a leak, found at the lowest thresholds, and a harmless ramp."""
+    monkeypatch.setattr(result, "documented_rows", list)
+    never = (None,) * (len(sweep.LEVELS) - 1)
+    rows = [
+        outcome(group=group, first_alerts=(1.5 * HOUR, *never), **changes),
+        harmless(group=group, first_alerts=(HOUR, *never), ramps=1),
+    ]
+    found = result.figures(rows, {}, None)
+    found["run"]["command"] = "this"
+    return found
+
+
+def test_the_figures_of_the_program_are_those_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures = measured(monkeypatch)
+    source, text, kept, points = (tmp_path / name for name in ("in.json", "page", "kept", "points"))
+    text.write_text("")
+    figures["run"] |= {"items": 2, "seconds": 1, "workers": 1}
+    source.write_bytes(result.written(figures))
+    assert page.fill(source, text, kept, points) == 0
+    known = msgspec.json.decode(points.read_bytes(), type=Measured)
+    assert [row.alert_confidence for row in known.thresholds] == list(sweep.LEVELS)
+    first, swept = known.thresholds[0], figures["sets"]["folds"]["sweep"][0]
+    assert (first.hard.f1, first.field.f1) == (swept["hard"]["f1"], swept["field"]["f1"])
+    assert first.hard.false_alerts_per_day == swept["hard"]["per_day"] > 0.0
+    assert first.hard.false_alerts_high_per_day == swept["hard"]["per_day_high"]
+    assert (first.lead_share, first.left_60_min_share) == (0.75, 1.0)
+
+
+def test_a_run_without_thresholds_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures = measured(monkeypatch)
+    figures["sets"]["folds"]["sweep"] = []
+    source, text = tmp_path / "in.json", tmp_path / "page"
+    source.write_bytes(result.written(figures))
+    assert page.fill(source, text, tmp_path / "kept", tmp_path / "points") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["in.json"]
+
+
+def test_what_is_reported_is_quoted_before_what_was_tuned_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    figures = measured(monkeypatch)
+    blind = measured(monkeypatch, group="blind")
+    figures["sets"] |= blind["sets"]
+    assert page.quoted(figures) is blind["sets"]["blind"]
+
+
+def test_the_readme_quotes_the_default_with_the_field_mix_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    figures = measured(monkeypatch)
+    rows = figures["sets"]["folds"]["sweep"]
+    row = next(row for row in rows if row["threshold"] == sweep.DEFAULT)
+    row["field"] |= {"f1": 0.87, "per_day": 0.11}
+    row["hard"] |= {"f1": 0.76, "per_day": 0.22}
+    text = "".join(
+        f"| <!-- bench-detect:begin {name} -->old<!-- bench-detect:end --> | this |\n"
+        for name in ("mixes", "documented")
+    )
+    filled = page.readme(text, figures)
+    places = [filled.index(figure) for figure in (".87", ".11", ".76", ".22")]
+    assert places == sorted(places)
+    assert filled.count("|") == text.count("|") + 1
+    # The run has no such example.
+    assert filled.count("old") == 1
+    assert page.readme(filled, figures) == filled
+
+
+def test_targets_show_the_gain_over_the_curve_beside_that_of_the_oracle() -> None:
+    def mixed(f1: float, per_day: float, lead: float) -> dict[str, Any]:
+        mix = {
+            "f1": f1, "per_day": per_day, "per_day_low": 0.0, "per_day_high": 1.0,
+            "ramps_per_day": 0.7,
+        }  # fmt: skip
+        return {"hard": mix, "field": mix, "lead": lead, "left_30_slow": 0.9}
+
+    none, read, oracle = mixed(0.8, 0.4, 0.6), mixed(0.89, 0.2, 0.6), mixed(0.9, 0.1, 0.6)
+    known = [
+        {"known": "none", "read": none, "oracle": None},
+        *({"known": name, "read": read, "oracle": oracle} for name in knowledge.COMBINED),
+    ]
+    text = tables.targets({"sets": {}, "knowledge": known, "real": {}})
+    (gains,) = (line for line in text.splitlines() if "oracle .90" in line)
+    assert re.findall(r"(\S+) \(", gains) == [".90", ".67", tables.NONE]
+    assert text.count(tables.ELSEWHERE) == 2
+    assert text.count("F1 .890") == 2

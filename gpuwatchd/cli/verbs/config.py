@@ -12,6 +12,7 @@ from gpuwatchd.cli import config_text, options, output, rules_text
 from gpuwatchd.core import config
 from gpuwatchd.core.errors import ConfigError, GpuwatchdError
 from gpuwatchd.view.answers import program as answers
+from gpuwatchd.view.queries import operating_points
 
 _ORIGINS = {"environment": "environment variable"}
 
@@ -138,7 +139,8 @@ def init(force: bool) -> int:  # noqa: FBT001
 def validate(file: Path | None) -> int:
     """Check a file (or the files in force), and explain what its settings mean.
 
-    Which messages go to which channel and when; then what the settings hide, delay or never report.
+    Which messages go to which channel and when; what the settings hide, delay or never report; how
+    right and how early alerts are at each sensitivity.
     """
     flags = options.current()
     loaded = config.load(file or flags.config)
@@ -151,6 +153,8 @@ def validate(file: Path | None) -> int:
             click.echo(f"gpuwatchctl: {words}", err=True)
         raise ConfigError("", "", first, hint="gpuwatchctl config print --origin")
     files = [str(name) for name in loaded.files]
+    points = operating_points.operating_points(loaded.config.detection.confidence_threshold)
+    measured_on = operating_points.measured().measured_on
     if flags.json:
         data = answers.Validated(
             files=tuple(files),
@@ -158,6 +162,8 @@ def validate(file: Path | None) -> int:
             problems=tuple(problems),
             consequences=tuple(notes),
             rules=tuple(rules),
+            operating_points=points,
+            measured_on=measured_on,
         )
         warnings = [("environment", words) for words in loaded.warnings]
         output.emit_answer(answers.ConfigValidate, data, source="files", warnings=warnings)
@@ -170,5 +176,6 @@ def validate(file: Path | None) -> int:
         out.flow([(f"note: {note}", "yellow")], whole=True)
     _warn(loaded.warnings)
     if not flags.quiet:
+        config_text.operating_points(out, points, measured_on)
         out.line(f"valid: {', '.join(files) or 'no file; the defaults are in force'}")
     return 0

@@ -18,6 +18,7 @@ from gpuwatchd.view.answers.base import (
     Seconds,
     Sentence,
     Shape,
+    Share,
     Verdict,
     of_verb,
     sources,
@@ -106,6 +107,50 @@ class Written(Shape):
     written: str
 
 
+class Mix(Shape):
+    """How often a confidence threshold is right, in one mix of harmless runs."""
+
+    f1: Share
+    false_alerts_per_day: float
+    """Per harmless GPU-day."""
+    false_alerts_low_per_day: float
+    """Lower end of the 95 % interval."""
+    false_alerts_high_per_day: float
+    ramps_per_day: float
+    """Straight harmless ramps of 20 minutes or more a GPU-day, which nothing can tell from leaks
+    before they stop: figures of different rates cannot be compared."""
+
+
+class ThresholdFigures(Shape):
+    """What the benchmark of detection measured at one confidence threshold."""
+
+    alert_confidence: Share
+    field: Mix
+    """Harmless runs weighed by how often their like was seen in public telemetry."""
+    hard: Mix
+    """All families alike: they are made to be hard."""
+    lead_share: Share | None
+    """Share of the time from onset to out-of-memory that is left at the alert, median of the leaks
+    that were found."""
+    left_10_min_share: Share | None
+    """Share of all leaks that leave at least so long at the alert; a missed one leaves nothing."""
+    left_30_min_share: Share | None
+    left_60_min_share: Share | None
+
+
+class OperatingPoint(Shape):
+    """One confidence threshold."""
+
+    sensitivity: Literal["early", "balanced", "quiet"] | None
+    """Null: a threshold without a name."""
+    alert_confidence: Share
+    in_force: bool
+    nearest: bool
+    """Measured next to one that is in force and was not."""
+    figures: ThresholdFigures | None
+    """Null: none were measured for it."""
+
+
 class Validated(Shape):
     """Whether a configuration can be used, and what follows from it."""
 
@@ -114,6 +159,10 @@ class Validated(Shape):
     problems: tuple[str, ...]
     consequences: tuple[str, ...]
     rules: tuple[str, ...]
+    operating_points: tuple[OperatingPoint, ...]
+    """Each sensitivity, and what is in force, by ascending threshold."""
+    measured_on: str
+    """Set of simulated runs that the figures are of, all other keys at their defaults."""
 
 
 class Done(Shape, kw_only=True):

@@ -138,10 +138,10 @@ def beside(options: argparse.Namespace, workers: int, code: str) -> list[dict[st
     """Return what each kind of knowledge is worth; nothing without a corpus that has any."""
     if options.knowledge is None or (options.only and "knowledge" not in options.only):
         return []
-    seeds = max(1, options.knowledge_seeds)
+    seeds, every = max(1, options.knowledge_seeds), QUICK_EVERY if options.quick else 1
     path = options.output / "knowledge.jsonl"
     return knowledge.figures(
-        knowledge.rows(options.knowledge, seeds, path, workers=workers, code=code)
+        knowledge.rows(options.knowledge, seeds, path, workers=workers, code=code, every=every)
     )
 
 

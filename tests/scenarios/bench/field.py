@@ -153,7 +153,8 @@ def _right(even: Sequence[Row], hits: int, leaks: int, weights: FloatArray) -> d
 
 def _rate(center: float, drawn: FloatArray) -> dict[str, float]:
     low, high = np.quantile(drawn, [0.025, 0.975]).tolist()
-    return {"per_day": center, "per_day_low": low, "per_day_high": high}
+    # Without a false alert the centre is 0, below all that is drawn.
+    return {"per_day": center, "per_day_low": min(low, center), "per_day_high": high}
 
 
 def _of_kinds(share: FloatArray, days: FloatArray, ramps: FloatArray) -> dict[str, Any]:

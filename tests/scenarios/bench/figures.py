@@ -199,11 +199,17 @@ def _alarms(outcomes: Sequence[Outcome]) -> Figures:
     alerts = sum(max(1, one.alerts) if not one.leak else 1 for one in false)
     return {
         "benign_days": days,
+        "ramps_per_day": _ramps_per_day(outcomes),
         "false_items": len(false),
         "false_alerts": alerts,
         "per_day": alerts / max(days, 1e-9),
         "per_day_bound": poisson_bound(alerts) / max(days, 1e-9),
     }
+
+
+def _ramps_per_day(outcomes: Sequence[Outcome]) -> float:
+    """Return how often straight ramps come in harmless time, without which no figure compares."""
+    return sum(one.ramps for one in outcomes) * DAY_S / max(sum(o.quiet_s for o in outcomes), 1.0)
 
 
 def latencies(outcomes: Sequence[Outcome]) -> list[list[float | None]]:
@@ -337,6 +343,7 @@ def by_process(outcomes: Sequence[Outcome]) -> Figures | None:
         "per_day": alerts / max(days, 1e-9),
         "per_day_bound": poisson_bound(alerts) / max(days, 1e-9),
         "left_median": median(lefts), "pattern_right": share(right),
+        "ramps_per_day": _ramps_per_day([one for one, _ in every]),
     }  # fmt: skip
 
 
@@ -357,7 +364,7 @@ def rivals_table(outcomes: Sequence[Outcome], chosen_on: Sequence[Outcome]) -> l
         for kind, pair in kinds:
             table.append({
                 "name": rival.name, "kind": kind, "says": rival.says(rival.pairs[pair]),
-                **_rival(rival.name, pair, report, outcomes),
+                "pair": pair, **_rival(rival.name, pair, report, outcomes),
             })  # fmt: skip
     return table
 
@@ -377,6 +384,7 @@ def _rival(name: str, pair: int, report: Sequence[Outcome], outcomes: Sequence[O
     every = [_false(one, one.rivals[name][pair]) for one in outcomes if one.rivals]
     days = sum(one.quiet_s for one in outcomes if one.rivals) / DAY_S
     return {
+        "ramps_per_day": _ramps_per_day([one for one in outcomes if one.rivals]),
         "precision": precision, "recall": recall, "f1": both,
         "f1_in_time": f1(half, sum(false), leaks)[2],
         "per_day": sum(every) / max(days, 1e-9), "left_median": median(lefts),

@@ -10,10 +10,10 @@ import numpy as np
 
 from tests.scenarios import blind, inside, worlds
 from tests.scenarios.bench import figures as made
-from tests.scenarios.bench.measure import called
+from tests.scenarios.bench.measure import called, harmless_shape
 from tests.scenarios.bench.outcome import Outcome, is_false, is_hit
 from tests.scenarios.bench.runner import Kept, results
-from tests.scenarios.replay import replay
+from tests.scenarios.replay import replay, series_at
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,6 +75,7 @@ def _outcome(group: str, seed: int, probed: inside.Probed, beside: inside.Beside
     until_s = None if truth.leak else HARMLESS_S
     life = replay(series, stop_at_alert=truth.leak, until_s=until_s, beside=beside)
     length_s = float(series.t_s[-1] - series.t_s[0])
+    seen = int(series.t_s.searchsorted(series.t_s[0] + (until_s or length_s), side="right"))
     return Outcome(
         group=group,
         family=probed.family,
@@ -91,6 +92,7 @@ def _outcome(group: str, seed: int, probed: inside.Probed, beside: inside.Beside
         watches=life.watches,
         alerts=life.alerts,
         pattern=called(life, leak=truth.leak),
+        **harmless_shape(series_at(series, seen), truth),
         evaluations=life.evaluations,
         judged_us=1e6 * float(np.median(life.spent_s)) if life.spent_s else 0.0,
     )
@@ -124,8 +126,11 @@ def _of(group: str, view: str, mine: Sequence[Row]) -> dict[str, Any]:
     ]
     harmless = [one for one in outcomes if not one.leak]
     summary = made.summary(outcomes)
-    chosen = ("left_median", "before_half", "benign_days", "false_alerts", "per_day")
-    return {key: summary[key] for key in (*chosen, "per_day_bound")} | {
+    chosen = (
+        "left_median", "before_half", "benign_days", "ramps_per_day", "false_alerts", "per_day",
+        "per_day_bound",
+    )  # fmt: skip
+    return {key: summary[key] for key in chosen} | {
         "set": group,
         "view": view,
         "leaks": len(outcomes) - len(harmless),

@@ -38,7 +38,12 @@ KINDS = {
     "stages": "the same with their stages",
     "probe": "what a probe finds when a watch opens",
 }
-ALL = frozenset(KINDS)
+COMBINED = {"outside": frozenset({"processes", "sizes", "runs", "stages"}), "all": frozenset(KINDS)}
+"""Kinds that are known at once: all that is seen from outside a process, and all."""
+NAMES = {
+    "none": "nothing beside the curve of the device", **KINDS,
+    "outside": "all but the probe", "all": "all",
+}  # fmt: skip
 Lives: TypeAlias = "dict[tuple[Judged, frozenset[str], bool], Life]"
 """What was replayed: of which subject, with which kinds, and whether an oracle knew them."""
 
@@ -98,7 +103,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     """One item, judged with what was known of it."""
 
     known: str
-    """none, one of KINDS, or all."""
+    """One of NAMES."""
     oracle: bool
     row: field.Row
 
@@ -184,7 +189,7 @@ def of_item(task: tuple[str, str, int]) -> list[Seen]:
     lives: Lives = {}
     plain = judged(item, (), oracle=False, lives=lives)
     out = [Seen(known="none", oracle=False, row=plain)]
-    for known, kinds in (*((kind, {"processes", kind}) for kind in KINDS), ("all", ALL)):
+    for known, kinds in (*((kind, {"processes", kind}) for kind in KINDS), *COMBINED.items()):
         out += [
             Seen(known=known, oracle=oracle, row=judged(item, kinds, oracle=oracle, lives=lives))
             for oracle in (False, True)
@@ -192,9 +197,11 @@ def of_item(task: tuple[str, str, int]) -> list[Seen]:
     return out
 
 
-def rows(corpus: str, seeds: int, path: Path, *, workers: int, code: str) -> list[Seen]:
-    """Return what became of every family; what ``path`` holds already is not run again."""
-    families = cast("Corpus", importlib.import_module(corpus)).FAMILIES
+def rows(
+    corpus: str, seeds: int, path: Path, *, workers: int, code: str, every: int = 1
+) -> list[Seen]:
+    """Return what became of each ``every``-th family; what ``path`` holds is not run again."""
+    families = [*cast("Corpus", importlib.import_module(corpus)).FAMILIES][::every]
     tasks = [(corpus, family, seed) for family in families for seed in range(seeds)]
     kept = Kept(path, list[Seen])
     return [*chain(*results(tasks, kept, of_item, workers, code, "knowledge"))]
@@ -203,7 +210,7 @@ def rows(corpus: str, seeds: int, path: Path, *, workers: int, code: str) -> lis
 def figures(seen: Sequence[Seen]) -> list[dict[str, Any]]:
     """Return the figures of both mixes for each kind of knowledge, its oracle's beside them."""
     out = []
-    for known in ("none", *KINDS, "all") if seen else ():
+    for known in NAMES if seen else ():
         mine = [one for one in seen if one.known == known]
         read = field.mixes([one.row for one in mine if not one.oracle])
         most = field.mixes([one.row for one in mine if one.oracle])

@@ -68,7 +68,8 @@ def _of_count(count: int, mine: Sequence[history.Row]) -> dict[str, Any]:
     false = sum(row.alarmed for row in mine)
     precision, recall, both = f1(len(hits), false, len(leaks))
     out: dict[str, Any] = {
-        "known": count, "precision": precision, "recall": recall, "f1": both, "days": days,
+        "known": count, "ramps_per_day": sum(row.ramps for row in mine) / max(days, 1e-9),
+        "precision": precision, "recall": recall, "f1": both, "days": days,
         "per_day": false / max(days, 1e-9), "per_day_bound": made.poisson_bound(false) / days,
         "left_median": made.median([row.left for row in hits]),
         "before_half": made.share([row.left >= made.HALF for row in leaks]),

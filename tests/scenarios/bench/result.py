@@ -53,7 +53,7 @@ def figures(
                 "processes": made.by_process(mine),
                 "families": made.families(each),
                 "confusion": made.confusion(mine),
-                "rivals": made.rivals_table(mine, tuning),
+                "rivals": _rivals(mine, tuning),
                 "latencies": made.latencies(mine),
                 "wrong": wrong(each),
             }
@@ -74,6 +74,22 @@ def figures(
 
 def _summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     return made.summary(outcomes) | {"mixes": field.mixes([field.row_of(o) for o in outcomes])}
+
+
+def _rivals(outcomes: Sequence[Outcome], tuning: Sequence[Outcome]) -> list[dict[str, Any]]:
+    """Return the rules of others, each with the figures of its first alarms in the field mix."""
+    seen = [one for one in outcomes if one.rivals]
+    out = []
+    for row in made.rivals_table(outcomes, tuning):
+        pair = row.pop("pair")
+        first = [
+            msgspec.structs.replace(one, alert_s=one.rivals[row["name"]][pair], alerts=1)
+            for one in seen
+        ]
+        mix = field.mixes([field.row_of(one) for one in first])["field"]
+        kept = None if mix is None else {key: mix[key] for key in ("f1", "per_day")}
+        out.append(row | {"field": kept})
+    return out
 
 
 def documented_rows() -> list[dict[str, Any]]:
@@ -149,7 +165,7 @@ def summaries(found: dict[str, Any]) -> dict[str, Any]:
 def sections(found: dict[str, Any]) -> dict[str, str]:
     """Return every table by the name under which a page may ask for it."""
     sums = summaries(found)
-    out = {"targets": tables.targets(found["sets"], found["known"])}
+    out = {"targets": tables.targets(found)}
     if sums:
         out |= {
             "headline": tables.headline(sums),
