@@ -56,10 +56,15 @@ def test_a_break_in_the_row_starts_anew() -> None:
 
 def test_an_alert_waits_in_proportion_to_the_time_that_is_left() -> None:
     long = EtaRange(low_s=50_000, mid_s=60_000, high_s=70_000)
-    quick = next(t for t, a, _ in live([finding(eta=SOON)] * 300) if a and a.state == "firing")
-    slow = next(t for t, a, _ in live([finding(eta=long)] * 300) if a and a.state == "firing")
-    assert quick < 10_200.0
-    assert 10_600.0 < slow < 11_400.0
+
+    def fired_s(eta: EtaRange, confidence: float) -> float:
+        looks = live([finding(eta=eta, confidence=confidence)] * 300)
+        return next(t for t, a, _ in looks if a and a.state == "firing")
+
+    assert fired_s(SOON, 0.75) < 10_300.0
+    assert 10_600.0 < fired_s(long, 0.75) < 13_000.0
+    # Where it is clear less time is enough.
+    assert fired_s(long, 0.9) < 10_250.0
 
 
 def test_one_weak_look_does_not_undo_the_evidence_and_one_strong_look_does_not_make_it() -> None:

@@ -115,7 +115,7 @@ def test_that_it_is_over_waits_until_it_has_been_calm() -> None:
 
 def test_flap_never_sent() -> None:
     world, key = fresh()
-    world.be(key, "urgent", 80.0)
+    world.be(key, "urgent", 60.0)
     fired = world.alert(key)
     assert fired.state == "firing"
     world.be(key, "gone", 86_400.0, every_s=600.0)
@@ -130,10 +130,10 @@ def test_cold_start() -> None:
     assert world.notices(key) == ["firing"]
     untold, key = fresh()
     untold.how[key] = "urgent"
-    untold.run(80.0)
+    untold.run(60.0)
     untold.restart()
     assert untold.told == []
-    untold.run(40.0)
+    untold.run(60.0)
     assert untold.notices(key) == ["firing"]
 
 

@@ -173,7 +173,7 @@ def test_every_critical_alert_is_told_or_says_why_not(
 def test_what_flaps_within_the_hold_is_never_told(pattern: list[tuple[int, float]]) -> None:
     world, key = fresh(Rules(flap_hold_s=120.0))
     for number, on_s in pattern:
-        world.be(key, "urgent", 60.0)  # pending: it has not fired yet
+        world.be(key, "urgent", 40.0)  # pending: it has not fired yet
         world.run(min(on_s, 110.0))
         world.be(key, "gone", 60.0 * (1 + number))
     assert world.told == []
