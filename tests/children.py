@@ -18,6 +18,13 @@ END_S = 10.0
 """How long a process may take to end once it is asked to, before it is killed."""
 
 
+def shell_script(path: Path, text: str) -> str:
+    """Write a program of these lines, and return where."""
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
 class Child(subprocess.Popen[AnyStr]):
     """A process that is ended when the block of ``with`` is left, however it is left.
 

@@ -44,9 +44,6 @@ def uid(gpu: int) -> str:
     return f"GPU-{gpu:08x}-5e1f-4a3b-9c1d-000000000000"
 
 
-# ---- thirty days ---------------------------------------------------------------------------------
-
-
 def thirty_days(directory: Path, now_s: float | None = None) -> None:
     """Write thirty days of eight GPUs with four processes each, ending now.
 
@@ -279,9 +276,6 @@ def _cut(it: sqlite3.Connection, now_s: float) -> None:
         [("gpu_1m.until", str(minute_s)), ("gpu_1h.until", str(hour_s)),
          ("process_1h.until", str(hour_s))],
     )  # fmt: skip
-
-
-# ---- small ones ----------------------------------------------------------------------------------
 
 
 def empty(directory: Path) -> None:

@@ -76,9 +76,6 @@ def end(process: subprocess.Popen[str]) -> float:
     return time.monotonic() - asked
 
 
-# ---- hanging ---------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "call",
     [
@@ -127,9 +124,6 @@ def test_what_happened_to_a_gpu_is_written_down_once(fake: FakeNvml, tmp_path: P
         assert end(process) < 5.0
 
 
-# ---- coming late -----------------------------------------------------------------------------
-
-
 def test_a_driver_that_comes_later_is_found_and_missed_in_one_line(
     fake: FakeNvml, tmp_path: Path
 ) -> None:
@@ -142,9 +136,6 @@ def test_a_driver_that_comes_later_is_found_and_missed_in_one_line(
         wait_for(lambda: states(tmp_path) == ["ok", "ok"])
         assert state_of(tmp_path).problems == ()
     assert said(tmp_path).count("WARNING") == 1
-
-
-# ---- letting go ------------------------------------------------------------------------------
 
 
 def test_release_lets_go_and_the_end_takes_back(fake: FakeNvml, tmp_path: Path) -> None:
@@ -210,9 +201,6 @@ def test_a_driver_that_hangs_is_not_said_to_be_let_go(
         assert states(tmp_path) == ["ok", "hung"]
 
 
-# ---- a new driver ----------------------------------------------------------------------------
-
-
 def replace_library(fake: FakeNvml) -> None:
     fresh = fake.library_folder / "fresh"
     shutil.copy(fake.library_folder / LIBRARY, fresh)
@@ -256,9 +244,6 @@ def test_after_a_driver_upgrade_it_starts_anew_once(fake: FakeNvml, tmp_path: Pa
         listener.join(10)
     assert heard.count(b"READY=1") == 2
     assert heard.count(b"STOPPING=1") == 1
-
-
-# ---- a new version -------------------------------------------------------------------------------
 
 
 # The real program, told apart by a file of the test and trusted sooner to be complete.

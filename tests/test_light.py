@@ -37,9 +37,6 @@ def test_a_daemon_with_nothing_to_tell_loads_nothing_to_tell_it_with() -> None:
     assert done.stdout.split() == ["command", "desktop"]
 
 
-# ---- types ---------------------------------------------------------------------------------------
-
-
 ALONE = {"keyring_ask.py", "credentials.py", "matplotlib_renderer.py"}
 """Programs of their own, or what speaks with them: in one thread."""
 RACE = """
@@ -91,9 +88,6 @@ def test_nothing_is_decoded_past_it() -> None:
         and not file.samefile(str(decoding.__file__))
     }
     assert past == ALONE
-
-
-# ---- a child that does not end -------------------------------------------------------------------
 
 
 @pytest.mark.slow

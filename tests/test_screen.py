@@ -65,9 +65,6 @@ def test_what_is_screened_out_is_not_watched(levels: list[float], interval_s: fl
         assert verdict.judge(series, SETTINGS).tier == "none"
 
 
-# ---- many rows at once
-
-
 def rows_of(*shapes: Array, dtype: Any = np.float64) -> Array:
     return np.stack([np.asarray(x, dtype=dtype) for x in shapes])
 

@@ -350,8 +350,6 @@ class _Panel:
                 borderaxespad=0, handlelength=2.2, columnspacing=1.4,
             )  # fmt: skip
 
-    # ---- scales
-
     def _scales(self) -> None:
         axes, frame, paint = self._axes, self._shown, self._paint
         axes.spines[["top", "right"]].set_visible(False)
@@ -387,8 +385,6 @@ class _Panel:
         """Return about how much of the width a text takes, 0-1."""
         width_in = self._axes.get_position().width * self._axes.figure.get_size_inches()[0]
         return float(0.085 * len(words) / width_in)
-
-    # ---- the past
 
     def _line(self, curve: Curve, part: str, width: float, dash: tuple[int, int] | None) -> Any:
         used = [math.nan if value is None else value for value in curve.used_bytes]
@@ -437,8 +433,6 @@ class _Panel:
             at_s, at_bytes, words, color=self._paint(part), fontsize=_SMALL_PT, zorder=7,
             clip_on=False, **more,
         )  # fmt: skip
-
-    # ---- the future
 
     def _now(self) -> None:
         now_s, frame = self._picture.now_s, self._shown

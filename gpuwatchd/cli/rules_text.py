@@ -54,9 +54,6 @@ def problems(settings: Config) -> Iterator[str]:
                 yield f'[[override]] {number} {key}: nothing is "{wanted}"; {", ".join(words)} are'
 
 
-# ---- what people may not have meant --------------------------------------------------------------
-
-
 def notes(settings: Config) -> Iterator[str]:
     """Yield what is silenced, unreachable or without effect, one sentence each."""
     policy, used = settings.policy, channels.used(settings)
@@ -160,9 +157,6 @@ def _effects(section: OverrideSection) -> set[str]:
     names = {name for name, default in fields.items() if getattr(section, name) != default}
     names -= {*_CONDITIONS, "why"}
     return {"grows" if name == "grows_to" else name for name in names}
-
-
-# ---- what it means -------------------------------------------------------------------------------
 
 
 def explain(settings: Config) -> list[str]:

@@ -163,8 +163,6 @@ class Costing:
         """What is wrong now, one sentence each."""
         return (self._saves.problem,) if self._saves.problem else ()
 
-    # ---- checkpoints ----------------------------------------------------------------------------
-
     def step(self, now_s: float) -> None:
         """Look for checkpoints, where that is due; some microseconds where it is not."""
         shelf = self._shelf
@@ -210,8 +208,6 @@ class Costing:
                 if info is not None and info.key not in keys:
                     keys.add(info.key)
                     yield info
-
-    # ---- money ----------------------------------------------------------------------------------
 
     def of(self, alert: Alert, now_s: float) -> Cost | None:
         """Return what an alert costs so far and until memory is full; None where that is off.

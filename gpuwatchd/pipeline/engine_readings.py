@@ -220,8 +220,6 @@ class Serving:
         self._engines: list[ProcessInfo] = []
         """Those of them that serve models."""
 
-    # ---- what others use ------------------------------------------------------------------------
-
     def step(self, processes: tuple[ProcessInfo, ...]) -> None:
         """Take over what has been answered, and ask whoever is due. Never waits."""
         section = self.config.endpoints
@@ -275,8 +273,6 @@ class Serving:
     def close(self) -> None:
         """Ask nobody any more."""
         self._asker.close()
-
-    # ---- who is there ---------------------------------------------------------------------------
 
     def _configure(self, urls: tuple[str, ...]) -> bool:
         """Take over the servers of the configuration."""
@@ -361,8 +357,6 @@ class Serving:
         self._told.clear()
         self._urls, self._misread = None, ()
         self._publish()
-
-    # ---- what they say --------------------------------------------------------------------------
 
     def _take(self, done: Job, now: float) -> None:
         if isinstance(done, Find) and (sought := self._sought.get(done.key)) is not None:

@@ -168,8 +168,6 @@ class IdleMemory:
             ),
         )
 
-    # ---- processes ------------------------------------------------------------------------------
-
     def _is_local(self, device: TrackedDevice) -> bool:
         """Say whether a device's pids are those of this machine."""
         return self._host is not None and not device.device.recorded
@@ -313,8 +311,6 @@ class IdleMemory:
         if was is None:
             return structs.replace(info, state="gone", name="?", name_kind=NameKind.OWN, was="")
         return structs.replace(was, state="gone")
-
-    # ---- servers --------------------------------------------------------------------------------
 
     def _servers(self) -> list[Server]:
         servers = []

@@ -48,7 +48,6 @@ if TYPE_CHECKING:
         Device,
         Finding,
         FloatArray,
-        GrowthFact,
         ProcessInfo,
         Subject,
     )
@@ -114,27 +113,22 @@ class Recorded:
         self._span_s = span_s
         self._moves = np.cumsum(np.diff(self._values, prepend=self._values[:1]) != 0)
         self._hours = verdict.hours_of(self.t_s, self._values)
-        self.known = 0
+        self.count = 0
         """How many points are known by now."""
         self.judged = 0
         """How many were known at the last judgement."""
 
     @property
-    def count(self) -> int:
-        """Points known by now."""
-        return self.known
-
-    @property
     def moves(self) -> int:
         """How often the value has changed by now."""
-        return int(self._moves[self.known - 1]) if self.known else 0
+        return int(self._moves[self.count - 1]) if self.count else 0
 
     @property
     def last(self) -> tuple[float, float] | None:
         """The newest known point."""
-        if self.known == 0:
+        if self.count == 0:
             return None
-        return float(self.t_s[self.known - 1]), float(self._values[self.known - 1])
+        return float(self.t_s[self.count - 1]), float(self._values[self.count - 1])
 
     def value(self, known: int) -> float | None:
         """Return the newest value when ``known`` points are known."""
@@ -142,14 +136,14 @@ class Recorded:
 
     def hours(self) -> FloatArray:
         """Return what was held in each of the last hours that are known to their end."""
-        newest_s = float(self.t_s[self.known - 1])
+        newest_s = float(self.t_s[self.count - 1])
         span_s = (newest_s - DAYS_BACK_S, newest_s + 1e-6)
         first, last = self._hours[:, 0].searchsorted(span_s).tolist()
         return self._hours[first:last]
 
     def window(self) -> tuple[FloatArray, FloatArray]:
         """Return times and values of the present segment, as far back as the look-back goes."""
-        end = self.known
+        end = self.count
         start = int(self._starts[np.searchsorted(self._starts, end - 1, side="right") - 1])
         oldest = int(np.searchsorted(self.t_s[:end], self.t_s[end - 1] - self._span_s))
         start = max(start, oldest)
@@ -203,7 +197,7 @@ class _Replay(msgspec.Struct, kw_only=True, eq=False):
         if self.ended or self.track.subject.process is not None:
             return self.ended
         whole = position - self.begins >= self.known_at.size - 1
-        return whole and (self.tracked is not None or self.recorded.judged == self.recorded.known)
+        return whole and (self.tracked is not None or self.recorded.judged == self.recorded.count)
 
 
 class _Headrooms:
@@ -276,7 +270,10 @@ def analyze(
             rooms[series.subject.device_uid].activity = Activity(series.activity)
     known = [ledgers.get(k) for k in range(len(chosen))]
     known += [ledger for ledger in ledgers.values() if ledger.rest is not None]
-    tracked = {chosen[k].device.uid: _tracked(chosen[k].device) for k in ledgers}
+    tracked = {
+        chosen[k].device.uid: TrackedDevice(device=chosen[k].device, reading=None, room=Headroom())
+        for k in ledgers
+    }
     replays = [
         _replay(
             series,
@@ -309,10 +306,6 @@ def _unbridged(series: LogSeries) -> tuple[int, ...]:
     """Return the breaks of a log over which its level does not go on."""
     t_s, used = series.t_s, series.used_bytes
     return tuple(at for at in series.breaks if not numerics.goes_on(t_s, used, at))
-
-
-def _tracked(device: Device) -> TrackedDevice:
-    return TrackedDevice(device=device, reading=None, room=Headroom())
 
 
 def _member(process: ProcessInfo | None) -> ProcessInfo | None:
@@ -460,7 +453,7 @@ def _due(
         recorded, subject = replay.recorded, replay.track.subject
         if known == 0 or replay.ended:
             continue
-        recorded.known = known
+        recorded.count = known
         if known == recorded.judged:
             if subject.process is not None and instant > replay.end_s:
                 ended += _end(watcher, replay, instant)
@@ -494,10 +487,7 @@ def _note_all(replays: dict[str, _Replay], changes: list[Alert], instant: float)
 
 
 def _note(replay: _Replay, old: Alert | None, new: Alert, event: Event) -> None:
-    fact = _moves(replay)
-    if fact:
-        finding = replace(new.finding, facts=(*(new.finding.facts or ()), *fact))
-        event = replace(event, alert=replace(new, finding=finding))
+    event = replace(event, alert=replace(new, finding=_with_moves(replay, new.finding)))
     opened = replace(event, state="opened", code=None)
     if new.state == "watch":
         replay.watches.append(opened)
@@ -512,12 +502,13 @@ def _note(replay: _Replay, old: Alert | None, new: Alert, event: Event) -> None:
             replay.alerts.append(event)
 
 
-def _moves(replay: _Replay) -> tuple[GrowthFact, ...]:
-    """Return that processes came or went within the window of a device, where they did."""
-    if replay.ledger is None or not replay.recorded.known:
-        return ()
+def _with_moves(replay: _Replay, finding: Finding) -> Finding:
+    """Return a judgement that says that processes came or went within the window of a device."""
+    if replay.ledger is None or not replay.recorded.count:
+        return finding
     t_s, _ = replay.recorded.window()
-    return replay.ledger.facts(float(t_s[0]), float(t_s[-1]))
+    facts = replay.ledger.facts(float(t_s[0]), float(t_s[-1]))
+    return replace(finding, facts=(*(finding.facts or ()), *facts)) if facts else finding
 
 
 def _end(watcher: Watcher, replay: _Replay, instant: float) -> list[Alert]:
@@ -533,10 +524,8 @@ def _end(watcher: Watcher, replay: _Replay, instant: float) -> list[Alert]:
 def _final(replay: _Replay) -> Finding | None:
     if replay.ended:
         return replay.final
-    finding, fact = replay.track.shown(), _moves(replay)
-    if finding is None or not fact:
-        return finding
-    return replace(finding, facts=(*(finding.facts or ()), *fact))
+    finding = replay.track.shown()
+    return None if finding is None else _with_moves(replay, finding)
 
 
 def _result(replay: _Replay, parts: list[Finding | None]) -> SubjectResult:

@@ -249,8 +249,6 @@ class RunBaselines:
         self._scanned_s = float("-inf")
         self._wishes: deque[Track] = deque(maxlen=256)
 
-    # ---- the user's word ------------------------------------------------------------------------
-
     def listen(self) -> None:
         """Notice that the user has spoken since the last tick; costs some microseconds."""
         if self._shelf.changed_elsewhere() or self._missed:
@@ -327,8 +325,6 @@ class RunBaselines:
         profile = msgspec.structs.replace(profile, word=word.word)
         self._shelf.keep(self._run(track, key, profile, word=word.row))
         return profile
-
-    # ---- at the end of a tick -------------------------------------------------------------------
 
     def step(self) -> None:
         """Do at most one piece of work."""
@@ -421,8 +417,6 @@ class RunBaselines:
     def _key(track: Track) -> str:
         return track.memo.key or f"subject/{track.subject.id}"
 
-    # ---- runs -----------------------------------------------------------------------------------
-
     def _learn(self, leaver: EndedProcess) -> bool:
         """Keep the profile of a run that has ended; say whether that took any time."""
         program, label = leaver.program, leaver.label
@@ -463,8 +457,6 @@ class RunBaselines:
             profile=profile,
             word=word,
         )
-
-    # ---- while something grows ------------------------------------------------------------------
 
     def _scan(self) -> None:
         """Note who grows and could do with more knowledge."""

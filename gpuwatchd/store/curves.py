@@ -304,8 +304,6 @@ class _Source:
         single = level == "raw" and all(point.rows == 1 for point in found)
         return RecordedCurve(level, 0.0 if single else width_s, known, sorted(holes), limit_s)
 
-    # ---- which table
-
     def _level(self, span: Span, need_s: float, raw_span_s: float) -> Level:
         """Return the table that serves a span; what it has forgotten, the next one knows."""
         length_s = span[1] - span[0] - MOMENT_S
@@ -314,8 +312,6 @@ class _Source:
             level = 2
         level = served_by(self._connection, self._tables, self._values, span[0], level)
         return LEVELS[level]
-
-    # ---- points
 
     def _rows(self, level: Level) -> str:
         """Return the query of the rows that serve a level, finest where not rolled up yet."""
@@ -347,8 +343,6 @@ class _Source:
             "since_ms": since_ms - since_ms % width_ms,
             "until_ms": until_ms,
         }
-
-    # ---- gaps
 
     def _limit_s(self, level: Level, points: Sequence[Point]) -> float:
         if level != "raw":

@@ -118,8 +118,6 @@ def power_w(
     return found[0] / found[1] if found and found[0] is not None and found[1] else None
 
 
-# ---- of how much of a period anything is known
-
 MINUTE_S: Final = 60
 HOUR_S: Final = 3600
 MISSING_S: Final = 180.0
@@ -226,8 +224,6 @@ def _without_gap(
         for (at_s,) in connection.execute(_ONE_BY_ONE.format(rows=rows), inside):
             yield float(at_s), float(at_s)
 
-
-# ---- who ----------------------------------------------------------------------------------------
 
 # Hours as they were rolled up; before the first and after the last whole one by the minute. Of each
 # minute the time of a device is shared by what each process held; alone it has all of it.

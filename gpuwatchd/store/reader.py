@@ -318,8 +318,6 @@ class Reader:
                 raise
             raise checked_connection.translated(self._path, error) from error
 
-    # ---- inside
-
     def _has_moved(self) -> bool:
         return self._state is not None and checked_connection.file_state(self._path) != self._state
 

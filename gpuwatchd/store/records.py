@@ -120,8 +120,6 @@ def updating(columns: Iterable[str], form: str = "excluded.{0}", **others: str) 
     return "DO UPDATE SET " + ", ".join(f"{it} = {how.format(it)}" for it, how in changes.items())
 
 
-# ---- a Struct as a row of its table
-
 _NAMES: Final = {
     "row": "id",
     "uid": "uuid",
@@ -291,8 +289,6 @@ class Table(Generic[_Value]):
         return found, strange
 
 
-# ---- devices and processes
-
 DEVICES: Final = Table("gpu", Device, order="position IS NULL, position, id", parent_index=None)
 
 
@@ -371,8 +367,6 @@ def load_processes(
     """Return processes, by their first sight."""
     return list(map(legacy_text.process, PROCESSES.load(connection, where, values)))
 
-
-# ---- alerts and deliveries
 
 DELIVERIES: Final = Table(
     "delivery",

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from gpuwatchd.core.model import Alert
 
-# ---- instants and counters that outlive the daemon: rows of table meta
-
 
 def load_instant(connection: sqlite3.Connection, name: str) -> float | None:
     """Return an instant (epoch seconds); None where none was kept, or nobody understands it."""
@@ -59,9 +57,6 @@ def save_meta(connection: sqlite3.Connection, name: str, value: float) -> None:
     """Keep an instant, or a whole number, inside the caller's transaction."""
     text = str(value) if isinstance(value, int) else f"{value:.3f}"
     connection.execute("INSERT OR REPLACE INTO meta(key, value) VALUES(?, ?)", (name, text))
-
-
-# ---- what the user said of alerts
 
 
 class UserLabel(Value, frozen=True, kw_only=True):
@@ -103,8 +98,6 @@ def remove_label(connection: sqlite3.Connection, alert_key: str, now_s: float) -
         (records.to_ms(now_s), alert_key),
     ).rowcount
 
-
-# ---- what the user does not want to hear of for a while
 
 LONGEST_S: Final = 30 * 86_400.0
 """No silence lasts longer: what is forgotten must be heard of again."""
@@ -364,8 +357,6 @@ def load_actions(
         for action in ACTIONS.load(connection, where, values)
     ]
 
-
-# ---- what was asked of jobs and when they saved their work, as things that happened: for people
 
 ASK: Final = "ask-to-save"
 SAVED: Final = "saved"

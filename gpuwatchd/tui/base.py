@@ -239,8 +239,6 @@ class ViewScreen(TopScreen):
         self._due_s = 0.0
         self.trouble = ""
 
-    # ---- what a view fills in
-
     def body(self) -> Iterable[Widget]:
         """Return what is below the subject: by default its text or list alone."""
         yield self.page_kind(self.painter, id=self.page_id)
@@ -258,8 +256,6 @@ class ViewScreen(TopScreen):
     def subject(self) -> Iterable[Part]:
         """Return what it is about, the most telling part first."""
         return ()
-
-    # ---- what all of them do
 
     def parts(self) -> Iterable[Widget]:
         """Return the line of what it is about, and the body."""

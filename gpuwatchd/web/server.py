@@ -120,9 +120,6 @@ def _taken(host: str, port: int, error: OSError) -> CannotListen:
     return CannotListen(f"{where}: {why}", hint="gpuwatchctl web --port 0 takes a free one")
 
 
-# ---- unix sockets -------------------------------------------------------------------------------
-
-
 def _unix(path: Path) -> socket.socket:
     value = text.clean(str(path))
     try:

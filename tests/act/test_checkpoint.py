@@ -15,6 +15,7 @@ from gpuwatchd.act.checkpoint import Checkpoint
 from gpuwatchd.core.errors import ActionError, NotAllowed, TargetChanged, TargetGone
 from gpuwatchd.core.model import Subject
 from tests.act.children import booted_at_s, job, key_of
+from tests.children import shell_script
 from tests.making import finding
 
 if TYPE_CHECKING:
@@ -28,12 +29,6 @@ def _until(path: Path) -> bool:
     while not path.exists() and time.monotonic() < end:
         time.sleep(0.01)
     return path.exists()
-
-
-def _script(path: Path, text: str) -> str:
-    path.write_text(f"#!/bin/sh\n{text}\n")
-    path.chmod(0o755)
-    return str(path)
 
 
 asking = functools.partial(Checkpoint, booted_at_s=booted_at_s())
@@ -83,7 +78,7 @@ def test_a_finding_about_no_process_asks_nobody() -> None:
 
 def test_a_program_is_told_as_json_and_not_through_a_shell(tmp_path: Path) -> None:
     got = tmp_path / "got"
-    program = _script(tmp_path / "ask; touch hacked", f'cat > {got}; echo "$@" >> {got}.args')
+    program = shell_script(tmp_path / "ask; touch hacked", f'cat > {got}; echo "$@" >> {got}.args')
     with job() as process:
         key = key_of(process.pid)
         ask = asking(checkpoint="command", argv=(program, "$(touch hacked)", "; x"))
@@ -108,7 +103,7 @@ def test_a_program_is_told_as_json_and_not_through_a_shell(tmp_path: Path) -> No
     ],
 )
 def test_how_a_program_ends_is_told(tmp_path: Path, text: str, expected: str) -> None:
-    ask = asking(checkpoint="command", argv=(_script(tmp_path / "ask", text),), timeout_s=0.3)
+    ask = asking(checkpoint="command", argv=(shell_script(tmp_path / "ask", text),), timeout_s=0.3)
     began = time.monotonic()
     with job() as process:
         if expected:
@@ -132,7 +127,7 @@ def test_nobody_is_asked_after_the_end(tmp_path: Path) -> None:
     ran = tmp_path / "ran"
     with job() as process:
         key = key_of(process.pid)
-    ask = asking(checkpoint="command", argv=(_script(tmp_path / "ask", f"touch {ran}"),))
+    ask = asking(checkpoint="command", argv=(shell_script(tmp_path / "ask", f"touch {ran}"),))
     with pytest.raises(TargetGone):
         ask.ask(key, dry_run=False)
     assert not ran.exists()
@@ -149,7 +144,7 @@ def test_a_program_in_a_home_that_nobody_has_is_never_offered() -> None:
 @pytest.mark.parametrize("way", ["signal", "command"])
 def test_nobody_is_asked_where_the_time_of_boot_is_unknown(tmp_path: Path, way: str) -> None:
     saved, ran = tmp_path / "saved", tmp_path / "ran"
-    argv = (_script(tmp_path / "ask", f"touch {ran}"),)
+    argv = (shell_script(tmp_path / "ask", f"touch {ran}"),)
     with job(saved) as process:
         ask = Checkpoint(checkpoint=way, argv=argv, booted_at_s=None)  # type: ignore[arg-type]
         assert not ask.offered(key_of(process.pid))
@@ -170,7 +165,7 @@ def test_a_program_is_told_without_any_file(
     for name in ("TMPDIR", "TEMP", "TMP"):
         monkeypatch.setenv(name, str(tmp_path / "none"))
     got = tmp_path / "got"
-    program = _script(tmp_path / "ask", f"cat > {got}; readlink /proc/$$/fd/0 > {got}.in")
+    program = shell_script(tmp_path / "ask", f"cat > {got}; readlink /proc/$$/fd/0 > {got}.in")
     with job() as process:
         key = key_of(process.pid)
         ask = asking(checkpoint="command", argv=(program,))

@@ -134,9 +134,6 @@ def test_our_own_command_is_found_beside_the_interpreter() -> None:
     assert terminal.resolve(["other", "x"]) == ["other", "x"]
 
 
-# ---- secrets -------------------------------------------------------------------------------------
-
-
 OURS = {
     "DISPLAY": ":1", "GPUWATCHD_SMTP_PASSWORD": "hush", "GPUWATCHD_CHAT_URLS": "hush",
     "GPUWATCHD_STATE_DIR": "/s",

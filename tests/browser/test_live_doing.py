@@ -44,9 +44,6 @@ def listed() -> Any:
     return json.loads(world.run("snooze", "list", "--json").stdout)["data"]
 
 
-# ---- the token ----------------------------------------------------------------------------------
-
-
 def test_the_token_leaves_the_address_and_is_kept_in_this_tab_alone(
     served: Served, page: Page
 ) -> None:
@@ -86,9 +83,6 @@ def test_a_link_with_the_token_may_lead_to_a_view(
     page.goto(f"{served.url}&view=/held")
     page.wait_for_selector("h1:text('Idle memory')")
     assert page.url == f"{served.address}/#/held"
-
-
-# ---- what dies and comes back -------------------------------------------------------------------
 
 
 def test_a_server_that_is_gone_is_told_of_and_found_again(new_page: Callable[..., Page]) -> None:
@@ -160,9 +154,6 @@ def test_a_gpu_that_is_not_here_is_told_of_at_once(page: Page) -> None:
     page.evaluate("() => { location.hash = '#/gpu/none'; }")
     page.get_by_role("alert").filter(has_text="GPU none is not here").wait_for()
     assert not faults
-
-
-# ---- snoozing -----------------------------------------------------------------------------------
 
 
 def test_snoozing_really_snoozes_and_can_be_taken_back(page: Page) -> None:

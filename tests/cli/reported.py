@@ -83,8 +83,6 @@ class Truth:
             framework_sure=True, **more,
         )  # fmt: skip
 
-    # ---- memory -------------------------------------------------------------------------------
-
     def gib(self, hour: float) -> tuple[dict[ProcessInfo, float], dict[ProcessInfo, float]]:
         """Return who holds how much of the first and the second GPU."""
         first: dict[ProcessInfo, float] = {}
@@ -129,8 +127,6 @@ class Truth:
         )
         people = {info.key: info for part in held for info, _ in part}
         return msgspec.structs.replace(one, readings=readings), people
-
-    # ---- what was judged and told -------------------------------------------------------------
 
     def finding(self, info: ProcessInfo, uid: str, hour: float, **changes: Any) -> Finding:
         """Return a leak of a process as judged at an hour."""
@@ -210,8 +206,6 @@ class Truth:
             who=self.user, why="I know",
         )  # fmt: skip
         transaction(config.state_dir(), tables.write_silence, one)
-
-    # ---- the live state -----------------------------------------------------------------------
 
     def live(self, **changes: Any) -> None:
         """Write the live state of a daemon that runs."""

@@ -97,9 +97,6 @@ def test_many_subjects_stay_within_bounds(tmp_path: Path, ctl: Ctl) -> None:
     assert content.count("<article") == 40
 
 
-# ---- the chart ----------------------------------------------------------------------------------
-
-
 def chart(count: int, *, breaks: tuple[int, ...] = (), epoch: bool = True) -> Picture:
     """Return the chart of samples one second apart; at each break a hundred seconds are missing."""
     t_s = np.arange(count, dtype=np.float64) + 1e9 * epoch

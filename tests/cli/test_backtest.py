@@ -146,9 +146,6 @@ def test_workers_do_not_outlive_the_program(how: signal.Signals) -> None:
     assert started.returncode == -how
 
 
-# ---- many things at once
-
-
 def double(item: int, tell: Callable[[float], None]) -> int:
     tell(0.5)
     if item == 13:

@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 OK, WARNING, CRITICAL, UNKNOWN = range(4)
 
 
-# ---- what it says --------------------------------------------------------------------------------
-
-
 def test_a_leak_that_is_full_within_the_hour_is_critical() -> None:
     world.write()
     code, answer = call()
@@ -166,9 +163,6 @@ def test_the_daemon_and_whether_its_warnings_arrive() -> None:
         "channel email does not deliver: refused / for good", "1 alert not delivered"
     ]  # fmt: skip
     assert answer.more[0] in call()[1].more
-
-
-# ---- when there is nothing to say ----------------------------------------------------------------
 
 
 def _gone(content: live.LiveState) -> None:
@@ -315,8 +309,6 @@ def test_whatever_is_said_can_be_read_again(answer: monitoring_plugin.Answer) ->
     ]
     assert len(found.more) <= 20
 
-
-# ---- ranges --------------------------------------------------------------------------------------
 
 _ENDS = st.floats(min_value=-1e6, max_value=1e6).map(lambda value: round(value, 2))
 

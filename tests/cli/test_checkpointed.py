@@ -20,7 +20,7 @@ from gpuwatchd.store import tables
 from gpuwatchd.store.reader import Reader
 from gpuwatchd.store.writer import History
 from tests.act.children import job
-from tests.store.world import opened
+from tests.store.world import actions, opened
 from tests.test_daemon import wait_for
 
 if TYPE_CHECKING:
@@ -103,11 +103,6 @@ def run(monkeypatch: pytest.MonkeyPatch, ctl: Ctl) -> Run:
     return lambda *words: ctl.both("ask-checkpoint", *words, code=None)
 
 
-def _rows(folder: Path) -> list[tables.Action]:
-    with Reader.open(folder) as reader:
-        return reader.ask(tables.load_actions)
-
-
 def test_it_says_first_and_asks_only_when_told(run: Run, tmp_path: Path) -> None:
     opened(tmp_path / "state").close()
     saved = tmp_path / "saved"
@@ -117,7 +112,7 @@ def test_it_says_first_and_asks_only_when_told(run: Run, tmp_path: Path) -> None
         assert "would ask" in out
         time.sleep(0.2)
         assert not saved.exists()
-        assert _rows(tmp_path / "state") == []
+        assert actions(tmp_path / "state") == []
         out, err, code = run(str(process.pid), "--yes", "--json")
         wait_for(saved.exists)
     assert (code, err) == (0, "")
@@ -125,7 +120,7 @@ def test_it_says_first_and_asks_only_when_told(run: Run, tmp_path: Path) -> None
     assert said["data"]["asked"] is True
     assert said["data"]["result"].endswith("not confirmed")
     assert said["warnings"] == []
-    assert [row.phase for row in _rows(tmp_path / "state")] == ["asked", "done"]
+    assert [row.phase for row in actions(tmp_path / "state")] == ["asked", "done"]
 
 
 def test_a_refusal_is_one_line_a_hint_and_a_row(run: Run, tmp_path: Path) -> None:
@@ -136,7 +131,7 @@ def test_a_refusal_is_one_line_a_hint_and_a_row(run: Run, tmp_path: Path) -> Non
     assert (code, out) == (1, "")
     assert "has no handler for SIGUSR1 and would be ended by it" in err
     assert err.splitlines()[2:] == ["see: gpuwatchctl docs errors#no-handler"]
-    assert [row.phase for row in _rows(tmp_path / "state")] == ["asked", "refused"]
+    assert [row.phase for row in actions(tmp_path / "state")] == ["asked", "refused"]
 
 
 def test_without_a_history_it_is_asked_and_that_is_said(run: Run, tmp_path: Path) -> None:

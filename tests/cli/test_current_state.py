@@ -341,9 +341,6 @@ def test_all_verbs_have_the_same_now_where_a_simulation_runs_ahead(ctl: Ctl) -> 
         assert "cannot be recognised" not in ctl("explain", "4200000")
 
 
-# ---- the headline of ``status``, and one line per GPU
-
-
 @pytest.mark.parametrize("columns", [80, 120])
 @pytest.mark.parametrize("ascii_only", ["", "--ascii"])
 def test_eight_gpus_are_a_sentence_and_a_line_for_each_that_leaks(

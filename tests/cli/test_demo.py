@@ -237,9 +237,6 @@ def test_at_most_two_popups_and_each_says_that_it_is_a_demo() -> None:
     assert popups.news() == []
 
 
-# -- the bookkeeping ----------------------------------------------------------------------------
-
-
 def _subject(pid: int | None) -> Subject:
     key = None if pid is None else ProcessKey(pid=pid, started_at_s=0.0)
     return Subject(device_uid="gpu0", process=key)

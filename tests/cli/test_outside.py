@@ -14,12 +14,11 @@ import pytest
 from gpuwatchd.collect import mailboxes
 from gpuwatchd.collect.mailboxes import outside
 from gpuwatchd.core.codes import OutsideFault
-from gpuwatchd.store import tables
 from gpuwatchd.store.reader import Reader
 from gpuwatchd.view.answers.inspection import InspectionData
 from tests.children import Child
 from tests.probe.stand_in import CUPY
-from tests.store.world import opened
+from tests.store.world import actions, opened
 
 if TYPE_CHECKING:
     from tests.cli.calls import Ctl
@@ -97,18 +96,13 @@ def test_its_own_program_is_run() -> None:
     assert outside._own_python(os.getpid(), os.getuid(), "-c", "print(1)") == b"1\n"
 
 
-def _rows(folder: Path) -> list[tables.Action]:
-    with Reader.open(folder) as reader:
-        return reader.ask(tables.load_actions)
-
-
 def test_attaching_needs_consent_and_a_new_python(ctl: Ctl, tmp_path: Path) -> None:
     opened(tmp_path / "state").close()
     if sys.version_info >= (3, 14):
         pytest.skip("this Python is new enough")
     answer = ctl.json("inspect", PID, "--attach", "--yes", code=1)
     assert answer["error"]["page"] == "errors#not-attached"
-    assert _rows(tmp_path / "state") == []
+    assert actions(tmp_path / "state") == []
 
 
 def test_the_probe_is_put_into_a_process(
@@ -137,7 +131,7 @@ def test_the_probe_is_put_into_a_process(
         assert "--yes" in ctl.err(*words, code=2)
         data = msgspec.convert(ctl.json(*words, "--yes")["data"], InspectionData)
         assert (data.prepared, data.framework, data.censuses) == (True, "cupy", 4)
-        assert [row.phase for row in _rows(tmp_path / "state")] == ["asked", "done"]
+        assert [row.phase for row in actions(tmp_path / "state")] == ["asked", "done"]
         with Reader.open(tmp_path / "state") as reader:
             assert [one.kind for one in reader.action_events()] == ["attaching", "attached"]
         assert not planted[0].exists()

@@ -106,9 +106,6 @@ def test_the_last_judgement_of_what_is_over_is_no_forecast() -> None:
     assert incident.held_true(case(over)) is None
 
 
-# ---- what was foreseen and what came ------------------------------------------------------------
-
-
 def case(
     *, after_s: float | None, ended: Ending = Ending.ENDED_NEAR_LIMIT, **changes: Any
 ) -> incident.Incident:

@@ -90,9 +90,6 @@ def test_a_share_that_is_unknown_saves_an_unknown_amount() -> None:
     assert (found.gpu_hours, found.usd) == (None, None)
 
 
-# ---- from when on -------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("started", "saved", "first", "expected"),
     [

@@ -81,8 +81,6 @@ def test_processes_add_up_to_the_time_that_it_was_held(held: Rows) -> None:
     )
 
 
-# ---- what an alert costs ------------------------------------------------------------------------
-
 BOOK = cost.Prices(CostSection(), ())
 amounts = st.one_of(st.none(), st.floats(0.0, 1e4))
 
@@ -110,9 +108,6 @@ def test_unknown_stays_unknown_and_nothing_is_negative(
     assert (found.spent_usd is None) == lacking
     assert found.spent_usd is None or found.spent_usd >= 0.0
     assert found.at_risk_usd is None or found.at_risk_usd >= 0.0
-
-
-# ---- what held memory costs ----------------------------------------------------------------------
 
 
 GIB = 2**30

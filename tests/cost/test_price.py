@@ -131,9 +131,6 @@ def test_an_instance_of_an_unknown_card_is_unknown() -> None:
     assert of(CostSection(usd_per_gpu_hour=2.0), part) is None
 
 
-# ---- the table that is shipped ------------------------------------------------------------------
-
-
 def test_no_row_is_the_price_of_eight() -> None:
     for row in prices.builtin():
         assert row.usd_per_gpu_hour < 20.0, row

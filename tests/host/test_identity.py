@@ -76,9 +76,6 @@ def test_any_files_give_a_record(name: bytes, files: tuple[bytes, ...]) -> None:
         host.close()
 
 
-# ---- names of users, and that nobody waits for them ----------------------------------------------
-
-
 def test_a_user_has_a_name_and_nobody_a_number() -> None:
     users = Users()
     assert users.name(os.getuid()) == pwd.getpwuid(os.getuid()).pw_name
@@ -106,9 +103,6 @@ def test_a_directory_that_does_not_answer_is_not_waited_for(
     while users.name(7) != "alice":
         assert time.monotonic() < until_s
     assert asked == [7]
-
-
-# ---- parsing what the files under /proc say ------------------------------------------------------
 
 
 def test_libraries_of_a_map() -> None:

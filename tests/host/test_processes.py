@@ -267,9 +267,6 @@ def test_without_a_readable_map_it_is_a_guess(proc: FakeProc) -> None:
     assert (found[8].framework, found[8].framework_sure) == ("PyTorch", False)
 
 
-# ---- one process at one instant, on the real /proc and on none -----------------------------------
-
-
 @linux
 def test_of_this_process() -> None:
     now = present(probe(os.getpid()))
@@ -318,9 +315,6 @@ def test_what_is_cut_short_says_nothing(tmp_path: Path) -> None:
     assert (now.name, now.state, now.parent_pid) == ("a) b", "D", 31)
     ticks = os.sysconf("SC_CLK_TCK")
     assert (now.cpu_s, now.started_s) == (300 / ticks, 4200 / ticks)
-
-
-# ---- who started a process -----------------------------------------------------------------------
 
 
 def _parents(proc: FakeProc, pid: int = 50) -> tuple[str, ...]:
@@ -373,9 +367,6 @@ def test_a_real_childs_parent_is_us(child: subprocess.Popen[bytes], host: Host) 
     found = host.processes([child.pid])[child.pid].parents
     assert found[0].endswith(f"[{os.getpid()}]")
     assert len(found) <= program.MOST
-
-
-# ---- who processes are where there is no /proc ---------------------------------------------------
 
 
 @pytest.mark.usefixtures("not_the_first")

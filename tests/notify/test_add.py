@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import pytest
 
-from gpuwatchd.cli import config_edit
+from gpuwatchd.cli import channel_setup
 from gpuwatchd.core import config
 from gpuwatchd.core.config import channels
 from gpuwatchd.core.errors import ConfigError
@@ -249,7 +249,7 @@ AFTER = (
     '# mine\n[policy] # p\nconfirm = 4\nchannels = ["a", "b"] # why\n'
     '[ notify.chat ]\nurls-file = "/x"\ntimeout = "5s"\n#x\n'
 )
-CHANGES: config_edit.Changes = {
+CHANGES: channel_setup.Changes = {
     "notify.chat": {"urls-file": "/x", "timeout": "5s"},
     "policy": {"channels": ["a", "b"]},
 }
@@ -287,10 +287,10 @@ def test_a_file_is_changed_in_place_or_not_at_all(
     before: str, after: str | None, tmp_path: Path
 ) -> None:
     if after is not None:
-        assert config_edit.edited(before, CHANGES, tmp_path) == after
+        assert channel_setup.edited(before, CHANGES, tmp_path) == after
     else:
         with pytest.raises(ConfigError):
-            config_edit.edited(before, CHANGES, tmp_path)
+            channel_setup.edited(before, CHANGES, tmp_path)
 
 
 def test_an_own_list_is_added_to_and_comments_stay(folder: Path, ctl: Ctl) -> None:

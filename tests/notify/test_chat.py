@@ -211,9 +211,6 @@ def test_hostile_words_call_nobody(write: Any, service: Service, message: Messag
             assert mark not in words
 
 
-# ---- when some fail ------------------------------------------------------------------------------
-
-
 def test_a_retry_goes_to_those_that_failed_alone(
     write: Any, service: Service, second: Service, message: Message
 ) -> None:
@@ -381,9 +378,6 @@ def test_probe_imports_nothing_large(write: Any) -> None:
     assert done.stdout.split() == ["True", "False"]
 
 
-# ---- addresses -----------------------------------------------------------------------------------
-
-
 def test_a_file_that_others_can_read_is_refused(write: Any, message: Message) -> None:
     notifier = ChatNotifier(write(f"slack://{SECRET}/B/C", mode=0o644))
     available = notifier.probe()
@@ -461,9 +455,6 @@ def test_no_secret_is_in_the_name_of_an_address(url: str) -> None:
 def test_every_line_has_a_name(line: str) -> None:
     for address in chat.parse(line):
         assert re.fullmatch(r"[a-z0-9+.-]* ?(at [0-9a-z.:-]+|\(?address \d+\)?)", address.name)
-
-
-# ---- answers that never end ----------------------------------------------------------------------
 
 
 requests = pytest.importorskip("requests")

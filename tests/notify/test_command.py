@@ -17,13 +17,8 @@ from gpuwatchd.core.errors import NotifyError
 from gpuwatchd.core.model import Message
 from gpuwatchd.notify.channels import command
 from gpuwatchd.notify.channels.command import CommandNotifier
+from tests.children import shell_script
 from tests.notify.conftest import HOSTILE
-
-
-def _script(path: Path, text: str) -> str:
-    path.write_text(f"#!/bin/sh\n{text}\n")
-    path.chmod(0o755)
-    return str(path)
 
 
 def _gone(pid: int, within_s: float = 60.0) -> bool:
@@ -48,7 +43,7 @@ def test_the_essentials_are_in_variables(
     monkeypatch.setenv("GPUWATCHD_ALERT_LEFTOVER", "old")
     monkeypatch.setenv("GPUWATCHD_STATE_DIR", "/state")
     out = tmp_path / "env"
-    CommandNotifier([_script(tmp_path / "hook", 'env > "$1"'), str(out)]).send(message)
+    CommandNotifier([shell_script(tmp_path / "hook", 'env > "$1"'), str(out)]).send(message)
     seen = dict(line.split("=", 1) for line in out.read_text().splitlines() if "=" in line)
     assert seen["GPUWATCHD_ALERT_SUBJECT"] == message.subject
     assert seen["GPUWATCHD_STATE_DIR"] == "/state"
@@ -62,7 +57,7 @@ def test_the_essentials_are_in_variables(
 def test_nothing_is_ever_run_by_a_shell(tmp_path: Path, message: Message) -> None:
     out = tmp_path / "args"
     planted = tmp_path / "planted"
-    hook = _script(tmp_path / "hook", f'printf "%s" "$1" > {out}')
+    hook = shell_script(tmp_path / "hook", f'printf "%s" "$1" > {out}')
     evil = f"$(touch {planted}); touch {planted} #"
     CommandNotifier([hook, evil]).send(
         msgspec.structs.replace(message, subject=evil, body=f"`touch {planted}`")
@@ -76,7 +71,7 @@ def test_nothing_is_ever_run_by_a_shell(tmp_path: Path, message: Message) -> Non
     [(1, False), (75, False), (69, False), (64, True), (77, True), (78, True)],
 )
 def test_exit_codes(tmp_path: Path, message: Message, code: int, permanent: bool) -> None:
-    hook = _script(
+    hook = shell_script(
         tmp_path / "hook", f"echo first >&2; echo 'why\x1b[2J it failed' >&2; exit {code}"
     )
     with pytest.raises(NotifyError) as caught:
@@ -87,14 +82,14 @@ def test_exit_codes(tmp_path: Path, message: Message, code: int, permanent: bool
 
 def test_a_signal_is_transient(tmp_path: Path, message: Message) -> None:
     with pytest.raises(NotifyError, match="ended by signal 9") as caught:
-        CommandNotifier([_script(tmp_path / "hook", "kill -9 $$")]).send(message)
+        CommandNotifier([shell_script(tmp_path / "hook", "kill -9 $$")]).send(message)
     assert not caught.value.permanent
 
 
 @pytest.mark.slow
 def test_a_program_that_hangs_is_ended_with_its_children(tmp_path: Path, message: Message) -> None:
     pids = tmp_path / "pids"
-    hook = _script(
+    hook = shell_script(
         tmp_path / "hook",
         f"trap '' TERM; sleep 60 & echo $$ $! > {pids}; echo waiting >&2\n"
         "while :; do sleep 60; done",
@@ -110,7 +105,7 @@ def test_a_program_that_hangs_is_ended_with_its_children(tmp_path: Path, message
 
 def test_a_child_left_behind_does_not_keep_us_waiting(tmp_path: Path, message: Message) -> None:
     pid = tmp_path / "pid"
-    hook = _script(tmp_path / "hook", f"sleep 30 & echo $! > {pid}; exit 0")
+    hook = shell_script(tmp_path / "hook", f"sleep 30 & echo $! > {pid}; exit 0")
     began = time.monotonic()
     assert CommandNotifier([hook], timeout=20).send(message)
     assert time.monotonic() - began < 5
@@ -127,7 +122,7 @@ def test_a_child_left_behind_does_not_keep_us_waiting(tmp_path: Path, message: M
 )
 def test_its_end_is_told(tmp_path: Path, message: Message, body: str, said: str) -> None:
     with pytest.raises(NotifyError, match=f"exited with {said}"):
-        CommandNotifier([_script(tmp_path / "hook", body)]).send(message)
+        CommandNotifier([shell_script(tmp_path / "hook", body)]).send(message)
 
 
 def test_what_cannot_be_started_is_permanent(tmp_path: Path, message: Message) -> None:
@@ -145,12 +140,12 @@ def test_probe(tmp_path: Path) -> None:
     assert not CommandNotifier().probe().ok
     missing = CommandNotifier(["no-such-program-anywhere"]).probe()
     assert (missing.ok, "no such program" in missing.reason) == (False, True)
-    assert CommandNotifier([_script(tmp_path / "hook", "exit 1")]).probe().ok
+    assert CommandNotifier([shell_script(tmp_path / "hook", "exit 1")]).probe().ok
 
 
 def test_a_hostile_body_reaches_the_program_as_text(tmp_path: Path, message: Message) -> None:
     out, given = tmp_path / "out", tmp_path / "given"
-    hook = _script(
+    hook = shell_script(
         tmp_path / "hook", f'printf "%s" "$GPUWATCHD_ALERT_SUBJECT" > {out}; cat > {given}'
     )
     CommandNotifier([hook]).send(msgspec.structs.replace(message, subject=HOSTILE, body=HOSTILE))

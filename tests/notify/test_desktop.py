@@ -263,9 +263,6 @@ def test_without_a_bus_the_real_library_is_found_out(
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-# ---- macOS without an app bundle -----------------------------------------------------------------
-
-
 HOSTILE = '" & (do shell script "touch x") & "'
 
 

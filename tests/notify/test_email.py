@@ -338,9 +338,6 @@ def test_a_question_for_the_login_that_makes_no_sense(
         notifier(username="gpu", password_file=str(password_file)).send(message)
 
 
-# ---- answers that never end ----------------------------------------------------------------------
-
-
 def refused(
     message: Message, answer: Callable[[socket.socket], None], timeout_s: float, why: str
 ) -> None:

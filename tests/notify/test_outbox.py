@@ -322,9 +322,6 @@ def test_a_channel_with_a_longer_timeout_is_given_it(message: Message, dispatch:
     assert len(message_dispatcher.results()) == 1
 
 
-# ---- one channel's queue -------------------------------------------------------------------------
-
-
 def test_what_waits_for_company_is_left_to_the_next_courier(
     message: Message, dispatch: Dispatch
 ) -> None:
@@ -385,9 +382,6 @@ def test_messages_that_cannot_be_merged_are_a_failure_and_not_the_end(
         message_dispatcher.submit(delivery(message, row=row))
     done = collect(message_dispatcher, 2)
     assert {(one.state, one.error) for one in done} == {("pending", "OverflowError in the channel")}
-
-
-# ---- retries, and what is made of the configuration ----------------------------------------------
 
 
 @given(st.floats(0, 2e9), st.floats(-1e9, 1e9))

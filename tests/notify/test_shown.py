@@ -110,9 +110,6 @@ def test_a_place_that_cannot_be_written_is_no_failure(tmp_path: Path, message: M
     assert not (tmp_path / "none").exists()
 
 
-# ---- what the server says of buttons -------------------------------------------------------------
-
-
 class _Nothing:
     def build(self) -> Any:
         raise AssertionError("nothing is shown here")

@@ -160,9 +160,6 @@ def test_with_the_index_of_this_machine(tmp_path: Path, capsys: pytest.CaptureFi
     assert formula.problems(out.read_text(), PINNED) == []
 
 
-# ---- the pins: all that is needed, on every Python and system that is promised, by its hash ------
-
-
 WORLDS = [(python, system) for python in pins.PYTHONS for system in ("linux", "darwin")]
 
 

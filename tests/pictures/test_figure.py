@@ -201,9 +201,6 @@ def test_an_order_survives_its_way() -> None:
     assert msgspec.json.decode(msgspec.json.encode(wish), type=Order) == wish
 
 
-# ---- the drawing that is seen without scripts and on paper ---------------------------------------
-
-
 def parsed(picture: Picture) -> ET.Element:
     return ET.fromstring(draw(picture))
 

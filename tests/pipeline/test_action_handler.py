@@ -332,9 +332,6 @@ def test_a_checkpoint_of_much_later_is_no_answer(world: World, tmp_path: Path) -
     assert [row.phase for row in world.rows()] == ["asked", "done"]
 
 
-# ---- what is said to somebody who has pressed ----------------------------------------------------
-
-
 GATE = threading.Event()
 
 

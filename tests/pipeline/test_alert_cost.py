@@ -177,9 +177,6 @@ def test_what_is_held_on_several_devices_counts_on_each() -> None:
     assert pipeline.costing.of(over, 1600.0) == found
 
 
-# ---- checkpoints --------------------------------------------------------------------------------
-
-
 def test_it_counts_from_the_checkpoint_that_was_said(tmp_path: Path) -> None:
     history = History.open(tmp_path, StoreSection(min_free_mib=0), boot_id="boot")
     pipeline = playing(history=history)
@@ -246,9 +243,6 @@ def test_of_one_that_has_ended_what_it_cost_is_still_known() -> None:
     found = pipeline.costing.of(msgspec.structs.replace(over, cost=before), 2200.0)
     assert found == before
     assert [d.message.notice for d in post.taken] == ["firing", "resolved"]
-
-
-# ---- looking for checkpoints ---------------------------------------------------------------------
 
 
 def collected(saves: Saves) -> list[Checkpoint]:

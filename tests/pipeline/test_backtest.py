@@ -202,9 +202,6 @@ def test_a_boot_tears_the_series(tmp_path: Path) -> None:
     assert whole.t_s[at] == pytest.approx(BEGIN_S + 2 * HOUR_S, abs=20)
 
 
-# ---- hindsight alone
-
-
 def log_of(used: FloatArray, *, process: bool = True, more_s: float = 3600.0) -> LogFile:
     """Return a process and its device, which goes on after it."""
     t = np.arange(0.0, used.size * 10.0, 10.0)

@@ -155,9 +155,6 @@ def test_what_was_stored_in_the_past_stays_as_it_is() -> None:
     assert resumed(stored, RULES, 10_000.0) is stored
 
 
-# ---- an alert goes on as the same alert when the clock was set while the daemon was down ---------
-
-
 PID = 4711
 NUMBER = ProcessInfo(key=ProcessKey(pid=PID, started_at_s=None), name="")
 """What the driver says of a process."""

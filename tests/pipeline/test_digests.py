@@ -284,9 +284,6 @@ def test_it_tells_what_is_open_was_held_back_and_costs() -> None:
     assert "\x1b" not in "".join(message.facts.values())
 
 
-# ---- rules, and local time -----------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("now", "end"),
     [

@@ -336,9 +336,6 @@ def test_the_answers_reach_the_live_state(served: Served, tmp_path: Path) -> Non
     assert [p.info.model for p in present(state.devices[0].processes)] == ["m"]
 
 
-# ---- what the asking thread keeps ----------------------------------------------------------------
-
-
 def test_what_is_kept_of_servers_is_bounded_and_the_one_in_use_stays(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

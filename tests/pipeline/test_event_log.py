@@ -149,9 +149,6 @@ def test_it_is_said_as_long_as_the_alert_lasts_and_after_a_restart(tmp_path: Pat
     assert [said(tick) for tick in run(again, 150)[100:]] == [{True}] * 50
 
 
-# ---- whose peak the driver told ------------------------------------------------------------------
-
-
 OLD = ProcessInfo(key=ProcessKey(pid=7, started_at_s=1.0), name="python", user="bob")
 NEW = ProcessInfo(
     key=ProcessKey(pid=7, started_at_s=9.0), name="python3", argv=("python3", "train.py")
@@ -186,9 +183,6 @@ def test_nobody_is_named_who_is_not_known() -> None:
     assert text_of(OLD, pid=None) == SAID
     assert text_of(msgspec.structs.replace(OLD, foreign=True)) == SAID
     assert text_of(msgspec.structs.replace(OLD, name="")) == SAID
-
-
-# ---- lines of the log ----------------------------------------------------------------------------
 
 
 TROUBLE: tuple[DeviceState, ...] = ("lost", "hung", "no-permission", "reset-required")

@@ -111,9 +111,6 @@ def test_never_two_fallbacks_at_once_nor_one_beside_a_delivery(
     assert not made.spare or "sent" in states.values()
 
 
-# ---- how the channels do, and which open alerts have reached nobody ------------------------------
-
-
 def about(*keys: str, **changes: Any) -> Any:
     one = delivery(**changes)
     message = msgspec.structs.replace(one.message, also=keys[1:])
@@ -186,9 +183,6 @@ def test_channels_are_shown_as_configured_and_others_while_they_matter() -> None
     ]
     channels.forgive()
     assert [one.ok for one in channels.channel_health(("chat",), ())] == [None]
-
-
-# ---- exchanging the dispatcher -------------------------------------------------------------------
 
 
 def test_an_old_complaint_about_a_channel_does_not_outlive_its_settings() -> None:

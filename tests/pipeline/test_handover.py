@@ -112,9 +112,6 @@ def test_a_card_that_is_cut_into_instances_is_judged_no_more() -> None:
     assert [a.subject.device_uid for a in ticks[-1].alerts] == [CARD.uid]
 
 
-# ---- a list that lacks some processes ------------------------------------------------------------
-
-
 HIDDEN = "the open files of 3 processes of other users cannot be read"
 
 

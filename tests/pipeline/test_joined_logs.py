@@ -73,9 +73,6 @@ def count(found: dict[Subject, SubjectResult]) -> int:
     return sum(one.alert_count for one in found.values())
 
 
-# ---- what no listed process owns, and devices whose list is not known
-
-
 def test_memory_that_no_listed_process_owns_is_judged() -> None:
     t = times(25)
     found = judged(
@@ -133,9 +130,6 @@ def test_the_alert_of_a_device_goes_on_with_its_process_and_counts_once() -> Non
     assert (count(found), found[DEVICE].alert_count) == (1, 1)
 
 
-# ---- who comes and goes
-
-
 def joining_jobs() -> tuple[FloatArray, FloatArray, list[LogSeries]]:
     """Return a device with an unlisted half; four jobs come to it, and then the list ends."""
     t = times(70)
@@ -182,9 +176,6 @@ def test_a_ledger_never_knows_what_comes_later() -> None:
     )
 
 
-# ---- alike processes
-
-
 def test_ramps_alike_in_many_processes_are_one_alert() -> None:
     t = times(50)
     parts = [part(pid, t, ramp(t, 2.0, 300.0, from_min=5.0)) for pid in (1, 2, 3, 4)]
@@ -205,9 +196,6 @@ def test_another_program_has_its_own_alert() -> None:
     parts = [part(1, t, grown), part(2, t, grown, "serve")]
     used = np.asarray(np.sum([one.used_bytes for one in parts], axis=0) + GIB)
     assert count(judged(whole(t, used), *parts)) == 2
-
-
-# ---- pauses
 
 
 def gap(t_s: FloatArray, from_min: float, to_min: float) -> FloatArray:
@@ -266,9 +254,6 @@ def test_a_pid_is_the_same_process_after_a_pause_of_the_whole_list(tmp_path: Pat
     assert sum(s.process is not None and s.process.key.pid == 7 for s in log.series) == 2
 
 
-# ---- who a process is
-
-
 def test_a_display_server_in_a_log_is_only_watched(tmp_path: Path) -> None:
     t = times(40)
     for name, alerts in (("/usr/lib/xorg/Xorg", 0), ("/opt/render/bin/worker", 1)):
@@ -277,9 +262,6 @@ def test_a_display_server_in_a_log_is_only_watched(tmp_path: Path) -> None:
         results = replay.analyze(log, EAGER)
         assert sum(one.alert_count for one in results) == alerts, name
         assert any(one.watches for one in results)
-
-
-# ---- files that belong together
 
 
 def halves(t_s: FloatArray, *, overlap: int = 0) -> tuple[slice, slice]:

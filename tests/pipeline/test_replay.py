@@ -110,11 +110,11 @@ def test_a_device_whose_processes_are_judged_is_not_judged_again() -> None:
 
 def test_a_window_never_reaches_over_a_break() -> None:
     recorded = Recorded(times(100), ramp(100), (40,), 1e9)
-    recorded.known = 40
+    recorded.count = 40
     assert recorded.window()[0].size == 40
-    recorded.known = 41
+    recorded.count = 41
     assert recorded.window()[0].size == 1
-    recorded.known = 100
+    recorded.count = 100
     assert recorded.window()[0][0] == times(100)[40]
 
 
@@ -122,9 +122,6 @@ def test_an_empty_log_has_no_subjects() -> None:
     assert judged() == []
     empty = np.empty(0)
     assert judged(series(empty, empty)) == []
-
-
-# ---- however rings are fed, what is judged of them is the same to the bit ------------------------
 
 
 def same(one: Ring, other: Ring) -> bool:

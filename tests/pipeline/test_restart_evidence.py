@@ -128,9 +128,6 @@ def test_another_process_of_the_same_pid_begins_its_own_evidence(tmp_path: Path)
     assert fired == [pytest.approx(undisturbed(17, segments=False)[0], abs=2 * INTERVAL_S)]
 
 
-# ---- the first lists after a start ---------------------------------------------------------------
-
-
 class Listed(Machine):
     """A machine whose process list is as ``hide`` makes it, for so many looks after a start."""
 
@@ -185,9 +182,6 @@ def test_who_holds_the_memory_stays_known_for_a_while_over_a_restart(tmp_path: P
     assert len([one for _, one in machine.changes if one.state == "firing"]) == 1
 
 
-# ---- the first judgement after a start -----------------------------------------------------------
-
-
 def test_the_first_judgement_knows_what_the_last_one_knew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -232,9 +226,6 @@ def test_what_a_process_held_on_the_host_is_known_up_to_the_kill(tmp_path: Path)
     ring = present(machine.pipeline.intake.estate.ring(subject))
     machine.kill()
     assert present(ring.last)[0] == pytest.approx(last_s, abs=0.01)
-
-
-# ---- the rise over a pause -----------------------------------------------------------------------
 
 
 def size_of_steps(t_s: FloatArray, used_bytes: FloatArray) -> float:

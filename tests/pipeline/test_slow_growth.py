@@ -87,9 +87,6 @@ def test_a_log_is_judged_over_its_days_as_they_go_by(process: bool) -> None:
     assert present(flat.finding).tier == "none"
 
 
-# ---- the judge by itself: every hour of many records ---------------------------------------------
-
-
 def findings(t: Array, values: Array, limit: float | None = 24 * GB) -> dict[float, Finding]:
     """Return what is said at the end of each hour, by days since the start."""
     hours = verdict.hours_of(t, values)
@@ -204,9 +201,6 @@ def test_a_short_record_says_nothing(days: float) -> None:
     assert verdict.judge_days(making.series(t, t), empty, SETTINGS) is None
 
 
-# ---- live ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_live_the_history_tells_of_days_also_after_a_restart(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
@@ -233,9 +227,6 @@ def test_live_the_history_tells_of_days_also_after_a_restart(tmp_path: Path) -> 
         assert found.rate_bytes_per_s == pytest.approx(1.5 * GB / DAY, rel=0.1)
     finally:
         lab.stop()
-
-
-# ---- few samples ---------------------------------------------------------------------------------
 
 
 def short(values: list[float], every_s: float) -> tuple[Finding, replay.SubjectResult]:

@@ -230,12 +230,6 @@ def test_one_list_without_a_process_is_not_believed() -> None:
     assert states(ticks)[-1] == "firing"
 
 
-# ---- who the processes are -----------------------------------------------------------------------
-
-
-# ---- what is shown is what is known now, though most of it is used again from the last tick ------
-
-
 FLAT = (
     ProcessUse(key=LEAKER.key, used_bytes=GIB, sm_pct=40.0, host_bytes=5 * MIB),
     ProcessUse(key=QUIET.key, used_bytes=MIB),

@@ -261,9 +261,6 @@ def test_what_nobody_owns_and_what_another_memory_holds_is_news_of_its_own() -> 
     assert routes(host, "firing", Rules(), others=[unheard])[0].kind == "send"
 
 
-# ---- how urgent an alert is ----------------------------------------------------------------------
-
-
 def at(mid_s: float, low_s: float | None = None, **changes: object) -> Finding:
     low = mid_s / 1.5 if low_s is None else low_s
     return finding(eta=EtaRange(low_s=low, mid_s=mid_s, high_s=None), **changes)
@@ -296,9 +293,6 @@ def test_what_is_critical_needs_twice_the_time_to_be_less() -> None:
 
 def test_a_warning_does_not_become_information() -> None:
     assert grade(finding(eta=None, severity="info"), "warning") == "warning"
-
-
-# ---- which alerts a rule is about ----------------------------------------------------------------
 
 
 ABOUT = AlertSubject(

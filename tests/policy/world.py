@@ -43,7 +43,7 @@ RANK = {"over": -1, "info": 0, "warning": 1, "critical": 2}
 
 def eager(rules: Rules) -> Rules:
     """Return rules under which the evidence of these findings is enough once it has lasted."""
-    return msgspec.structs.replace(rules, alert_confidence=0.68)
+    return msgspec.structs.replace(rules, alert_confidence=0.7)
 
 
 class Bearer:

@@ -190,9 +190,6 @@ def test_the_message_is_the_same_at_every_attempt(office: Office, mail: Channel)
     assert mail.got[0] == msgspec.structs.replace(mail.got[1])
 
 
-# ---- promises 10, 13: what waits leaves when its time has come, together -------------------------
-
-
 def test_quiet_hours(office: Office, mail: Channel) -> None:
     until_s = T0 + 8 * HOUR_S
     quiet: dict[str, Any] = {"held": "quiet hours until 07:00", "until_s": until_s}

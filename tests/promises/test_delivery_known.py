@@ -126,9 +126,6 @@ def test_the_clock_of_a_source_may_go_ahead_of_ours(office: Office, mail: Channe
     assert _lost(office) == ["a"]
 
 
-# ---- what one channel cannot deliver -------------------------------------------------------------
-
-
 HOUR_S = 3600.0
 
 

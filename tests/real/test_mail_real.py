@@ -162,9 +162,6 @@ def test_pictures_can_be_switched_off(
     assert "▁" in post.box.mails[0].get_body(("html",)).get_content()
 
 
-# ---- mail over real TLS to a real server on the loopback -----------------------------------------
-
-
 MESSAGE = making.message(
     subject="GPU 0: python[4711] füllt den Speicher", facts={"Rate": "12.4 MB/min"}
 )
@@ -247,9 +244,6 @@ def test_recipients(post: Post) -> None:
     assert not _refused(channel, "recipient refused").permanent
     post.box.recipient_answers["b@example.org"] = "550 no such user"
     assert _refused(channel, "recipient refused").permanent
-
-
-# ---- what ``doctor`` says of mail servers that are there, and of those that are not --------------
 
 
 class Server:

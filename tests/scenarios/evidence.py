@@ -145,9 +145,6 @@ def need(evidence: Evidence, weights: FloatArray) -> npt.NDArray[np.intp]:
     return np.maximum(np.ceil(np.clip(0.05 * left, 60.0, 300.0) / pause), 2).astype(np.intp)
 
 
-# ---- all looks at many items in flat arrays: what would have been alerted, under any weights -----
-
-
 ALERT = float(np.log(0.8 / 0.2))
 """Log odds of the formula at which an alert is due."""
 DAY_S = 86400.0

@@ -154,7 +154,7 @@ def replay(
         instants = instants[instants <= start + until_s]
     known = np.searchsorted(recorded.t_s, instants, side="right").tolist()
     for now, count in zip(instants.tolist(), known, strict=True):
-        recorded.known = count
+        recorded.count = count
         if not watcher.due(track, now):
             continue
         before, judged = track.alert, track.judged_s

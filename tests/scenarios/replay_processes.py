@@ -132,7 +132,7 @@ def _look(watcher: Watcher, player: _Player, position: int, now: float, start: f
     known = player.known[position]
     if known == 0 or player.over:
         return
-    player.recorded.known = known
+    player.recorded.count = known
     track, course = player.track, player.course
     if now > player.end_s:
         player.over = True

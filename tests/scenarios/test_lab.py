@@ -171,9 +171,6 @@ def test_the_views_add_up_to_the_device(family: str) -> None:
         assert bool(leakers) == (family not in NO_LEAKING_PROCESS)
 
 
-# ---- a run of the laboratory is the same as device, as processes and as simulated source ---------
-
-
 def source_of(item: Item) -> SimulateSource:
     source = SimulateSource("lab", world=views.world(item), epoch_s=views.EPOCH_S)
     source.advance(0.0)

@@ -21,9 +21,6 @@ def module(text: str, name: str = "a") -> Module:
     return next(iter(tree(**{name: text}).values()))
 
 
-# ---- imports ---------------------------------------------------------------------------------
-
-
 def test_cycles_count_imports_for_types_and_inside_functions() -> None:
     edges = imports.graph(
         tree(
@@ -56,9 +53,6 @@ def test_lazy_imports_need_a_measured_reason() -> None:
     assert imports.lazy(module(text)) == [4, 6]
     assert imports.lazy(module(text, "registry")) == []
     assert imports.lazy(module(text, "cli__main")) == []
-
-
-# ---- classes ---------------------------------------------------------------------------------
 
 
 def _class(text: str) -> tuple[int, set[str]]:
@@ -124,9 +118,6 @@ def test_assignments_to_objects_that_were_made_elsewhere() -> None:
     assert classes.assigned_outside(module(text)) == [5, 6, 12, 16, 17]
 
 
-# ---- sizes -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("name", "lines", "small"),
     [
@@ -140,9 +131,6 @@ def test_assignments_to_objects_that_were_made_elsewhere() -> None:
 def test_small_files_are_those_outside_families(name: str, lines: int, small: bool) -> None:
     found = next(iter(tree(**{name: "x = 1\n" * lines}).values()))
     assert sizes.small(found) is small
-
-
-# ---- names -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -175,8 +163,6 @@ def test_names_of_modules_classes_and_public_functions() -> None:
         ("gpuwatchd.past", 2),
     ]
 
-
-# ---- text for people -------------------------------------------------------------------------
 
 DECIDES = [
     'a == "it stopped growing"',

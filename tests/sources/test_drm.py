@@ -222,9 +222,6 @@ def test_a_card_that_is_plugged_in_later_is_found(tree: Tree) -> None:
     assert only(source.read()).used_bytes == 2 * GIB
 
 
-# ---- AMD and Intel cards that sleep, vanish, refuse or hang --------------------------------------
-
-
 def test_a_sleeping_card_is_not_read(tree: Tree) -> None:
     folder = tree.navi(power__runtime_status="suspended")
     # Whoever opened these would stop here for ever.
@@ -334,9 +331,6 @@ def test_open_files_that_hang_leave_the_memory_known(tree: Tree) -> None:
     with pipe.open("w") as writer:
         writer.write("drm-driver: amdgpu\n")
     source.close()
-
-
-# ---- who has AMD and Intel cards open, and what each holds ---------------------------------------
 
 
 def test_one_client_counts_once_however_many_descriptors_show_it(tree: Tree) -> None:

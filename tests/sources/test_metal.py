@@ -235,9 +235,6 @@ def test_a_machine_that_runs_short_of_memory_says_so_once_per_step(mac: FakeMac)
     assert source.read().readings[0].free_bytes is not None
 
 
-# ---- the thin functions that ask the system, as far as they can be asked anywhere ----------------
-
-
 PYTHON = sys.executable
 
 

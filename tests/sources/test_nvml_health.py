@@ -123,9 +123,6 @@ def test_what_a_card_does_not_count_is_unknown_and_asked_once(fake: Nvml) -> Non
     assert calls["nvmlDeviceGetRemappedRows"] == calls["nvmlDeviceGetRetiredPages"] == 1
 
 
-# ---- events of cards, from their states alone ----------------------------------------------------
-
-
 NAME = "GPU-1"
 
 

@@ -239,9 +239,6 @@ out(*got)
     assert temperatures == [50, 50, 50, 70, 80]
 
 
-# ---- MIG instances as devices: they stay while the driver does not say that they have gone -------
-
-
 PARTS = (
     "gpu 0 total=80G mig=1",
     "mig 0 gi=1 total=20G uuid=MIG-a",
@@ -284,9 +281,6 @@ s.read()
 out([device.label for device in s.devices()])
 """)
     assert labels == [["GPU 0", "GPU 1", "MIG 1:0"]]
-
-
-# ---- a lost card is looked for again, and no card is out of view in silence meanwhile ------------
 
 
 THREE = tuple(f"gpu {index} total=24G" for index in range(3))
@@ -420,9 +414,6 @@ def test_starts_come_ever_more_rarely(
             again.restarted(float(second))
             begun.append(second)
     assert begun == expected
-
-
-# ---- who is at work: asked as often as it takes to believe the answer, and no more ---------------
 
 
 def test_doubt_about_a_busy_card_comes_to_rest(fake: Nvml, child: int) -> None:

@@ -335,9 +335,6 @@ def test_the_same_processes_twice_are_two_runs_and_not_twice_the_memory(tmp_path
     assert [set(series.used_bytes) for series in device] == [{1000.0 * MIB}]
 
 
-# ---- the recorded log as a source: probe, pace, gaps, the end ------------------------------------
-
-
 LOGS = Path(__file__).resolve().parent.parent / "data" / "logs"
 
 

@@ -95,9 +95,6 @@ def test_when_a_channel_last_delivered(history: History) -> None:
     assert history.last_delivered() == {"email": T0 + 7}
 
 
-# ---- what was decided is kept with the alert that it is about, bounded, and forgotten in time ----
-
-
 def decision(number: int = 0, key: str = "leak:a", **changes: object) -> Decision:
     values: dict[str, object] = {
         "finding_id": "",
@@ -171,9 +168,6 @@ def test_what_is_old_is_forgotten(tmp_path: Path) -> None:
     with Reader.open(tmp_path) as reader:
         assert [one.at_s for one in reader.decisions()] == [T0 + 5000]
     history.close()
-
-
-# ---- alerts in memory: the file is older than they are, whenever it is read again ----------------
 
 
 def no_subject(_: Alert) -> None:

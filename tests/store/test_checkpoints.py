@@ -107,9 +107,6 @@ def test_what_is_too_old_is_forgotten(history: History) -> None:
     assert [one.saved_at_s for one in history.shelf.checkpoints() or ()] == [T0 + 100.0]
 
 
-# ---- what was asked of jobs and when they saved: found without reading all they held -------------
-
-
 _A_THOUSAND = 1000
 _AT_MOST = 20
 """Thousands of steps of SQLite: a month of minutes would be some hundred."""
@@ -146,9 +143,6 @@ def test_its_minutes_are_not_read_for_it(month: Path) -> None:
         it.set_progress_handler(step, _A_THOUSAND)
         tables.load_action_events(it, 0.0)
     assert steps <= _AT_MOST
-
-
-# ---- what was done to processes is kept before and after, by whom, and of which process ----------
 
 
 def test_rows_are_kept_in_order(tmp_path: Path) -> None:

@@ -193,9 +193,6 @@ def test_whatever_is_damaged_nothing_raises(tmp_path: Path, whole: bytes, part: 
         assert harmed(tmp_path, content) == [], seed
 
 
-# ---- the programs themselves
-
-
 def nasty(whole: bytes) -> dict[str, bytes]:
     """Return damage of each kind that once ended a program."""
     named = whole.index(b"CREATE TABLE gpu(")
@@ -265,9 +262,6 @@ def test_a_verb_that_needs_the_history_says_that_it_is_damaged(
             assert err[2].endswith("errors#history-damaged")
 
 
-# ---- while the daemon runs
-
-
 def test_a_schema_page_that_is_damaged_below_an_open_history_is_set_aside(
     tmp_path: Path, whole: bytes
 ) -> None:
@@ -302,9 +296,6 @@ def test_a_header_that_is_damaged_below_an_open_history_is_set_aside(
     assert is_sound(history, tmp_path)
     assert any(tmp_path.glob("*.corrupt-*"))
     history.close()
-
-
-# ---- what is no damage
 
 
 def test_a_fault_of_ours_is_not_blamed_on_a_sound_file(tmp_path: Path, whole: bytes) -> None:

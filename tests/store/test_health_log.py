@@ -171,9 +171,6 @@ def test_a_damaged_page_that_some_writes_do_not_meet_is_one_trouble(
     history.close()
 
 
-# ---- the end of the daemon while another program holds the history's lock ------------------------
-
-
 _EVENTS = "SELECT detail FROM event WHERE kind = 'xid'"
 LEAVES_WITHIN_S = 2.0
 

@@ -103,9 +103,6 @@ def test_of_a_long_span_some_minutes_stand_for_all(history: History, time: Time,
         assert found[INFOS[0].key].hours == pytest.approx(0.25 + 0.25 * 0.75, abs=0.08)
 
 
-# ---- what falls to each process by whole hours is what falls to it minute by minute --------------
-
-
 HOUR = 3600
 T = 1_700_000_000 // HOUR * HOUR
 BOUND_H = 1e-9

@@ -112,9 +112,6 @@ def test_since_bounds_it(tmp_path: Path) -> None:
     history.close()
 
 
-# ---- the recent past of one subject, bounded, extremes kept --------------------------------------
-
-
 # Memory comes in 2 MiB pieces; a 32-bit float holds them exactly.
 VALUES = st.lists(
     st.integers(0, 100_000).map(lambda pieces: pieces * 2**21), min_size=1, max_size=300

@@ -92,9 +92,6 @@ def test_nothing_else_is_read_from_json() -> None:
     assert set(_read()) == listed
 
 
-# ---- what the source reads ----------------------------------------------------------------------
-
-
 def _trees() -> Iterator[tuple[str, ast.Module]]:
     for path in sorted(PACKAGE.rglob("*.py")):
         name = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
@@ -173,9 +170,6 @@ def _structs(kind: Any) -> Iterator[type[msgspec.Struct]]:
         yield kind
     for one in get_args(kind):
         yield from _structs(one)
-
-
-# ---- what was stored as a sentence alone gets the codes and parts that are made with it today ----
 
 
 RANKS = [

@@ -16,6 +16,8 @@ from gpuwatchd.core.model import (
     ProcessUse,
     Sample,
 )
+from gpuwatchd.store import tables
+from gpuwatchd.store.reader import Reader
 from gpuwatchd.store.writer import History
 from tests import making
 
@@ -93,6 +95,12 @@ def opened(directory: Path, time: Time | None = None, **changes: Any) -> History
         monotonic=time.monotonic,
         boot_id=BOOT,
     )
+
+
+def actions(directory: Path) -> list[tables.Action]:
+    """Return what was done to processes, as the history has it."""
+    with Reader.open(directory) as reader:
+        return reader.ask(tables.load_actions)
 
 
 def sample(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,14 +14,11 @@ from gpuwatchd.store.checked_connection import transaction
 from gpuwatchd.store.reader import Reader
 from gpuwatchd.tui.screens.alerts import AlertDetailScreen, AlertsScreen
 from gpuwatchd.tui.screens.snooze import SnoozeScreen
-from gpuwatchd.view.queries import alert_changes, current_state
-from gpuwatchd.view.query import Query
+from gpuwatchd.view.queries import alert_changes
 from tests import making
 from tests.cli import world
+from tests.tui.leaky import view as seen
 from tests.tui.viewing import opened, press, screen, settled, shown, words
-
-if TYPE_CHECKING:
-    from gpuwatchd.view.queries.current_state import View
 
 KEY = "leak:GPU-1/4711@1000.0"
 HOUR_S = 3600.0
@@ -40,11 +36,6 @@ def recorded() -> None:
     opened = world.firing(about=about, finding=world.leak(onset_at_s=now_s - 3600))
     world.remember(opened, over)
     world.write(alerts=(opened,))
-
-
-def seen() -> View:
-    """Return what a look gives."""
-    return current_state.load_view(Query())
 
 
 def stored() -> list[Silence]:

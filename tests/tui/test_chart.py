@@ -78,9 +78,6 @@ def rows(chart: Chart) -> list[str]:
     return [chart.render_line(y).text for y in range(chart.size.height)]
 
 
-# ---- what is known of an instant
-
-
 def said(at_s: float, **changes: float) -> str:
     hour = picture()
     return "  ".join(words for words, _ in point_text(hour, at_s, **changes))
@@ -111,9 +108,6 @@ def test_of_an_empty_picture_nothing_is_said_but_that() -> None:
                     now_s=T0 + 60, curve=Curve())  # fmt: skip
     assert point_text(empty, T0 + 30)[1:] == [("no data", "faint")]
     assert len(point_text(empty, T0 + 900)) == 1
-
-
-# ---- moving about
 
 
 async def test_zoom_keeps_the_cursor_where_it_is_and_ends_somewhere() -> None:

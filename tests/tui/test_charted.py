@@ -42,9 +42,6 @@ def text(view: Any, name: str = "text") -> str:
     return " ".join(view.query_one(f"#{name}", TextPage).text.split())
 
 
-# ---- what they tell
-
-
 async def test_predict_goes_from_gpu_to_gpu_and_back_to_the_same_one() -> None:
     async with opened(leaky.view(), "P") as (app, pilot):
         view = screen(app, PredictScreen)
@@ -117,9 +114,6 @@ async def test_tab_goes_through_gpus_and_their_processes() -> None:
         assert said[4] == said[0]
 
 
-# ---- time
-
-
 async def test_spans_zoom_pan_and_reset() -> None:
     async with opened(leaky.view(), "h") as (app, pilot):
         view = screen(app, PastScreen)
@@ -186,9 +180,6 @@ async def test_the_cursor_reads_out() -> None:
         assert "GiB" in view.query_one("#told", Lines).text
         await press(pilot, "home")
         assert "span 1h" in view.query_one("#told", Lines).text
-
-
-# ---- whatever the machine is like
 
 
 def nothing() -> LiveState:

@@ -19,9 +19,6 @@ def _now(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.time", lambda: world.NOW_S)
 
 
-# ---- what is shown
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [(80, 24), (40, 24), (20, 8), (200, 60), (120, 40), (300, 5)])
 @pytest.mark.parametrize("cards", [1, 8, 32])
@@ -74,9 +71,6 @@ async def test_a_thousand_processes_are_scrolled_through() -> None:
         assert app.selected_process is not None
         await press(pilot, "home")
         assert cursor(app) == before
-
-
-# ---- how it is painted
 
 
 async def test_only_what_changes_is_painted_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,9 +22,6 @@ def _now(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.time", lambda: world.NOW_S)
 
 
-# ---- keys
-
-
 async def test_the_cursor_stays_with_its_process_when_the_order_changes() -> None:
     async with opened(usual()) as (app, pilot):
         await press(pilot, "down", "down")
@@ -172,9 +169,6 @@ async def test_a_look_that_fails_leaves_what_was_seen_and_says_so() -> None:
         assert "daemon off" not in rows[0], "a look that fails knows nothing of the daemon"
         assert "no GPU found: the driver is gone" in rows[1]
         assert any(row.startswith(" GPU 7") for row in rows)
-
-
-# ---- the mouse
 
 
 async def test_a_click_selects_and_two_open(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -248,9 +248,6 @@ def test_a_thousand_processes_answer_in_well_under_a_second() -> None:
     assert took < 5, "far above what a slow machine needs"
 
 
-# ---- OpenAPI ------------------------------------------------------------------------------------
-
-
 def test_the_document_is_unchanged_as_it_is_built(unchanged: Served) -> None:
     said = unchanged.ask("/api/v1/openapi.json", Authorization=None)
     assert said.json == json.loads(openapi.encoded())

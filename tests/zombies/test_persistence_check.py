@@ -226,9 +226,6 @@ def test_nothing_is_listed_while_lists_fail_now_and_then(
         assert vigil.update(seen, servers, turn * 30.0, Limits()) == ()
 
 
-# ---- ranks of one job: whose siblings have ended, and who lets the others wait -------------------
-
-
 JOB = "torchrun 7f3a"
 MINUTES_11 = 23
 

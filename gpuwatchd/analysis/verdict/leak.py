@@ -58,9 +58,9 @@ FORETOLD = 0.25
 """Below this confidence nobody is told when memory is full: most of such growth ends before."""
 ENOUGH_EVENTS, PER_EVENT = 8.0, 0.5
 """Fewer events than so many leave open whether they go on; log odds that each of them lacks."""
-SHORT_S, SHORT_ODDS = 1200.0, 4.0
-"""What fills its room sooner is more often a load or a cache than a leak; log odds of that, in
-proportion to the time by which it is shorter."""
+SHORT_S, SHORT_ODDS = 1200.0, 0.8
+"""What fills its room sooner is more often a load or a cache than a leak; log odds of that where it
+takes half as long."""
 SETTLED_S = 1800.0
 """After this time a process has loaded what it needs."""
 KEPT_SHARE = 0.9
@@ -193,7 +193,7 @@ def _weighed(
     started_s = max(view.now_s - float(series.t_s[0]), series.age_s or 0.0)
     if growth.headroom is not None and started_s + since_s < SETTLED_S:
         fill_s = max(growth.headroom, 0.0) / rate - since_s
-        doubt += SHORT_ODDS * max(1.0 - fill_s / SHORT_S, 0.0)
+        doubt += SHORT_ODDS * max(SHORT_S / fill_s - 1.0, 0.0)
     share = min(growth.confidence, 1.0 - 1e-9)
     return share / (share + (1.0 - share) * math.exp(doubt))
 

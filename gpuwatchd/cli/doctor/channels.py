@@ -203,9 +203,6 @@ def _page_checks(around: CheckContext, section: config.WebSection) -> list[Check
     return [one for one in asked if one] or [ok(f"gpuwatchctl web may have {where}")]
 
 
-# ---- the address
-
-
 def _place(around: CheckContext, address: listening.Address) -> Check | None:
     if address.path is not None:
         return _socket(address.path)
@@ -294,9 +291,6 @@ def _socket(path: Path) -> Check | None:
 
 def _no_socket(words: str) -> Check:
     return warning("web-listen", words, '[web] listen = "unix", or unix:PATH elsewhere')
-
-
-# ---- the token
 
 
 def _token_file(section: config.WebSection) -> Path:

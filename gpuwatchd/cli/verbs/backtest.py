@@ -145,9 +145,6 @@ def _replayed(job: Job, tell: Callable[[float], None]) -> DeviceReport:
         return backtest.play(history, device, span, tried, passed=tell)
 
 
-# ---- in words
-
-
 def _show(
     out: output.Out, reports: Sequence[DeviceReport], tallies: Sequence[Tally], *, show_all: bool
 ) -> None:

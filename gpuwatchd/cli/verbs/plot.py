@@ -130,9 +130,6 @@ def _write(
     html.write(file, picture_file.draw(order))
 
 
-# ---- in the terminal
-
-
 def show(out: Out, pictures: Sequence[Picture]) -> None:
     """Write pictures one below the other, then what their parts are."""
     from gpuwatchd.charts import terminal  # noqa: PLC0415

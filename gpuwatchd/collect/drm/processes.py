@@ -165,8 +165,6 @@ class Processes:
             if len(kept) != len(descriptors):
                 self._open[pid] = tuple(kept)
 
-    # ---- the slow look --------------------------------------------------------------------------
-
     def _scan(self) -> None:
         """Look through everybody's open files."""
         found: dict[int, tuple[int, ...]] = {}
@@ -201,8 +199,6 @@ class Processes:
     def _is_kernel_thread(self, pid: int) -> bool:
         fields = word(self._proc / str(pid) / "stat").rpartition(")")[2].split()
         return len(fields) > 6 and fields[6].isdecimal() and int(fields[6]) & _KERNEL_THREAD != 0
-
-    # ---- KFD ------------------------------------------------------------------------------------
 
     def _kfd(self, *, every: bool) -> dict[int, dict[str, int]]:
         """Return pid -> PCI address -> bytes, of the processes that compute on AMD cards.

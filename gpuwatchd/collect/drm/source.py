@@ -81,8 +81,6 @@ class DrmSource:
         self._scan_at_mono_s = float("-inf")
         self._looks = 0
 
-    # ---- the protocol ---------------------------------------------------------------------------
-
     def probe(self) -> Availability:
         """Say whether there is an AMD or Intel GPU to watch. Never raises."""
         self._scan()
@@ -181,8 +179,6 @@ class DrmSource:
             if reading.uses:
                 readings[position] = msgspec.structs.replace(reading, uses=uses)
         return tuple(people.values())
-
-    # ---- cards ----------------------------------------------------------------------------------
 
     def _scan(self) -> None:
         """Look for cards; one that has gone is kept, so that its loss is seen."""

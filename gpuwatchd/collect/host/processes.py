@@ -117,8 +117,6 @@ class Host:
         self.booted_at_s = booted_at_s
         """From when the start times of processes count, epoch seconds; None without /proc."""
 
-    # ---- what others use ------------------------------------------------------------------------
-
     def processes(self, pids: Iterable[int]) -> dict[int, ProcessInfo]:
         """Return who these processes are; a pid that does not exist is left out.
 
@@ -254,8 +252,6 @@ class Host:
             self._unwatch(record)
         self._known.clear()
 
-    # ---- lives ----------------------------------------------------------------------------------
-
     def _same(self, pid: int, record: ProcessRecord) -> bool:
         """Say whether the process met before still lives (as far as no pidfd says so)."""
         if self.is_contained or (record.held is not None and record.held.is_pidfd):
@@ -370,8 +366,6 @@ class Host:
                 sight = self._registry.read(pid, stat, closer=True)
                 record.info = processes[pid] = still(record.info, sight.info)
                 record.anonymous_bytes = sight.anonymous_bytes
-
-    # ---- the machine ----------------------------------------------------------------------------
 
     def _read_boot_id(self) -> str:
         if self._has_proc:

@@ -113,8 +113,6 @@ class Processes:
                 total, known = total + amount, True
         return (total if known else None), is_bound
 
-    # ---- the slow look --------------------------------------------------------------------------
-
     def _scan(self, mono_s: float) -> None:
         processes = {process.pid: process for process in self._system.processes()}
         try:
@@ -229,8 +227,6 @@ class MetalSource:
         self._ceiling: Ceiling | None = None
         self._pressure: int | None = None
 
-    # ---- the protocol ---------------------------------------------------------------------------
-
     def probe(self) -> Availability:
         """Say whether macOS lists a GPU, and where its ceiling comes from. Never raises."""
         if not self._is_mac:
@@ -291,8 +287,6 @@ class MetalSource:
 
     def close(self) -> None:
         """Let go of nothing: every question is asked anew."""
-
-    # ---- GPUs -----------------------------------------------------------------------------------
 
     def _nodes(self) -> list[Node]:
         raw = self._calls.run(ACCELERATORS)

@@ -311,8 +311,6 @@ class DeviceHealth:
         self.happened: deque[Event] = deque(maxlen=MOST_EVENTS)
         """What happened and was not fetched yet."""
 
-    # ---- clocks ---------------------------------------------------------------------------------
-
     def throttle(
         self, card: Card, desk: HandleBuffers, mono_s: float, faults: list[Fault]
     ) -> tuple[str, ...] | None:
@@ -345,8 +343,6 @@ class DeviceHealth:
             desk.slow_told = True
             why = " and ".join(word for bit, word in _WORDS if bits & bit)
             self._tell(card, "throttle", f"clocks held down for {lasted_s:.0f} s: {why}")
-
-    # ---- errors of the memory -------------------------------------------------------------------
 
     def errors(
         self, card: Card, desk: HandleBuffers, mono_s: float, faults: list[Fault]

@@ -185,8 +185,6 @@ class NvmlSession:
         self.is_open = False
         self.lanes.close()
 
-    # ---- what may hang --------------------------------------------------------------------------
-
     def _begin(
         self,
         work: Callable[[], Any],
@@ -294,8 +292,6 @@ class NvmlSession:
             self._events.let_go(STUCK_S)
         self.driver.close()
 
-    # ---- what is due ----------------------------------------------------------------------------
-
     def _keep_up(self, mono_s: float, wait_s: float) -> None:
         """Do what is due while NVML is open."""
         exchanged = False
@@ -323,8 +319,6 @@ class NvmlSession:
         first, longest = LOST_WAIT_S if self.cards else (ABSENT_WAIT_S, ABSENT_WAIT_S)
         self._wait_s = min(longest, max(first, self._wait_s * 2))
         self._retry_at_mono_s = mono_s + self._wait_s
-
-    # ---- letting go -----------------------------------------------------------------------------
 
     def _find(self, mono_s: float) -> None:
         if mono_s >= self._find_at_mono_s:

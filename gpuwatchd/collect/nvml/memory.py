@@ -228,8 +228,6 @@ class ProcessLists:
             return "the process list kept growing while it was read"
         return f"the driver refused the process list: {self._error(code)} (code {code})"
 
-    # ---- one list -------------------------------------------------------------------------------
-
     def _list(
         self, card: Card, desk: HandleBuffers, kind: str, functions: tuple[Callable[..., int], ...]
     ) -> tuple[int, bytes]:
@@ -258,8 +256,6 @@ class ProcessLists:
                 break
             desk.grow(min(65536, max(desk.room * 2, count.value)))
         return code, min(count.value, desk.room)
-
-    # ---- how busy each of them is ---------------------------------------------------------------
 
     def _look_busy(self, card: Card, desk: HandleBuffers, busy_pct: float | None) -> bool:
         """Ask how much each process uses the compute units; say whether anything is new.

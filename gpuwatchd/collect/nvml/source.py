@@ -106,8 +106,6 @@ class NvmlSource:
         )
         self._lanes = self._life.lanes
 
-    # ---- the protocol ---------------------------------------------------------------------------
-
     def probe(self) -> Availability:
         """Say whether there is an NVIDIA GPU here and, if not, what is missing. Never raises."""
         if not self._life.is_open and not self._life.cards:
@@ -171,8 +169,6 @@ class NvmlSource:
         Takes effect with the next read. 0 ends it early.
         """
         self._life.release_until_mono_s = self._monotonic() + duration_s
-
-    # ---- reading cards --------------------------------------------------------------------------
 
     def _read_cards(self, mono_s: float, faults: list[Fault]) -> list[DeviceReading]:
         """Return a reading of every card, an empty one of those that do not answer."""

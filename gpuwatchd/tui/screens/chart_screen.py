@@ -188,8 +188,6 @@ class ChartScreen(ViewScreen):
         """The chart."""
         return self.query_one("#chart", Chart)
 
-    # ---- keys
-
     def action_chart(self, movement: str, *steps: int) -> None:
         """Zoom, pan, move the cursor, or show the whole span again."""
         getattr(self.chart, movement)(*steps)
@@ -199,8 +197,6 @@ class ChartScreen(ViewScreen):
         self.span_name, self.span_s = next((name, s) for text, name, s in SPANS if text == key)
         self._usual = False
         self.chart.reset()
-
-    # ---- what is asked for
 
     def usual_span(self) -> tuple[str, float | None]:
         """Return the span of a view that was just opened: 6 h, longer where a growth needs it."""
@@ -236,8 +232,6 @@ class ChartScreen(ViewScreen):
         asked = self.asked()
         tight = self._usual and self.chart.window is None
         return partial(read_picture, self.view, self.about, asked, tight=tight)
-
-    # ---- what is shown
 
     def answered(self, picture: ReadPicture) -> None:
         """Show the chart."""

@@ -155,9 +155,6 @@ def _worst(view: View, uid: str | None) -> About | None:
     return min(mine, key=lambda pair: pair[:2], default=(0, 0, None))[2]
 
 
-# ---- what is read, in a thread
-
-
 def _text(query: Query, view: View, about: About) -> tuple[Written, ...]:
     """Return what is known of a process, part by part: who it is, its alerts, the verdict."""
     process = about.process

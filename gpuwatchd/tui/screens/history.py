@@ -90,8 +90,6 @@ class PastScreen(ChartScreen):
         super().answered(picture)
         self._list()
 
-    # ---- what happened
-
     @property
     def _marks(self) -> tuple[Mark, ...]:
         """What happened, the newest first."""
@@ -127,8 +125,6 @@ class PastScreen(ChartScreen):
             half_s = (end_s - begin_s) / 2
             self.chart.go((at_s - half_s, at_s + half_s))
         self.chart.point_at(at_s)
-
-    # ---- whose
 
     def action_next(self, by: int) -> None:
         """Show the next GPU, or the next process that deserves a look."""

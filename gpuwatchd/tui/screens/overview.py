@@ -91,8 +91,6 @@ class OverviewScreen(TopScreen):
         self._page = 1
         self._laid: dict[process_table.Who, tuple[object, Row]] = {}
 
-    # ---- what is drawn
-
     def compose(self) -> ComposeResult:
         """Build one widget for all rows: three cost a tenth more (6.6 ms, not 6.0, a refresh)."""
         yield Lines(self.painter)
@@ -205,8 +203,6 @@ class OverviewScreen(TopScreen):
         hint = "  name, user, pid, framework, GPU   Enter keeps, Esc clears "
         return spread([(shown[-width:], "bar bold")], [(hint, "bar faint")], width, "bar")
 
-    # ---- keys
-
     async def on_key(self, event: events.Key) -> None:
         """Do what a key stands for; what is not known here goes to the program."""
         if self._typing:
@@ -281,8 +277,6 @@ class OverviewScreen(TopScreen):
         elif key == "enter" and self.top.selected_device_uid is not None:
             self.top.open("P")
         return key == "enter"
-
-    # ---- the mouse
 
     def on_click(self, event: events.Click) -> None:
         """Select what was clicked; twice opens it, and the head of a column sorts by it."""
@@ -415,8 +409,6 @@ class Selection:
             parts.append(f"/{painter.safe(self.wish)}/ {counted}")
         return ", ".join(parts)
 
-    # ---- moving
-
     def move(self, by: int) -> None:
         """Move the cursor, within what there is."""
         uids = self._uids
@@ -462,8 +454,6 @@ class Selection:
         at = uids.index(self._device) if self._device in uids else 0
         self._first_gpu = _first(self._first_gpu, at, count, len(uids))
         return self._first_gpu
-
-    # ---- order and filter
 
     def sort(self, by: str) -> None:
         """Sort by a column; by the same again turns it round."""

@@ -120,8 +120,6 @@ class SnoozeScreen(ViewScreen):
         words = "it is still watched, and shown here, by status and by alerts"
         yield Paragraph(sentence(words, "dim"))
 
-    # ---- keys
-
     def on_key(self, event: events.Key) -> None:
         """Answer every key here, one after the other: bindings would come before what is typed."""
         why = typed(self._why, event) if self._typing else None
@@ -160,8 +158,6 @@ class SnoozeScreen(ViewScreen):
             self._chosen = term
             if event.chain > 1:
                 self._keep()
-
-    # ---- writing it
 
     def _keep(self) -> None:
         if self._alert is None or self._writing:

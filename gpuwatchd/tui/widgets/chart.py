@@ -116,8 +116,6 @@ class Chart(Widget):
         self._plot = terminal.Plot(0, 0, 0, 0.0, 1.0)
         self._drag: tuple[int, Window] | None = None
 
-    # ---- what is shown
-
     def put(self, picture: Picture | None) -> None:
         """Show another picture of the same subject; zoom and cursor stay."""
         self.picture = picture
@@ -134,8 +132,6 @@ class Chart(Widget):
         if self.window is not None:
             return self.window
         return self._plot.begin_s, self._plot.end_s
-
-    # ---- moving about
 
     def zoom(self, steps: int, at_s: float | None = None) -> None:
         """Zoom in (or out, where ``steps`` is less than 0) around an instant, else the cursor.
@@ -210,8 +206,6 @@ class Chart(Widget):
         if self.cursor_s is not None:
             self.post_message(self.Pointed())
 
-    # ---- the mouse
-
     def _at_s(self, x: int) -> float | None:
         """Return the instant of a column; None beside the plot."""
         plot = self._plot
@@ -256,8 +250,6 @@ class Chart(Widget):
         """Zoom out where the mouse is."""
         event.stop()
         self.zoom(-1, self._at_s(event.x))
-
-    # ---- drawing
 
     def on_resize(self) -> None:
         """Draw anew."""

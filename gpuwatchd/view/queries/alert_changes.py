@@ -404,9 +404,6 @@ def show(out: Page, silence: Silence, alerts: Sequence[Alert], now_s: float) -> 
         out.flow([(f"fits {count} open alert{'' if count == 1 else 's'}", "dim")], first="  ")
 
 
-# ---- labels
-
-
 class Labelled(NamedTuple):
     """A label that was just set."""
 

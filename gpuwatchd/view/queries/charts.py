@@ -186,9 +186,6 @@ def since_record(pictures: Sequence[Picture], asked: Asked) -> Asked:
     return asked._replace(begin_s=begin_s)
 
 
-# ---- inside -------------------------------------------------------------------------------------
-
-
 def _of_process(
     history: Reader, device: Device, info: ProcessInfo, about: _Subject, asked: Asked
 ) -> Picture:
@@ -404,9 +401,6 @@ def gap_reasons(history: Reader, device: Device, begin_s: float, end_s: float) -
         if event.kind in _GONE and event.device_uid in {device.uid, device.parent_uid, None}
     ]
     return found
-
-
-# ---- one by one ---------------------------------------------------------------------------------
 
 
 def _life_mark(at_s: float, kind: Literal["began", "ended"], info: ProcessInfo) -> Mark:

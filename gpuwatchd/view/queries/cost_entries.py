@@ -222,8 +222,6 @@ class _Counter:
         device = self._bill.devices.get(uid)
         return not self._flags.gpu or (device is not None and self._flags.wants(device))
 
-    # ---- leaks ----------------------------------------------------------------------------------
-
     def _leak(self, alert: Alert) -> None:
         if alert.state in current_state.SHOWN:
             self._at_risk(alert)
@@ -320,8 +318,6 @@ class _Counter:
         part = cost.Part(told.gpu_hours, share, price)
         return cost.ChargedUsage(((uid, part),), told.since_at_s, told.since, until_s)
 
-    # ---- idle memory -------------------------------------------------------
-
     def _holding(self, holding: Holding, until_s: float) -> None:
         bill, since_s, info = self._bill, holding.since_s, holding.process
         uid, held = holding.device_uid, holding.held_bytes
@@ -380,8 +376,6 @@ class _Counter:
         self._counted.note([who], from_s, until_s)
         like = self._like("held", alert, until_s, alert.finding.reason)
         self._add(totals.entries_of(had, like))
-
-    # ---- what all of them need ------------------------------------------------------------------
 
     def _like(self, what: totals.What, alert: Alert, until_s: float, text: str) -> Entry:
         about, key = alert.about, alert.subject.process

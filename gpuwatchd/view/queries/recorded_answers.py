@@ -63,9 +63,6 @@ def span(since_s: float | None, until_s: float | None, *, now_s: float) -> tuple
     return begin_s, end_s
 
 
-# ---- history
-
-
 class Processes(NamedTuple):
     """Processes that are shown instead of the devices, by pid or by user; false for none."""
 
@@ -306,9 +303,6 @@ def history(query: Query, **asked: Any) -> Answered:
     return History(query, **asked).answer()
 
 
-# ---- plot
-
-
 def pictures(query: Query, **asked: Any) -> Answered:
     """Return what ``plot --json`` answers; arguments and errors as of :func:`selection`."""
     return Answered(pictures_answer(selection(query, **asked)))
@@ -486,9 +480,6 @@ def _ended(
         ]
     found.sort(key=lambda entry: -entry[0])
     return [(device, info) for _, device, info in found]
-
-
-# ---- cost
 
 
 def bill(query: Query, since_s: float | None = None) -> Bill:

@@ -114,9 +114,6 @@ def joined(
     return recorded_curve._replace(points=points, holes=holes)
 
 
-# ---- gaps ---------------------------------------------------------------------------------------
-
-
 def gaps(
     holes: Iterable[Span], reasons: Sequence[tuple[float, float | None, str]]
 ) -> tuple[Gap, ...]:
@@ -139,9 +136,6 @@ def _why(begin_s: float, end_s: float, reasons: Sequence[tuple[float, float | No
     # Time goes on a moment before its first sample is taken.
     texts = [why for at_s, _, why in reasons if begin_s - 60.0 <= at_s <= end_s + 5.0]
     return texts[-1] if texts else ""
-
-
-# ---- floor --------------------------------------------------------------------------------------
 
 
 def floor(whole: Curve) -> Curve | None:
@@ -193,9 +187,6 @@ def _returns(low: FloatArray, high: FloatArray) -> int:
     return sum(kind < 0 for _, _, kind in turns[:-1])
 
 
-# ---- forecast -----------------------------------------------------------------------------------
-
-
 def forecast(finding: Finding | None, drawn: Curve, limit_bytes: float | None) -> Forecast | None:
     """Return where a growth leads; None of what does not leak, or not grow, now.
 
@@ -214,9 +205,6 @@ def forecast(finding: Finding | None, drawn: Curve, limit_bytes: float | None) -
         return None
     limit_bytes = limit_bytes if limit_bytes is not None else finding.limit_bytes
     return Forecast.of(finding, chart_points.level(pairs, finding, rate), limit_bytes)
-
-
-# ---- words --------------------------------------------------------------------------------------
 
 
 def notes(drawn: Curve, missing: Sequence[Gap], *, left_out: int = 0) -> tuple[str, ...]:

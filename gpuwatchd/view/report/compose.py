@@ -85,9 +85,6 @@ def _title(period: Period, host: str) -> str:
     return f"{what} for {', '.join(users)}" if users else what
 
 
-# ---- summary ------------------------------------------------------------------------------------
-
-
 def _summary(period: Period) -> Iterator[Plain]:
     yield Says(text=sentence(period), tone=_tone(period))
     yield Figures(figures=tuple(_figures(period)))
@@ -219,9 +216,6 @@ def _busy(period: Period) -> str:
     known = [use.busy_hours for use in period.uses]
     total = cost.total(known) if known else None
     return "" if total is None else f"{cost.in_hours(total)} busy"
-
-
-# ---- advice and findings ------------------------------------------------------------------------
 
 
 def _advice(period: Period) -> Iterator[Plain]:
@@ -360,9 +354,6 @@ def _cost(period: Period, one: Incident) -> str:
         text += f"; {cost_text.money(period.bill, found.ahead_usd)} more until memory is full"
     basis = "; ".join(dict.fromkeys(entry.basis for entry in one.entries if entry.basis))
     return f"{text} ({basis})" if basis else f"{text} (no price known)"
-
-
-# ---- GPUs ---------------------------------------------------------------------------------------
 
 
 def _gpus(period: Period) -> Iterator[Block]:

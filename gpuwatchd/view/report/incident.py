@@ -251,9 +251,6 @@ def told_first(alert: Alert, deliveries: Sequence[Delivery]) -> Finding:
     return msgspec.structs.replace(alert.finding, eta=None)
 
 
-# ---- charts --------------------------------------------------------------------------------------
-
-
 def draw_charts(period: Period, history: Reader | None) -> None:
     """Add the charts to a period."""
     if not period.asked.charts:
@@ -347,9 +344,6 @@ def _of_gpu(period: Period, picture: Picture) -> Picture:
         marks = marks[-_MOST_MARKS:]
     # Of a whole device over days the floor says nothing that the curve does not.
     return msgspec.structs.replace(picture, marks=marks, notes=notes, floor=None)
-
-
-# ---- words --------------------------------------------------------------------------------------
 
 
 def foreseen(incident: Incident, *, now_s: float) -> str:

@@ -360,9 +360,6 @@ def _read(logs: Sequence[Log]) -> Table:
     return table("Logs", heads, rows, right=(2,), most=ROWS)
 
 
-# ---- the chart of one subject
-
-
 def picture(log: LogFile, series: LogSeries, subject_result: SubjectResult) -> Picture:
     """Return the chart of a subject, with at most :data:`POINTS` points and one for each gap."""
     shift_s = 0.0 if log.epoch else -chart_model.ahead_s(0.0)

@@ -198,9 +198,6 @@ def joined(found: Sequence[Holder]) -> Holder:
     )  # fmt: skip
 
 
-# ---- how well it is known
-
-
 class Missing(NamedTuple):
     """A time of which nothing is known."""
 

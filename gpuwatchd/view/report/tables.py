@@ -72,8 +72,6 @@ def gpus(period: Period) -> Table:
     return table("Memory and utilisation", heads, rows, right=(1, 2, 4, 5, 6))
 
 
-# ---- who ----------------------------------------------------------------------------------------
-
 _BY: Final[tuple[tuple[str, Callable[[ProcessInfo], str]], ...]] = (
     ("user", lambda info: info.user or "(unknown)"),
     ("job", lambda info: info.place or info.group or "(no job)"),
@@ -113,9 +111,6 @@ def _holder(period: Period, label: str, holder: Holder) -> tuple[str, ...]:
         cost_text.money(period.bill, holder.usd),
         units.size(holder.peak_bytes),
     )
-
-
-# ---- money --------------------------------------------------------------------------------------
 
 
 def costs(period: Period) -> Iterator[Plain]:
@@ -178,9 +173,6 @@ def lost_or_at_risk(period: Period) -> str:
     """Return these together, in money or else hours; "" where there is nothing."""
     entries = [entry for what in _STAKE for entry in period.bill.of(what)]
     return _worth(period, entries, "h") if entries else ""
-
-
-# ---- idle memory, deliveries, quality -----------------------------------------------------------
 
 
 def held(period: Period) -> Iterator[Plain]:

@@ -218,9 +218,6 @@ def overview(query: Query, parameters: Mapping[str, str]) -> Overview:
     )
 
 
-# ---- devices
-
-
 def device(view: View, item: LiveDevice) -> DeviceCard:
     """Return the card of one device."""
     used, total = item.used_bytes, item.total_bytes
@@ -270,9 +267,6 @@ def spark(item: LiveDevice, total: int | None) -> tuple[float | None, ...]:
     low, high = status.spark_scale(known, total)
     scale = (high - low) or 1.0
     return tuple(None if v is None else round((v - low) / scale, 3) for v in item.recent_bytes)
-
-
-# ---- processes
 
 
 def ordered(items: Iterable[LiveDevice]) -> list[tuple[LiveDevice, LiveProcess]]:

@@ -96,9 +96,6 @@ class AlertLine(Shape):
     """Until when; "" where it is not snoozed."""
 
 
-# ---- words
-
-
 def joined(parts: Iterable[Part], between: str = ", ") -> str:
     """Return parts as one clean line."""
     texts = (_words(part).strip() for part in parts)
@@ -128,9 +125,6 @@ def lines(page: Page) -> Iterator[tuple[int, str]]:
             words = "".join(map(_words, block.parts))
         if words.strip():
             yield (len(words) - len(words.lstrip())) // 2, words.strip()
-
-
-# ---- the frame
 
 
 def frame(view: View) -> Frame:
@@ -215,8 +209,6 @@ def _line(alert: Alert, view: View) -> AlertLine:
         silent="" if silence is None else delivery_text.silent(silence, now_s=now_s),
     )
 
-
-# ---- addresses
 
 _BEGAN_S = 0.002
 """The page keeps milliseconds."""

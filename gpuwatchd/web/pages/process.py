@@ -112,9 +112,6 @@ _MOST_RUNS = 20
 _MOST_ALERTS = 20
 
 
-# ---- one GPU: its numbers, what happened to it, who is on it
-
-
 class GpuPage(parts.PageAnswer):
     """Everything about one GPU but its chart."""
 
@@ -163,9 +160,6 @@ def _device_facts(item: LiveDevice) -> tuple[tuple[str, str], ...]:
         *(("fault", fault) for fault in item.faults),
     ]
     return tuple((label, text.clean(words, limit=parts.LINE)) for label, words in pairs if words)
-
-
-# ---- one process
 
 
 class Place(Shape):
@@ -229,9 +223,6 @@ def _over(view: View, parameters: Mapping[str, str]) -> ProcessPage:
         runs=text.clean(subject_facts.runs(info)),
         facts=parts.clean([*subject_facts.where(info), began]),
     )
-
-
-# ---- what takes longer
 
 
 class EvidencePage(parts.PageAnswer):
