@@ -117,7 +117,7 @@ class ProgramPrior:
         np.minimum(in_time, 1.0, out=in_time)
         shown = np.where(climbing | (left == 0.0), 0.0, here).max(axis=1, initial=0.0)
         new = np.maximum(1.0 - shown / EXPECTED, 0.0)
-        suspects = self.suspects * new
+        suspects = self.suspects * new if self.suspects else 0.0
         prior = (LEAK_PRIOR * DOUBT + suspects) / (DOUBT + suspects)
         leak = prior / (prior + (1.0 - prior) * alive / seen)
         chance: FloatArray = in_time * (1.0 - leak)[:, None]

@@ -324,7 +324,7 @@ def candidates(
     steady_s = 0.0
     if view.noise_bytes > 0.0:
         steady_s = numerics.steady_rise(view, forecast.LOOKBACKS_S[5:], least)
-    bounds = forecast.bounds(series, view)
+    bounds = forecast.bounds(series, view) if series.facts else None
     if bounds is not None and bounds.expected:
         expected = np.ones(whole.size, dtype=np.bool_)
     # Without a limit nothing is known about the time that is left; the level stands in for room.
