@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -135,6 +136,7 @@ class Cycle:
         )
 
 
+@lru_cache(maxsize=4)  # one judgement asks several times
 def swings(view: SeriesWindow) -> list[tuple[float, float, int]]:
     """Return the turning points of what counts as a swing here; see ``robust.turns``."""
     least = max(LEAST_SWING, 8.0 * view.noise_bytes)

@@ -319,9 +319,9 @@ def terms(windows: Windows, headroom: FloatArray, p: FloatArray) -> FloatArray:
     out = np.empty((windows.size, len(TERMS)))
     out[:, 0] = 1.0
     out[:, 1] = np.log(p / (1.0 - p))
-    out[:, 2] = -np.maximum(windows.excess - slack, 0.0)
-    out[:, 3] = -np.maximum(windows.deficit - slack, 0.0)
-    out[:, 4] = -np.maximum(windows.stall - 1.0, 0.0)
+    out[:, 2] = np.minimum(slack - windows.excess, 0.0)
+    out[:, 3] = np.minimum(slack - windows.deficit, 0.0)
+    out[:, 4] = np.minimum(1.0 - windows.stall, 0.0)
     out[:, 5] = windows.calm
     # What was given back again and again will be given back again.
     out[:, 6] = -np.where(windows.returns >= 2.0, np.maximum(1.5 - windows.calm, 0.0), 0.0)

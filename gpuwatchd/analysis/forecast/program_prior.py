@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from statistics import median
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -62,10 +63,12 @@ class _RunLikelihoods(NamedTuple):
     """The same on to the limit."""
     counts: FloatArray
     """How much (k, r) that run counts for."""
-    slower: FloatArray
-    """Logarithm (k, r) of the growth over what it grew by in that time at most."""
-    later: FloatArray
-    """The same over what it grew by after that age."""
+    normal: FloatArray
+    """What (k, r) it grew by in that time at most, bytes."""
+    after: FloatArray
+    """What it grew by after that age."""
+    knows: FloatArray
+    """How much (k, r) it knows of what comes at the age of the window."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -102,7 +105,7 @@ class ProgramPrior:
         runs, likelihoods = self.past, self._likelihoods(windows)
         climbing, here = runs.climbing, likelihoods.here
         left = likelihoods.counts * runs.weight
-        knows = np.where(runs.stopped, self._knows(windows), climbing)
+        knows = np.where(runs.stopped, likelihoods.knows, climbing)
         seen = ORDINARY + np.add.reduce((here + (1.0 - here) * knows) * left, axis=1)
         age = windows.age_s
         before = (STOP_SCALE_S / (STOP_SCALE_S + age)) ** STOP_SHAPE
@@ -114,7 +117,7 @@ class ProgramPrior:
         np.minimum(in_time, 1.0, out=in_time)
         shown = np.where(climbing | (left == 0.0), 0.0, here).max(axis=1, initial=0.0)
         new = np.maximum(1.0 - shown / EXPECTED, 0.0)
-        suspects = self.suspects * new
+        suspects = self.suspects * new if self.suspects else 0.0
         prior = (LEAK_PRIOR * DOUBT + suspects) / (DOUBT + suspects)
         leak = prior / (prior + (1.0 - prior) * alive / seen)
         chance: FloatArray = in_time * (1.0 - leak)[:, None]
@@ -145,20 +148,19 @@ class ProgramPrior:
         Its weight falls to 0 as the subject grows beyond that level; with k runs it is at most
         k / (k + 1), less where some of them may have leaked.
         """
-        runs = self.past
-        told = ~runs.climbing & runs.stopped & (runs.weight > 0.0)
-        name = FactName.EARLIER_RUNS
-        if runs.follows.any():
-            name, told = FactName.EARLIER_STAGES, runs.follows
-        who = _who([kind for kind, one in zip(runs.kinds, told.tolist(), strict=True) if one])
+        runs, name = self.past, FactName.EARLIER_STAGES
+        told = runs.follows.nonzero()[0]
+        if not told.size:
+            name = FactName.EARLIER_RUNS
+            told = (runs.stopped & (runs.weight > 0.0)).nonzero()[0]
+        who = _who([runs.kinds[k] for k in told.tolist()])
         if not who:
             return ()
-        small = TOLERANCE * self.scale
-        ratio = np.log((runs.above + small) / (runs.reach + small))[told]
-        within = np.minimum(2.0 * _tail(ratio / runs.spread[told]), 1.0)
-        weight = float(within @ runs.weight[told]) / (1.0 + float(runs.weight[told].sum()))
-        most = self.limit - runs.room + runs.reach
-        level = float(np.median(most[told]))
+        small, reach, weights = TOLERANCE * self.scale, runs.reach[told], runs.weight[told]
+        off = np.log((runs.above[told] + small) / (reach + small)) / runs.spread[told]
+        within = np.minimum(2.0 * _tail(off), 1.0)
+        weight = float(within @ weights) / (1.0 + float(weights.sum()))
+        level = median((self.limit - runs.room[told] + reach).tolist())
         return (
             GrowthFact(
                 name=name,
@@ -179,7 +181,7 @@ class ProgramPrior:
         here = likelihoods.here[index]
         usual = ~runs.climbing & (likelihoods.counts[index] > 0.0) & (here >= NORMAL)
         # Of a run that ended young nothing is known of this age.
-        told = ~runs.climbing & (runs.weight > 0.0) & (usual | (self._knows(windows)[index] > 0.0))
+        told = ~runs.climbing & (runs.weight > 0.0) & (usual | (likelihoods.knows[index] > 0.0))
         who = _who([kind for kind, one in zip(runs.kinds, told.tolist(), strict=True) if one])
         if usual.any() and not beyond:
             return f"as in {who or 'earlier runs'}"
@@ -188,12 +190,12 @@ class ProgramPrior:
         higher = float((runs.above - runs.height)[told].min())
         if higher > TOLERANCE * self.scale:
             return f"{units.size(higher)} above what {who} reached"
-        slower, later = (
-            float(values[index][told].min()) for values in (likelihoods.slower, likelihoods.later)
+        most, later = (
+            float(values[index][told].max()) for values in (likelihoods.normal, likelihoods.after)
         )
-        if max(slower, later) <= 0.0:
+        if min(most, later) >= float(windows.growth[index]):
             return ""
-        return f"faster than {who} grew" if slower >= later else f"{who} grew less at this age"
+        return f"faster than {who} grew" if most <= later else f"{who} grew less at this age"
 
     def _knows(self, windows: Windows) -> FloatArray:
         """Return how much (k, r) each run knows of what comes at the age of each window.
@@ -221,10 +223,9 @@ class ProgramPrior:
         where half of the siblings do, the others are no proof that it will stop.
         """
         runs = self.past
-        out = np.ones(here.shape)
         # Growth that began when a run had ended is none that it knows of.
         begun = (self.age_s + windows.begin_s)[:, None]
-        out[runs.aged & (begun >= SLOWER * runs.lived_s)] = 0.0
+        out = np.where(runs.aged & (begun >= SLOWER * runs.lived_s), 0.0, 1.0)
         if not runs.weight.all():
             # What was still climbing says what may be expected for as long as it was seen.
             older = (self.age_s + windows.end_s)[:, None] > SLOWER * runs.lived_s
@@ -250,16 +251,19 @@ class ProgramPrior:
         begun = (self.age_s + found.begin_s)[:, None]
         rank = PROFILE_AGES_S.searchsorted(begun / runs.slower, side="right")
         after = runs.late[rank, np.arange(rank.shape[1])]
-        grown = np.log(found.growth + small)[:, None]
-        slower, later = grown - np.log(normal + small), grown - np.log(after + small)
-        above = np.log((runs.above + small) / (runs.height + small)) / runs.spread
-        limit = np.log((runs.room + small) / (runs.height + small)) / runs.spread
-        here = np.maximum(np.maximum(slower, later) / SPREAD, above)
-        here = np.minimum(here, runs.due)
-        tails = _tail(np.concatenate((here, limit[None])))
+        more = (found.growth + small)[:, None] / (np.minimum(normal, after) + small)
+        levels = np.array((runs.above, runs.room)) + small
+        here = np.empty((found.size + 1, runs.height.size))
+        above, here[-1] = np.log(levels / (runs.height + small)) / runs.spread
+        np.maximum(np.log(more) / SPREAD, above, out=here[:-1])
+        np.minimum(here[:-1], runs.due, out=here[:-1])
+        tails = _tail(here)
         here, limit = tails[:-1], tails[-1]
-        counts = self._counts(found, here)
-        out = _RunLikelihoods(here, np.minimum(here, limit), counts, slower, later)
+        counts = knows = np.ones(here.shape)
+        # Those that were older than this one is know all of its age.
+        if (runs.sibling | (runs.lived_s < self.age_s)).any():
+            counts, knows = self._counts(found, here), self._knows(found)
+        out = _RunLikelihoods(here, np.minimum(here, limit), counts, normal, after, knows)
         self._asked.append((found, out))
         return out
 
@@ -336,7 +340,7 @@ class PreviousRuns(NamedTuple):
     """How many σ it is off at most, since it follows that run's curve; infinite where not."""
     follows: Flags
     """Whether it follows its curve, be it higher by now."""
-    reach: FloatArray = np.empty(0)
+    reach: FloatArray
     """Growth above its base that the present run has in the end, by its curve."""
     above: FloatArray = np.empty(0)
     """How far the present run is above that base."""
@@ -367,83 +371,65 @@ def program_prior(series: Series, view: SeriesWindow) -> ProgramPrior | None:
     limit = series.limit_bytes or series.total_bytes or float(view.high.max())
     scale = series.total_bytes or limit
     small = TOLERANCE * scale
-    kept = _kept(series.history, scale)
     base = _base(t, x, age)
+    kept = _scaled(series.history, scale, base)
     swing = np.array([max(0.05 * float(view.low.max() - view.low.min()), small)])
     hold_s = max(float(view.holds.longest_s(swing)[0]), kept.hold_s)
     hold_s = max(HOLD_MARGIN * hold_s, view.step_s)
-    begin, larger = kept.base, np.ones(kept.base.size)
-    if base is not None:
-        # A bigger batch, a bigger model: everything is larger.
-        larger = np.minimum(np.maximum((base + small) / (begin + small), 1.0), kept.largest)
-        begin = larger * begin
-    above = np.maximum(_level(view, hold_s) - begin, 0.0)
-    level = _level(view, hold_s)
+    begin, level, runs = kept.base, _level(view, hold_s), kept.runs
     above = np.maximum(level - begin, 0.0)
-    runs = kept.runs
     for k in runs.climbing.nonzero()[0].tolist():
         # Level with level at the same age: it may have been looked at a few minutes ago.
         ago_s = max(age - float(runs.lived_s[k]), 0.0) + IN_STEP * age
         above[k] = max(_level(view, hold_s, ago_s) - float(begin[k]), 0.0)
-    runs = runs._replace(
-        height=larger * runs.height,
-        above=above,
-        room=np.maximum(limit - begin, 0.0),
-        grown=larger * runs.grown,
-        late=larger * runs.late,
-        reach=larger * runs.height,
-    )
+    changes: dict[str, Any] = {"above": above, "room": np.maximum(limit - begin, 0.0)}
     if kept.curves is not None and base is not None and level > base + small:
-        by_base = larger[kept.curves.has]
-        seen = follow(kept.curves, view, age_s=age, base=base, larger=by_base)
-        if seen is not None and seen.follows.any():
-            own = (max(level - base, 0.0), max(limit - base, 0.0))
-            runs = _following(runs, kept.curves, seen, own=own, small=small)
-    # What much younger siblings do says nothing.
-    young = runs.sibling & (runs.lived_s < 0.8 * age)
-    if young.any():
-        left = np.flatnonzero(~young).tolist()
+        seen = follow(kept.curves, view, age_s=age, base=base)
+        if seen is not None:
+            own = (level - base, max(limit - base, 0.0))
+            _follow(changes, runs, kept.curves, seen, own=own, small=small)
+    runs = runs._replace(**changes)
+    if "sibling" in runs.kinds:
+        # What much younger ones do says nothing.
+        left = np.flatnonzero(~runs.sibling | (runs.lived_s >= 0.8 * age)).tolist()
         kinds = tuple(runs.kinds[k] for k in left)
         runs = PreviousRuns._make((kinds, *(column[..., left] for column in runs[1:])))
     return ProgramPrior(past=runs, suspects=kept.suspects, age_s=age, scale=scale, limit=limit)
 
 
-def _following(
+def _follow(
+    changes: dict[str, Any],
     runs: PreviousRuns,
     known: Curves,
     seen: Followed,
     *,
     own: tuple[float, float],
     small: float,
-) -> PreviousRuns:
-    """Return runs whose curve the present one follows at its pace and size.
+) -> None:
+    """Enter what changes of runs whose curve the present one follows at its pace and size.
 
     ``own``: bytes above its base, and from there to the limit.
     """
-    at, (above, room) = known.has[seen.follows], own
-    size, pace = np.ones(runs.height.size), np.ones(runs.height.size)
-    size[at], pace[at] = seen.size[seen.follows], seen.pace[seen.follows]
-    due = np.full(size.size, np.inf)
-    # Where the levels are well known, the next stair is no part of their spread.
-    slack = AHEAD if known.spread is None else 1.0 + known.spread
-    within = above <= slack * seen.due[seen.follows] + (
-        small if known.spread is None else 0.5 * small
-    )
-    due[at[within]] = np.log(np.maximum(size[at[within]], 1.0)) / SIZE_SPREAD
+    at, spread = known.has[seen.runs], known.spread
+    size, due = np.ones(runs.height.size), np.full(runs.height.size, np.inf)
     follows = np.zeros(size.size, dtype=np.bool_)
-    follows[at] = True
-    runs = runs._replace(due=due, follows=follows, reach=size * runs.height)
-    if known.spread is None:
-        return runs
-    larger = np.maximum(size, 1.0)
-    return runs._replace(
-        height=size * runs.height,
+    size[at], follows[at] = seen.size, True
+    # Where the levels are well known, the next stair is no part of their spread.
+    slack, more = (AHEAD, small) if spread is None else (1.0 + spread, 0.5 * small)
+    within = own[0] <= slack * seen.due + more
+    due[at[within]] = np.log(np.maximum(seen.size[within], 1.0)) / SIZE_SPREAD
+    changes.update(due=due, follows=follows, reach=size * runs.height)
+    if spread is None:
+        return
+    larger, spreads, slower = np.maximum(size, 1.0), runs.spread.copy(), runs.slower.copy()
+    spreads[at], slower[at] = spread, known.delay * seen.pace
+    changes["above"][at], changes["room"][at] = own
+    changes.update(
+        height=changes["reach"],
         grown=larger * runs.grown,
         late=larger * runs.late,
-        above=np.where(follows, above, runs.above),
-        room=np.where(follows, room, runs.room),
-        spread=np.where(follows, known.spread, runs.spread),
-        slower=np.where(follows, known.delay * pace, runs.slower),
+        spread=spreads,
+        slower=slower,
     )
 
 
@@ -460,6 +446,25 @@ def _level(view: SeriesWindow, hold_s: float, ago_s: float = 0.0) -> float:
     edges = view.t_s.searchsorted((-hold_s - ago_s, -ago_s)).tolist()
     last = max(min(edges[1], view.low.size - 1), 0)
     return float(view.low[min(edges[0], last) : last + 1].min())
+
+
+@lru_cache(maxsize=128)
+def _scaled(history: tuple[Profile, ...], scale: float, base: float | None) -> _Kept:
+    """Return what is kept of a history for a run of that base, None where it was not seen."""
+    kept = _kept(history, scale)
+    if base is None:
+        return kept
+    # A bigger batch, a bigger model: everything is larger.
+    small, runs = TOLERANCE * scale, kept.runs
+    larger = np.minimum(np.maximum((base + small) / (kept.base + small), 1.0), kept.largest)
+    height = larger * runs.height
+    return kept._replace(
+        runs=runs._replace(
+            height=height, reach=height, grown=larger * runs.grown, late=larger * runs.late
+        ),
+        base=larger * kept.base,
+        curves=None if kept.curves is None else kept.curves.scaled(larger),
+    )
 
 
 @lru_cache(maxsize=512)
@@ -512,6 +517,7 @@ def _kept(history: tuple[Profile, ...], scale: float) -> _Kept:
         slower=np.full(len(runs), SLOWER),
         due=np.full(len(runs), np.inf),
         follows=np.zeros(len(runs), dtype=np.bool_),
+        reach=np.array(height),
     )
     # What leaked, or was not seen to stop, has no curve to follow.
     drawn = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -101,6 +102,7 @@ _FITS = _Fits()
 _EDGES = np.arange(BLOCKS + 1.0)
 
 
+@lru_cache(maxsize=4)  # one judgement asks several times
 def slowing(view: SeriesWindow, begin_s: float | None = None) -> Slowing | None:
     """Return the proof that the rise since ``begin_s`` slows down, or None.
 

@@ -109,8 +109,9 @@ class SeriesWindow:
         out = np.zeros(self.floor.size)
         squares = self.rises * self.rises
         looked = self.t_s[1:] - self.t_s[:-1] <= PAUSE_STEPS * self.step_s
-        for at in np.flatnonzero(~looked & (self.rises > 0.0))[-MOST_PAUSES:].tolist():
-            squares[at] = min(squares[at], self.rises[at] * self._step_around(at, looked))
+        if not looked.all():
+            for at in np.flatnonzero(~looked & (self.rises > 0.0))[-MOST_PAUSES:].tolist():
+                squares[at] = min(squares[at], self.rises[at] * self._step_around(at, looked))
         np.add.accumulate(squares, out=out[1:])
         return out
 

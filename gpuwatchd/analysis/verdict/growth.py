@@ -86,8 +86,9 @@ def classify_pattern(view: SeriesWindow, growth: Growth) -> PatternMatch:
         if slows is not None:
             return PatternMatch("plateau", None, signals, slows.rate_now, slows)
     if step is not None and step.facts["stall"] <= 2.5:
-        fewer = msgspec.structs.replace(step, n=min(step.n, growth.most_events))
-        signals, step = tuple([fewer if one is step else one for one in signals]), fewer
+        if step.n > growth.most_events:
+            fewer = msgspec.structs.replace(step, n=growth.most_events)
+            signals, step = tuple([fewer if one is step else one for one in signals]), fewer
         return PatternMatch("step", step, signals, step.rate_bytes_per_s)
     if one_or_two(view, growth.onset_s):
         return PatternMatch("spike", None, signals, 0.0)
@@ -323,7 +324,7 @@ def candidates(
     steady_s = 0.0
     if view.noise_bytes > 0.0:
         steady_s = numerics.steady_rise(view, forecast.LOOKBACKS_S[5:], least)
-    bounds = forecast.bounds(series, view)
+    bounds = forecast.bounds(series, view) if series.facts else None
     if bounds is not None and bounds.expected:
         expected = np.ones(whole.size, dtype=np.bool_)
     # Without a limit nothing is known about the time that is left; the level stands in for room.
@@ -379,6 +380,8 @@ def _by_group(
 
     All groups were weighed at once: most of the cost is by call, not by window.
     """
+    if len(groups) == 1:
+        return [(groups[0], headroom, weights)]
     out, first = [], 0
     for group in groups:
         last = first + group.size
@@ -424,6 +427,8 @@ def _plain(windows: forecast.Windows, expected: npt.NDArray[np.bool_] | None) ->
 
     What is ``expected``, because earlier runs of the same program did as well, does not count.
     """
+    if expected is not None and expected.all():
+        return False
     plain = (
         ((windows.shares > 0.01).sum(axis=1) >= 10)
         & (windows.excess <= 0.1)

@@ -364,10 +364,9 @@ def _unsure(series: Series, view: SeriesWindow, growth: Growth) -> Finding:
             f"too little to tell a leak from a warm-up ({value}): wait until it continues or stops"
         )
         pattern = "unknown"
-    found = finding(
-        series, view, pattern, text, ends, confidence=growth.confidence, levels_off_bytes=level
-    )
-    return msgspec.structs.replace(found, facts=growth.facts(series) or UNSET)
+    found = finding(series, view, pattern, text, ends, confidence=growth.confidence)
+    facts = growth.facts(series) or UNSET
+    return msgspec.structs.replace(found, levels_off_bytes=level, facts=facts)
 
 
 def finding(
@@ -378,7 +377,6 @@ def finding(
     code: Reason = Reason.OTHER,
     signals: tuple[Signal, ...] = (),
     confidence: float = 0.0,
-    levels_off_bytes: float | None = None,
 ) -> Finding:
     """Return a finding of tier "none"."""
     return Finding(
@@ -396,7 +394,6 @@ def finding(
         **reason_fields(*reasons, code=code),
         framework=series.framework,
         limit_bytes=series.limit_bytes,
-        levels_off_bytes=levels_off_bytes,
         samples=view.samples,
         signals=signals,
     )

@@ -43,7 +43,7 @@ GIVEN_BACK = 0.5
 """A fall by this share of a growth is worth a word."""
 EVEN_SHARE = 0.01
 """An interval of a growth with more than this share of it has risen."""
-HEARD_SHARE, HEARD_S = 0.4, 90.0
+HEARD_SHARE, HEARD_S = 0.4, 36.0
 """People are to hear of growth when this share of its time to full is gone; from the first evidence
 of an alert to its message it takes so long."""
 LEAST_WAIT = 0.6
@@ -58,11 +58,6 @@ FORETOLD = 0.25
 """Below this confidence nobody is told when memory is full: most of such growth ends before."""
 ENOUGH_EVENTS, PER_EVENT = 8.0, 0.5
 """Fewer events than so many leave open whether they go on; log odds that each of them lacks."""
-SHORT_S, SHORT_ODDS = 1200.0, 0.8
-"""What fills its room sooner is more often a load or a cache than a leak; log odds of that where it
-takes half as long."""
-SETTLED_S = 1800.0
-"""After this time a process has loaded what it needs."""
 KEPT_SHARE = 0.9
 """Growth that is as long, as a share of the window, keeps its begin."""
 _INFO_BYTES, _CRITICAL_BYTES = 1e8, 1e9
@@ -92,7 +87,7 @@ def leak(
     since_s = growth.onset_s
     if named.pattern == "gradual":
         since_s = after_load(view, since_s)
-    growth = growth._replace(confidence=_weighed(series, view, growth, rate, since_s))
+    growth = growth._replace(confidence=_weighed(series, growth))
     tier = _tier(view, settings, growth, named, since_s)
     if tier == "none":
         return None
@@ -178,24 +173,17 @@ def _finding(
     return msgspec.structs.replace(found, rate_bytes_per_s=named.rate, advice=texts, facts=facts)
 
 
-def _weighed(
-    series: Series, view: SeriesWindow, growth: Growth, rate: float, since_s: float
-) -> float:
-    """Return the confidence, less what few events and a short fill soon after the start leave open.
+def _weighed(series: Series, growth: Growth) -> float:
+    """Return the confidence, less what few events leave open.
 
-    Even stairs of a schedule are the same data as a leak of as many steps, and a fill of minutes is
-    the same as a leak of minutes. Growth beyond what earlier runs of the program did is neither.
+    Even stairs of a schedule are the same data as a leak of as many steps. Growth beyond what
+    earlier runs of the program did is not.
     """
     if any(fact.beyond for fact in growth.facts(series)):
         return growth.confidence
-    events = float(growth.found.events[growth.best])
-    doubt = PER_EVENT * max(ENOUGH_EVENTS - events, 0.0)
-    started_s = max(view.now_s - float(series.t_s[0]), series.age_s or 0.0)
-    if growth.headroom is not None and started_s + since_s < SETTLED_S:
-        fill_s = max(growth.headroom, 0.0) / rate - since_s
-        doubt += SHORT_ODDS * max(SHORT_S / fill_s - 1.0, 0.0)
+    missing = ENOUGH_EVENTS - float(growth.found.events[growth.best])
     share = min(growth.confidence, 1.0 - 1e-9)
-    return share / (share + (1.0 - share) * math.exp(doubt))
+    return share / (share + (1.0 - share) * math.exp(PER_EVENT * max(missing, 0.0)))
 
 
 def _is_old_enough(
