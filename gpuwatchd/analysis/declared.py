@@ -69,6 +69,7 @@ class Declared(NamedTuple):
 
 MOST_WORDS: Final = 4096
 MOST_SETTINGS: Final = 64
+LONGEST_NAME: Final = 80
 _MOST: Final = float(1 << 60)
 _LONGEST: Final = 64
 _NUMBER: Final = re.compile(
@@ -204,7 +205,7 @@ _NO_PART: Final = _words(
     "init|warmup|block|chunk|batch|ttl|age|timeout|ratio|fraction|interval|send|recv|http|shm|shared"
 )
 _HOST: Final = _words("cpu|host|ram|pinned|swap|offload|hicache")
-_NAME: Final = re.compile(r"[A-Za-z][\w.\-]{0,79}")
+_NAME: Final = re.compile(rf"[A-Za-z][\w.\-]{{0,{LONGEST_NAME - 1}}}")
 _CAMEL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 VARIABLES: Final = (
