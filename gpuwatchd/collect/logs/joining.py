@@ -132,7 +132,8 @@ def warn_apart(logs: Sequence[LogFile]) -> None:
             if log.processes:
                 other = others[0] if log is first else first
                 why = f"not read together with {other.path}: no UUID says that it is the same GPU"
-                log.warnings += () if why in log.warnings else (why,)
+                if why not in log.warnings:
+                    log.warnings.append(why)
 
 
 def _lists(log: LogFile) -> bool:
