@@ -77,6 +77,7 @@ MOST_WORDS: Final = 4096
 MOST_SETTINGS: Final = 64
 LEAST_BYTES: Final = 16.0 * 1024**2
 """A smaller part is not what grows."""
+LONGEST_NAME: Final = 80
 _MOST: Final = float(1 << 60)
 _LONGEST: Final = 64
 _LONGEST_MAPPING: Final = 4096
@@ -254,7 +255,7 @@ _OF_GPU: Final = _words("gpu|cuda|vram|device|kv|replay")
 _EACH: Final = re.compile(r"(?!mem|ram|max|arena|workspace)[a-z]+_(?:bytes|[kmgt]i?b)")
 _COUNTLESS: Final = float(1 << 30)
 """So many without a unit are rather bytes."""
-_NAME: Final = re.compile(r"[A-Za-z][\w.\-]{0,79}")
+_NAME: Final = re.compile(rf"[A-Za-z][\w.\-]{{0,{LONGEST_NAME - 1}}}")
 _CAMEL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 VARIABLES: Final = (

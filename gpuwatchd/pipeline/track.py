@@ -22,7 +22,13 @@ from gpuwatchd.core.model import (
     limit_of,
 )
 from gpuwatchd.core.model.alerts import Title, TitlePart
-from gpuwatchd.core.model.findings import Clause, dismissed_finding, reason_fields
+from gpuwatchd.core.model.findings import (
+    STARTED_S,
+    Clause,
+    base_of,
+    dismissed_finding,
+    reason_fields,
+)
 from gpuwatchd.pipeline.activity import Activity, RecentActivity
 from gpuwatchd.pipeline.allocator import Allocator, ending_of
 from gpuwatchd.pipeline.clock import moved_alert, moved_finding
@@ -230,8 +236,6 @@ class TrackBaseline(msgspec.Struct, kw_only=True, eq=False):
 DAYS_BACK_S, DAYS_EVERY_S = 21 * 86_400.0, 3600.0
 """How far back a record of days is looked at, and how often."""
 _SETTLED = frozenset({Reason.NORMAL, Reason.BOUNDED, Reason.FREE_CACHE})
-_LOADED_S, _STARTED_S = 120.0, 360.0
-"""Between these ages a process holds what it needs before anything grows."""
 _SHOWN = frozenset({"finding", "alert", "lead", "memo"})
 
 
@@ -339,12 +343,10 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
         )
 
     def _base(self, t_s: FloatArray, values: FloatArray, age_s: float | None) -> float | None:
-        """Return the lowest value of minutes 2 to 6 of the process, remembered from then on."""
-        if age_s is not None and (self.base_bytes is None or age_s < _STARTED_S):
-            begun_s = float(t_s[-1]) - age_s
-            first, last = t_s.searchsorted((begun_s + _LOADED_S, begun_s + _STARTED_S)).tolist()
-            if first < last:
-                self.base_bytes = float(values[first:last].min())
+        """Return what the process held when it had started, remembered from then on."""
+        if age_s is not None and (self.base_bytes is None or age_s < STARTED_S):
+            base_bytes = base_of(t_s, values, age_s)
+            self.base_bytes = self.base_bytes if base_bytes is None else base_bytes
         return self.base_bytes
 
     def declare(self, sizes: declared.Declared) -> None:

@@ -12,8 +12,9 @@ from gpuwatchd.alerts import wording
 from gpuwatchd.cli.global_flags import Globals
 from gpuwatchd.collect.host.procfs import Headroom
 from gpuwatchd.core.codes import Ending, FactName
-from gpuwatchd.core.model import Event, GrowthFact, Subject
+from gpuwatchd.core.model import Event, GrowthFact, ProcessKey, Subject
 from gpuwatchd.view.blocks import Page
+from gpuwatchd.view.queries import history_query
 from gpuwatchd.view.text import explanation, explanation_page
 from gpuwatchd.view.text.explanation_parts import Section, Step
 from tests import making
@@ -349,3 +350,15 @@ def test_what_was_known_beside_the_curve_is_listed_with_its_weight(ctl: Ctl) -> 
     places = [text.index(words) for words in ("80 %", "36.0 GiB", "50 %", "2.0 GiB", "25 %")]
     assert places == sorted(places)
     assert "\x1b" not in text
+
+
+@pytest.mark.parametrize(("first_s", "base"), [(0.0, 220.0), (300.0, 400.0), (600.0, None)])
+def test_what_a_process_held_when_it_had_started_is_measured_again(
+    first_s: float, base: float | None
+) -> None:
+    """Without it a declared size counts for the daemon and not for ``explain``."""
+    info = msgspec.structs.replace(making.LEAKER, key=ProcessKey(pid=4711, started_at_s=1000.0))
+    points = [(1000.0 + at_s, 100 + int(at_s)) for at_s in range(int(first_s), 3000, 60)]
+    subject = Subject(device_uid="GPU-1", process=info.key)
+    series = history_query.series_of(subject, history_query.track(points), None, None, info=info)
+    assert series.base_bytes == base

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import tracemalloc
 from typing import TYPE_CHECKING
 
 import pytest
@@ -135,6 +136,30 @@ def test_a_file_that_is_none_says_nothing_and_breaks_nothing(made: Made, name: s
     assert made.settings(info) == [("bytes", 2.0**30, "good.json")]
 
 
+_INNER = [f"k{number:04}" for number in range(3900)]
+LARGE = {
+    "keys.toml": ".".join(["a"] * 9_000) + " = 1",
+    "quoted.toml": " . ".join(['"\\""', "'a'", "b"] * 3_000) + " = 1",
+    "header.toml": f"[{'.'.join(['a'] * 9_000)}]\nx = 1",
+    "key.toml": f"[{'a' * 200_000}]\n" + "\n".join(f"{key} = 1" for key in _INNER),
+    "key.json": f'{{"{"a" * 200_000}": {{' + ",".join(f'"{key}":1' for key in _INNER) + "}}",
+    "key.yaml": f"{'a' * 200_000}:\n" + "\n".join(f" {key}: 1" for key in _INNER),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_a_small_file_takes_little_memory(made: Made, name: str) -> None:
+    assert len(LARGE[name]) <= MOST_BYTES
+    (made.work / name).write_text(LARGE[name])
+    info = made.process(["python3", "t.py", name])
+    tracemalloc.start()
+    try:
+        assert made.settings(info) == []
+        assert tracemalloc.get_traced_memory()[1] < 32 * 1024 * 1024
+    finally:
+        tracemalloc.stop()
+
+
 def test_a_file_that_is_not_read_is_one_debug_line_without_its_path(
     made: Made, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -147,6 +172,12 @@ def test_a_file_that_is_not_read_is_one_debug_line_without_its_path(
         assert made.settings(info) == []
     assert len(caplog.records) == 4
     assert str(made.work) not in caplog.text
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.toml", "a.yaml"])
+def test_a_mark_of_byte_order_is_no_part_of_a_name(name: str) -> None:
+    text = {"a.json": '{"cache-gb": "1"}', "a.toml": "cache-gb = '1'", "a.yaml": "cache-gb: 1"}
+    assert pairs(name, b"\xef\xbb\xbf" + text[name].encode()) == [("cache-gb", "1")]
 
 
 def test_named_files_are_few() -> None:

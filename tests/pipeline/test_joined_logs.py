@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -296,6 +297,19 @@ def test_what_cannot_be_joined_says_so() -> None:
     found = joining.joined(logs)
     assert [log.path for log in found] == ["a.csv", "b.csv", "apps.csv"]
     assert [len(log.warnings) for log in found] == [0, 1, 1]
+
+
+def test_a_list_of_processes_that_is_read_alone_beside_another_log_says_so() -> None:
+    """pmon names no card: whether its GPU 0 is that of the file beside it, nobody knows."""
+    t = times(30)
+    used = ramp(t, 20.0, 200.0)
+    paths = ["a/gpu.csv", "a/pmon-1.log", "a/pmon-2.log", "b/pmon-1.log"]
+    logs = [log_of(whole(t, used) if "gpu" in p else part(1, t, used), path=p) for p in paths]
+    for log in logs:
+        log.devices = [msgspec.structs.replace(log.series[0].device, uid="log:-/0")]
+        log.processes = [series.process for series in log.series if series.process is not None]
+    joining.warn_apart(logs)
+    assert [len(log.warnings) for log in logs] == [0, 1, 1, 0]
 
 
 def test_any_number_of_files_is_joined_and_machines_stay_apart(tmp_path: Path) -> None:

@@ -343,6 +343,7 @@ def _work(
             sys.stderr.write(answers.trace)
         why = f"could not be analysed: {answers.why}"
         out += [(LogFile(path=file, error=why), [], {}) for file in group]
+    joining.warn_apart([log for log, _, _ in out])
     return out
 
 

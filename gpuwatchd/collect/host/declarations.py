@@ -7,6 +7,7 @@ that is the owner's or everybody's. Only numbers are kept of it.
 
 from __future__ import annotations
 
+import codecs
 import logging
 import os
 import re
@@ -34,6 +35,10 @@ MOST_FILES: Final = 8
 MOST_BYTES: Final = 256 * 1024
 MOST_VALUES: Final = 4000
 DEEPEST: Final = 8
+_CHAIN: Final = re.compile(
+    r"""(?:\.[ \t]*(?:[\w-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')[ \t]*){16}""", re.ASCII
+)
+"""A dotted key of TOML that is deeper than any is read: tomllib takes quadratic memory for it."""
 _MOST_PARENTS: Final = 3
 _PATH: Final = getattr(os, "O_PATH", 0)
 """Without it there is no /proc either."""
@@ -166,9 +171,12 @@ def pairs(name: str, raw: bytes) -> list[tuple[str, Any]]:
     ValueError, RecursionError, msgspec.MsgspecError
         When it is none.
     """
+    raw = raw.removeprefix(codecs.BOM_UTF8)
     text, suffix = raw.decode("utf-8"), name.lower().rpartition(".")[2]
     tree: Any = None
     if suffix == "toml":
+        if _CHAIN.search(text):
+            raise ValueError
         tree = tomllib.loads(text)
     elif suffix == "json":
         tree = decoding.decode(raw, object)
@@ -189,6 +197,8 @@ def _flatten(tree: Any, path: str, depth: int, found: list[tuple[str, Any]]) -> 
         if len(found) >= MOST_VALUES:
             return
         inner = f"{path}.{key}" if path else str(key)
+        if len(inner) > declared.LONGEST_NAME:
+            continue
         listed = value if isinstance(value, list) else ()
         for number, one in enumerate(listed):
             _flatten(one, f"{inner}-{number}", depth + 1, found)
@@ -231,7 +241,8 @@ def yaml_pairs(text: str) -> Iterator[tuple[str, str | list[str]]]:
             items += 1
             above.append((indent + 0.5, f"-{items}"))
         value = value.strip().strip("\"'")
-        above.append((at, key.strip().strip("\"'")))
+        # One sign more than a name may have: what is below it has none either.
+        above.append((at, key.strip().strip("\"'")[: declared.LONGEST_NAME + 1]))
         if value and value[0] not in "&*!|>":
             yield from declared.of_text(_path(above), value)
     if listed and above:

@@ -117,6 +117,25 @@ def joined(logs: Sequence[LogFile]) -> list[LogFile]:
     return [*whole, *left]
 
 
+def warn_apart(logs: Sequence[LogFile]) -> None:
+    """Warn of a list of processes that was not read with another log of its folder.
+
+    Both name the GPU by its index alone.
+    """
+    beside: dict[tuple[Path, str], list[LogFile]] = {}
+    for log in logs:
+        folder = Path(log.path.partition(" + ")[0]).parent
+        for uid in {device.uid for device in log.devices if _anonymous(device.uid)}:
+            beside.setdefault((folder, uid), []).append(log)
+    for first, *others in beside.values():
+        for log in [first, *others] if others else ():
+            if log.processes:
+                other = others[0] if log is first else first
+                why = f"not read together with {other.path}: no UUID says that it is the same GPU"
+                if why not in log.warnings:
+                    log.warnings.append(why)
+
+
 def _lists(log: LogFile) -> bool:
     return not any(series.process is None and not series.lower_bound for series in log.series)
 

@@ -245,6 +245,22 @@ class Series(Value, frozen=True, kw_only=True, eq=False):
     worth it."""
 
 
+_LOADED_S, STARTED_S = 120.0, 360.0
+"""Between these ages a process holds what it needs before anything grows."""
+
+
+def base_of(t_s: FloatArray, used_bytes: FloatArray, age_s: float | None) -> float | None:
+    """Return the lowest value of minutes 2 to 6 of a process; None where they were not seen.
+
+    Bytes, of a series (n,) at whose end the process has the age.
+    """
+    if age_s is None or not t_s.size:
+        return None
+    begun_s = float(t_s[-1]) - age_s
+    first, last = t_s.searchsorted((begun_s + _LOADED_S, begun_s + STARTED_S)).tolist()
+    return float(used_bytes[first:last].min()) if first < last else None
+
+
 class EtaRange(Value, frozen=True, kw_only=True):
     """Seconds until out of memory: 5, 50 and 95 per cent quantiles, a 90 % interval.
 

@@ -18,6 +18,7 @@ from gpuwatchd.core.model import (
     limit_of,
 )
 from gpuwatchd.core.model.alerts import SAID_FOR_S
+from gpuwatchd.core.model.findings import base_of
 from gpuwatchd.store import curves, legacy_text
 from gpuwatchd.store import reader as store
 from gpuwatchd.store.live import KnownRuns, LiveDevice, LiveProcess
@@ -357,6 +358,7 @@ def series_of(
     """Return what is known of a subject as detectors want it; the last is the present."""
     key = None if info is None or subject.host else subject.process
     begun_s = None if key is None else key.started_at_s
+    age_s = None if begun_s is None else float(known.at_s[-1]) - begun_s
     return Series(
         subject=subject,
         t_s=known.at_s,
@@ -365,7 +367,8 @@ def series_of(
         total_bytes=None if total_bytes is None else float(total_bytes),
         framework=None if info is None else info.framework,
         history=runs,
-        age_s=None if begun_s is None else float(known.at_s[-1]) - begun_s,
+        age_s=age_s,
+        base_bytes=base_of(known.at_s, known.used_bytes, age_s),
     )
 
 

@@ -344,7 +344,7 @@ def baseline_lines(case: ExplanationInput) -> Iterator[str]:
     evidence = case.measured
     for run in evidence.series.history[-_RUNS:] if evidence is not None else ():
         yield _run(run, now_s=case.now_s)
-    if evidence is not None and evidence.growth is not None:
+    if evidence is not None and evidence.growth is not None and evidence.growth.bounds is None:
         compared = evidence.growth.compared()
         if compared:
             yield f"compared with them: {compared}"

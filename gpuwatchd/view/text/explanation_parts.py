@@ -469,7 +469,7 @@ def _no_leak(finding: Finding, evidence: Evidence) -> Iterator[str]:
         f"{units.duration(float(windows.age_s[k]))}, gets {units.percent(grown.confidence)}; "
         f"a watch needs {units.percent(WATCH_CONFIDENCE)}, or growth that is plain to see"
     )
-    if grown.expected:
+    if grown.expected and grown.bounds is None:
         yield f"earlier runs of this program did the same: {grown.compared()}"
     if slows(evidence):
         yield "it provably slows down before the limit"
