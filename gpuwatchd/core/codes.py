@@ -161,6 +161,8 @@ class Reason(_Code):
     """It stands for several ranks of a job, which leak together."""
     PAGES_KEPT = "pages-kept"
     """Of a device as a whole: the kernel keeps pages of processes that have ended."""
+    PARTS = "parts"
+    """Of a device as a whole: what is judged of its parts accounts for its growth."""
     BOUNDED = "bounded"
     """What keeps the memory has a bound that is reached before the limit."""
     FREE_CACHE = "free-cache"

@@ -54,10 +54,15 @@ def with_attribution(
         return alert
     kind, ledger = device.device.memory_kind, device.ledger
     fresh = device.uses is not None and device.uses_s == device.taken_s
+    # The whole beside its parts is told of without those who came since.
+    joint = track is device.others[0] and device.apart
+    processes = {key: track.series() for key, track in device.processes.items()} if fresh else {}
+    if joint:
+        processes = {k: s for k, s in processes.items() if s.t_s[0] <= finding.onset_at_s}
     shares = attribution.share(
-        None if kind == "coherent" else device.others[0].series(),
+        None if kind == "coherent" else device.others[0].series(raw=not joint),
         # What was last known of a list that cannot be read now says nothing of the growth since.
-        {key: track.series() for key, track in device.processes.items()} if fresh else {},
+        processes,
         since_s=finding.onset_at_s,
         names={
             key: info.attribution

@@ -152,9 +152,16 @@ class LiveDevices:
             now=now,
             parts=parts,
             processes=tuple(items),
-            finding=worst([*findings.values(), *[track.shown() for track in device.others]]),
+            finding=worst([*findings.values(), *[track.shown() for track in _others(device)]]),
         )
         return made
+
+
+def _others(device: TrackedDevice) -> list[Track]:
+    """Return what is shown beside processes: of the whole only what it is told of beside them."""
+    alert = device.others[0].alert if device.others else None
+    told = alert is not None and alert.state in {"watch", "firing"}
+    return device.others[1:] if device.apart and not told else device.others
 
 
 def _process(

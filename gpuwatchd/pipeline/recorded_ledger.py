@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
+from gpuwatchd.analysis.attribution import JOIN_S
 from gpuwatchd.core.codes import FactName
 from gpuwatchd.core.model import GrowthFact, Subject
-from gpuwatchd.pipeline import restored_state
+from gpuwatchd.pipeline.device_rings import is_crowd
+from gpuwatchd.pipeline.track import GRACE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -22,11 +24,6 @@ if TYPE_CHECKING:
     from gpuwatchd.collect.logs.log_types import LogSeries
     from gpuwatchd.core.model import FloatArray
 
-JOIN_S = 60.0
-"""What a process takes in its first minute comes with it, and is no growth of the device."""
-CROWD, ALIKE = 4, 1.25
-"""From so many processes of one name and (within this factor) size on that are there at once, what
-another brings is growth: workers that nobody ends."""
 _SLIP = 5
 """Readings of the median that takes a slip between the two logs of one tick for what it is."""
 _HOLD_INTERVALS = 3.0
@@ -48,7 +45,7 @@ class RecordedLedger(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Instants (m,), ascending, at which a process came or went while the device was recorded."""
 
     stays_s: FloatArray
-    """Instants, ascending, from which on one more of a :data:`CROWD` counts as growth."""
+    """Instants, ascending, from which on one more of a crowd counts as growth."""
 
     def attributed_s(self, instants: FloatArray) -> FloatArray:
         """Return for each instant (k,) when its processes were last known; -inf: never before.
@@ -57,7 +54,7 @@ class RecordedLedger(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         """
         at = self.listed_s.searchsorted(instants, side="right") - 1
         last = np.where(at >= 0, self.listed_s[np.maximum(at, 0)], -np.inf)
-        hold_s = max(restored_state.GRACE_S, _HOLD_INTERVALS * self.interval_s)
+        hold_s = max(GRACE_S, _HOLD_INTERVALS * self.interval_s)
         return np.where(instants - last < hold_s, instants, last)
 
     def facts(self, since_s: float, until_s: float) -> tuple[GrowthFact, ...]:
@@ -134,11 +131,10 @@ def _ledger(
         held = _held(part, t[settled])
         came_with = np.clip(beside[settled] + held - beside[before], 0.0, held)
         alike = crowds.setdefault("" if part.process is None else part.process.name, [])
-        if gone_s > came_s and _crowds(level, [size for size, until in alike if until > came_s]):
+        if gone_s > came_s and is_crowd(level, [size for size, until in alike if until > came_s]):
             stays.append(came_s)
             late = t[here] > came_s
             owned[here] -= np.where(late, np.minimum(_held(part, t[here]), level), 0.0)
-            came_with[late] = 0.0
         alike.append((level, gone_s))
         brought[here] += came_with
     moves = [at_s for part, _, gone_s in lives for at_s in (float(part.t_s[0]), gone_s)]
@@ -165,14 +161,6 @@ def _held(part: LogSeries, instants: FloatArray) -> FloatArray:
     at = part.t_s.searchsorted(instants, side="right") - 1
     held: FloatArray = part.used_bytes[np.maximum(at, 0)]
     return held
-
-
-def _crowds(level: float, others: Sequence[float]) -> bool:
-    """Say whether a process is one more of a crowd of the same name and size."""
-    if len(others) + 1 < CROWD:
-        return False
-    usual = float(np.median(others))
-    return usual / ALIKE <= level <= usual * ALIKE
 
 
 def _gone_s(part: LogSeries, whole: LogSeries, listed_s: FloatArray, interval_s: float) -> float:

@@ -287,7 +287,8 @@ def analyze(
         for series, window, ledger in zip((*chosen, *rests), recorded, known, strict=True)
     ]
     for replay in replays:
-        if replay.attributed_s is not None:
+        if replay.attributed_s is not None and replay.tracked is not None:
+            replay.tracked.room = replay.track.room
             replay.beside.extend(one.track for one in replays if one.ledger is replay.ledger)
     judged = _judged(replays)
     if only is not None:

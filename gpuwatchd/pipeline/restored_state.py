@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gpuwatchd import alerts
+from gpuwatchd.analysis import attribution
 from gpuwatchd.core.codes import Ending, Reason
 from gpuwatchd.core.model import Subject
 from gpuwatchd.pipeline.clock import moved_alert
@@ -22,14 +23,15 @@ if TYPE_CHECKING:
     from gpuwatchd.pipeline.track_evaluation import Watcher
 
 # Who an alert is about may change while the memory grows: the device, or one who holds it.
-# While its processes are known they are judged, and what none of them owns; otherwise the device as
-# a whole, even where the kernel keeps pages of processes that have ended: there is nothing better
-# then. An alert of the one kind that fires takes over from one of the other kind: people are told
-# once about one growth, and nothing stays open that nobody judges any more.
+# While its processes are known they are judged, what none of them owns, and all of it together
+# without what came and went with processes: many may grow by little each, or hand memory to one
+# another, so that none is plain. The whole speaks only where its parts do not explain its growth.
+# While they are not known it is judged alone, even where the kernel keeps pages of processes that
+# have ended: there is nothing better then. An alert of the one kind that fires takes over from one
+# of the other kind: people are told once about one growth, and nothing stays open that nobody
+# judges any more.
 
 KEPT = "the kernel keeps pages of ended processes: monitored per process instead"
-GRACE_S = 300.0
-"""A device is judged as a whole only when its processes have been unknown for this long."""
 
 
 def beside(device: TrackedDevice, now_s: float) -> list[Track]:
@@ -41,9 +43,21 @@ def beside(device: TrackedDevice, now_s: float) -> list[Track]:
     for track in device.others:
         # An alert on the whole device that people were told of is followed to its end.
         told = track.alert is not None and track.alert.state == "firing"
-        if owned if track.subject.unattributed else told or not (owned or explained):
+        if track.subject.unattributed:
+            judged = owned
+        elif owned:
+            judged = told or _has_parts(device)
+        else:
+            judged = told or not explained
+        if judged:
             tracks.append(track)
     return tracks
+
+
+def _has_parts(device: TrackedDevice) -> bool:
+    """Say whether the device is more than one process that is judged by itself."""
+    rest = device.others[1].finding if len(device.others) > 1 else None
+    return len(device.processes) > 1 or (rest is not None and rest.pattern not in _STILL)
 
 
 def _is_explained(device: TrackedDevice) -> bool:
@@ -58,15 +72,18 @@ def _is_explained(device: TrackedDevice) -> bool:
 
 def is_owned(device: TrackedDevice, now_s: float) -> bool:
     """Say whether it is known, or was until a moment ago, who holds the device's memory."""
-    known = device.room.attributed_at_s
-    return known is not None and now_s - known < GRACE_S
+    return device.room.is_owned(now_s)
 
 
 def drop_whole(watcher: Watcher, device: TrackedDevice, now_s: float) -> list[Alert]:
     """End what was only suspected of the whole device, once its processes are known."""
-    if device.device.memory_kind == "coherent" and is_owned(device, now_s):
+    before, device.apart = device.apart, is_owned(device, now_s)
+    if device.others and device.arrivals is not None:
+        for track, ring in zip(device.others, device.arrivals.rings, strict=True):
+            track.joint = ring if device.apart else None
+    if device.device.memory_kind == "coherent" and device.apart:
         return _unjudged(watcher, device, now_s)
-    if not device.others or not (is_owned(device, now_s) or _is_explained(device)):
+    if not device.others or not ((device.apart and not before) or _is_explained(device)):
         return []
     alert = device.others[0].alert
     if alert is None or alert.state == "firing":
@@ -105,6 +122,9 @@ def take_over(
             out.append(alert)
             continue
         whole = track is device.others[0]
+        if is_owned(device, now_s) and (whole or not _stands_for(device)):
+            out.append(alert)  # What the parts do not explain is another growth.
+            continue
         why = Ending.HOLDER_UNKNOWN if whole else Ending.HOLDER_KNOWN
         for rival in (
             [*device.processes.values(), *device.others[1:]] if whole else device.others[:1]
@@ -120,9 +140,18 @@ def take_over(
     return out
 
 
+def _stands_for(device: TrackedDevice) -> bool:
+    """Say whether the parts of a device that grow explain what is told of the whole."""
+    told = device.others[0].alert
+    share = sum(device.room.growing.values())
+    rate = None if told is None else told.finding.rate_bytes_per_s
+    return share >= attribution.EXPLAINED_SHARE * (rate or 0.0)
+
+
 Past = tuple[Subject, Sequence[tuple[float, float]]]
 EARLIER = "an earlier run"
 """Under what alerts are announced whose subject has not appeared."""
+_STILL = frozenset({"stable", "unknown"})
 UNSEEN_S = 600.0
 """So long they wait for it: until then nobody knows whether they are still true."""
 
@@ -190,6 +219,11 @@ class RestoredState:
     def ring(self, subject: Subject) -> Ring | None:
         """Hand out the points of a subject."""
         return self._rings.get(subject.device_uid, {}).pop(subject, None)
+
+    def parts(self, uid: str) -> dict[ProcessKey, Ring]:
+        """Return the points of a device's processes that have not been handed out."""
+        rings = self._rings.get(uid, {})
+        return {one.process: ring for one, ring in rings.items() if one.process and not one.host}
 
     def alert(self, subject: Subject) -> Alert | None:
         """Hand out the alert of a subject."""

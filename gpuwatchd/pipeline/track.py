@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import msgspec
 
-from gpuwatchd.analysis import declared, frameworks
+from gpuwatchd.analysis import attribution, declared, frameworks
 from gpuwatchd.core import units
 from gpuwatchd.core.codes import Ending, NameKind, Reason, TitleRole
 from gpuwatchd.core.model import (
@@ -32,10 +32,11 @@ from gpuwatchd.core.model.findings import (
 from gpuwatchd.pipeline.activity import Activity, RecentActivity
 from gpuwatchd.pipeline.allocator import Allocator, ending_of
 from gpuwatchd.pipeline.clock import moved_alert, moved_finding
+from gpuwatchd.pipeline.device_rings import Arrivals, Feeder
 from gpuwatchd.store.live import KnownRuns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from gpuwatchd.analysis.attribution import Baseline
     from gpuwatchd.core.model import (
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
         ProcessKey,
         ProcessUse,
     )
-    from gpuwatchd.store.ring import Ring
 
 # Why something is over, as far as the facts support it.
 
@@ -113,6 +113,10 @@ class Window(Protocol):
         """Return times and values, (n,) each."""
 
 
+GRACE_S = 300.0
+"""The processes of a device count as known until they have been unknown for this long."""
+
+
 class Headroom(msgspec.Struct, kw_only=True):
     """What is left on one device, as last read."""
 
@@ -154,6 +158,11 @@ class Headroom(msgspec.Struct, kw_only=True):
         """Return the bytes/s at which each other is being seen to leak; never negative."""
         mine = subject.id
         return tuple([rate for key, rate in self.growing.items() if key != mine])
+
+    def is_owned(self, now_s: float) -> bool:
+        """Say whether it is known, or was until a moment ago, who holds the device's memory."""
+        known = self.attributed_at_s
+        return known is not None and now_s - known < GRACE_S
 
     def note(self, finding: Finding) -> None:
         """Remember the rate of a leak, for its neighbours; forget it when it is none."""
@@ -247,6 +256,9 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
     window: Window
     room: Headroom
     title: Title
+    joint: Window | None = None
+    """While processes are known, what is judged of a device instead of its window: without what
+    came with them, or of what nobody owns with what a crowd brought; None where nothing is."""
     framework: str | None = None
     info: ProcessInfo | None = None
     """Who it is, where it is a process."""
@@ -298,9 +310,14 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
         """Say that what is shown beside the judgement has changed: what is known of its past."""
         Track.changes += 1
 
-    def series(self) -> Series:
-        """Return the window as the detectors want it."""
-        t_s, values = self.window.window()
+    @property
+    def evidence(self) -> Window:
+        """What it is judged on."""
+        return self.window if self.joint is None else self.joint
+
+    def series(self, *, raw: bool = False) -> Series:
+        """Return what it is judged on as the detectors want it; ``raw``: its window in any case."""
+        t_s, values = (self.window if raw else self.evidence).window()
         whole = self.subject.process is None and not self.subject.unattributed
         newest = float(values[-1]) if values.size else None
         begun_s = None if self.subject.process is None else self.subject.process.started_at_s
@@ -352,6 +369,16 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
     def declare(self, sizes: declared.Declared) -> None:
         """Take over what its process was told."""
         self.sizes = sizes
+
+    @property
+    def explained(self) -> bool:
+        """Whether its growth is told of, or known to be harmless: its device says nothing of it."""
+        speaker = self.lead or self
+        finding, alert = speaker.finding, speaker.alert
+        if finding is None or (alert is not None and alert.state == "firing"):
+            return finding is not None
+        harmless = finding.tier == "none" and bool(finding.facts)
+        return harmless or finding.code in _SETTLED or finding.framework in frameworks.GRAPHICS
 
     def prepared(self, span_s: float) -> Allocator:
         """Return what is remembered of the allocator of its process, from now on."""
@@ -436,48 +463,6 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
         )
 
 
-# Feeds the rings of one device: what stands still costs one entry of a clock for all of them.
-
-CLOCK_TICKS = 64
-"""What stands still is brought up to date at least this often."""
-
-
-class Feeder:
-    """Gives every ring its value at every look, and touches only those whose value changed.
-
-    The others follow a clock: they take its times in when somebody looks at them.
-    """
-
-    __slots__ = ("_clock", "_fed")
-
-    def __init__(self) -> None:
-        self._clock: list[float] = []
-        self._fed: dict[Ring, float] = {}
-        """What each got at the last look."""
-
-    def again(self, now_s: float) -> None:
-        """Give every ring what it got at the last look."""
-        clock = self._clock
-        if len(clock) >= CLOCK_TICKS:
-            clock = self._clock = []
-            for ring in self._fed:
-                ring.follow(clock)
-        clock.append(now_s)
-
-    def feed(self, now_s: float, values: Sequence[tuple[Ring, float]]) -> None:
-        """Give only these rings their values; of one that is there twice the first counts."""
-        before, fed = self._fed, dict(reversed(values))
-        for ring in before.keys() - fed.keys():
-            ring.leave()
-        changed = [ring for ring, value in fed.items() if before.get(ring) != value]
-        for ring in changed:
-            ring.add(now_s, fed[ring])
-        self._fed = fed
-        self.again(now_s)
-        for ring in changed:
-            ring.follow(self._clock)
-
-
 class TrackedDevice(msgspec.Struct, kw_only=True):
     """One device as last seen."""
 
@@ -513,10 +498,32 @@ class TrackedDevice(msgspec.Struct, kw_only=True):
     """What was known of processes then."""
     faults: tuple[Fault, ...] = ()
     source: str = ""
+    arrivals: Arrivals | None = None
+    """What its processes brought as they came; None in logs, where that is known at once."""
+    apart: bool = False
+    """Whether its processes are judged one by one at present."""
 
     def tracks(self) -> tuple[Track, ...]:
         """Return every track of the device."""
         return (*self.processes.values(), *self.others, *self.hosts.values())
+
+
+def unless_explained(
+    whole: Track, series: Series, finding: Finding, tracks: Iterable[Track]
+) -> Finding:
+    """Return the judgement on a device, none where its parts are judged and account for it."""
+    told = whole.alert is not None and whole.alert.state == "firing"
+    if finding.tier == "none" or told or not whole.room.is_owned(float(series.t_s[-1])):
+        return finding
+    uid = whole.subject.device_uid
+    parts = [
+        (track.series(), track.explained)
+        for track in tracks
+        if track.subject.device_uid == uid and track is not whole and not track.subject.host
+    ]
+    if not attribution.explain(series, parts, since_s=finding.onset_at_s or 0.0):
+        return finding
+    return dismissed_finding(finding, "its processes account for it", Reason.PARTS)
 
 
 class EndedProcess(msgspec.Struct, kw_only=True):

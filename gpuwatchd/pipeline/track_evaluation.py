@@ -27,7 +27,7 @@ from gpuwatchd.core.model.findings import (
     with_reason,
 )
 from gpuwatchd.pipeline.clock import carried_over
-from gpuwatchd.pipeline.track import Track, calm_reason, of_host
+from gpuwatchd.pipeline.track import Track, calm_reason, of_host, unless_explained
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -303,13 +303,14 @@ def expected(
     if rule is None:
         return finding
     why = wording.hold(Hold.MAY_GROW, rule)
-    return msgspec.structs.replace(with_reason(finding, why), tier="watch")
+    return msgspec.structs.replace(with_reason(finding, why, Reason.NORMAL), tier="watch")
 
 
 log = logging.getLogger("gpuwatchd")
 
 _BATCH = 8
 _MOST_DEAD = 4
+_JOINT_PAUSE_S = 300.0
 _STIR_BYTES = 8 * 1024**2
 _CALM: frozenset[Pattern] = frozenset({"stable", "plateau", "preallocated", "sawtooth"})
 _FLAT_REASON: dict[Pattern, Clause | str] = {
@@ -350,7 +351,7 @@ def _unless_it_draws(finding: Finding) -> Finding:
 
 
 def _moves(track: Track) -> int:
-    return track.window.moves + (0 if track.allocator is None else track.allocator.moves)
+    return track.evidence.moves + (0 if track.allocator is None else track.allocator.moves)
 
 
 class Watcher:
@@ -374,7 +375,7 @@ class Watcher:
         """Say whether a track deserves a look now; must cost next to nothing."""
         if now_s < track.due_s - track.pause_s + alerts.FAST_S and now_s < track.due_s:
             return False
-        newest = track.window.last
+        newest = track.evidence.last
         if newest is None or newest[0] <= track.judged_s:
             # The same data once more would confirm nothing.
             return False
@@ -391,7 +392,7 @@ class Watcher:
         for track in tracks:
             if self._unmoved(track):
                 track.due_s = now_s + alerts.SLOW_S
-            elif track.window.last is not None:
+            elif track.evidence.last is not None:
                 moved.append(track)
         # In small batches: windows are copied for the detectors, and eight hours of eighty
         # subjects at once would be the largest thing in this process.
@@ -414,7 +415,8 @@ class Watcher:
         batch = [track.series() for track in chosen]
         changed: list[Alert] = []
         for track, series, judged in zip(chosen, batch, self._judgements(batch), strict=True):
-            track.judged_s = track.window.last[0] if track.window.last is not None else now_s
+            newest = track.evidence.last
+            track.judged_s = newest[0] if newest is not None else now_s
             if judged is None:
                 track.due_s = now_s + alerts.SLOW_S
                 continue
@@ -428,6 +430,8 @@ class Watcher:
                 finding = attribution.above_baseline(finding, level, track.baseline_bytes)
             elif track.subject.host:
                 finding = of_host(finding)
+            elif track.subject.process is None:
+                finding = unless_explained(track, series, finding, self.tracks.values())
             finding = track.hushed(finding)
             finding = expected(finding, self.rules, track.device, track.info, level)
             change = self._apply(track, finding, now_s)
@@ -500,6 +504,10 @@ class Watcher:
         track.calm_looks = track.calm_looks + 1 if calm else 0
         young = finding.samples < 2 * self.config.detection.minimum_samples
         track.pause_s = alerts.pause_s(finding, alert, young=young, calm_looks=track.calm_looks)
+        whole = track.subject.process is None and not track.subject.unattributed
+        if whole and finding.tier == "none" and alert is None and track.room.is_owned(now_s):
+            # Its parts are judged; it is looked at sooner when it passes what was seen of it.
+            track.pause_s = max(track.pause_s, _JOINT_PAUSE_S)
         track.due_s = now_s + track.pause_s
 
     def _apply(self, track: Track, finding: Finding, now_s: float) -> Alert | None:

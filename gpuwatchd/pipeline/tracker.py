@@ -13,6 +13,7 @@ from gpuwatchd.core.model import Fault, ProcessInfo, ProcessKey, Sample, Subject
 from gpuwatchd.core.model.alerts import Title
 from gpuwatchd.pipeline import restored_state
 from gpuwatchd.pipeline.activity import RecentActivity
+from gpuwatchd.pipeline.device_rings import Arrivals
 from gpuwatchd.pipeline.process_names import ProcessNames
 from gpuwatchd.pipeline.restored_state import RestoredState
 from gpuwatchd.pipeline.track import (
@@ -171,6 +172,10 @@ class SampleIntake:
             inside = () if track.allocator is None else track.allocator.rings
             for ring in (_ring(track), *inside):
                 ring.span_s = span_s
+        for device in self.devices.values():
+            if device.arrivals is not None:
+                for ring in device.arrivals.rings:
+                    ring.span_s = span_s
 
     def move(self, source: str, by_s: float) -> list[Alert]:
         """Move a source's past in time after a step of the wall clock; return its open alerts."""
@@ -183,6 +188,8 @@ class SampleIntake:
             for track in device.tracks():
                 track.move(by_s)
                 _ring(track).shift(by_s)
+            if device.arrivals is not None:
+                device.arrivals.move(by_s)
                 if track.alert is not None and track.alert.state != "pending":
                     alerts.append(track.alert)
         return alerts
@@ -245,12 +252,13 @@ class SampleIntake:
     ) -> list[Alert]:
         """Take in one look at one device; ``boot_id`` is None for one of parts."""
         changed: list[Alert] = []
-        tracked_device = self._update_device(device, reading, source)
+        tracked_device = self._update_device(device, reading, source, now_s)
         same = reading.uses is not None and reading.uses is tracked_device.uses
         tracked_device.still = same and reading.used_bytes == tracked_device.room.used_bytes
         if boot_id is None:
             changed += self.watcher.retire(tracked_device.others, Ending.INSTANCES_JUDGED, now_s)
             tracked_device.others.clear()
+            tracked_device.arrivals = None
         elif not tracked_device.others:
             self._watch_whole(tracked_device)
         tracked_device.taken_s = now_s
@@ -326,7 +334,9 @@ class SampleIntake:
                 here.update(use.key for use in device.uses or ())
             self.people.forget_all_but(here)
 
-    def _update_device(self, device: Device, reading: DeviceReading, source: str) -> TrackedDevice:
+    def _update_device(
+        self, device: Device, reading: DeviceReading, source: str, now_s: float
+    ) -> TrackedDevice:
         tracked_device = self.devices.get(device.uid)
         if tracked_device is None:
             room = Headroom(
@@ -334,6 +344,7 @@ class SampleIntake:
                 activity=self.estate.activity.pop(device.uid, None) or RecentActivity(),
             )
             tracked_device = TrackedDevice(device=device, reading=reading, room=room)
+            tracked_device.apart = room.is_owned(now_s)
             self.devices[device.uid] = tracked_device
             self._watch_whole(tracked_device)
         tracked_device.device, tracked_device.reading = device, reading
@@ -347,6 +358,9 @@ class SampleIntake:
             self.track(device, Subject(device_uid=uid), title),
             self.track(device, Subject(device_uid=uid, unattributed=True), unowned),
         ]
+        device.arrivals = Arrivals(self.span_s)
+        rings = [_ring(track) for track in device.others]
+        device.arrivals.restore(rings[0], rings[1], self.estate.parts(uid))
 
     def track(
         self, device: TrackedDevice, subject: Subject, title: Title, room: Headroom | None = None
@@ -444,6 +458,13 @@ class SampleIntake:
             for track, held in zip(device.others, (used, rest), strict=False)
             if held is not None
         ]
+        if device.arrivals is not None and used is not None:
+            free = None if ledger is None else ledger.unattributed_bytes
+            brought = device.arrivals.total(reading.uses, free, now_s, self.infos)
+            joint, unowned = device.arrivals.rings
+            values.append((joint, max(used - int(brought), 0)))
+            if rest is not None:
+                values.append((unowned, rest + int(device.arrivals.crowd_bytes)))
         device.feeder.feed(now_s, values)
         # After a list that could not be read the very same list is news.
         device.fed = None if reading.uses is None else beside

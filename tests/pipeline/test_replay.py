@@ -12,9 +12,9 @@ from gpuwatchd.collect.logs.log_types import LogFile, LogSeries
 from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import Subject
 from gpuwatchd.pipeline import replay
+from gpuwatchd.pipeline.device_rings import CLOCK_TICKS, Feeder
 from gpuwatchd.pipeline.replay import Recorded, SubjectResult
 from gpuwatchd.pipeline.tick import Pipeline
-from gpuwatchd.pipeline.track import CLOCK_TICKS, Feeder
 from gpuwatchd.store import ring as ring_module
 from gpuwatchd.store.ring import Ring
 from tests.making import CARD, GIB, KEY, LEAKER, MIB, sample

@@ -60,9 +60,9 @@ class KnownTrack(Track, kw_only=True, eq=False):
     beside: Beside | None = None
     """What else is known, given what is known and the alert that is open."""
 
-    def series(self) -> Series:
+    def series(self, *, raw: bool = False) -> Series:
         """Return what is known by now."""
-        known = super().series()
+        known = super().series(raw=raw)
         whole, now = self.whole, float(known.t_s[-1]) if known.t_s.size else 0.0
         known = msgspec.structs.replace(known, limit_bytes=whole.limit_bytes)
         if self.beside is not None:

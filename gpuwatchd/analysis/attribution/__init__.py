@@ -6,9 +6,12 @@ Nothing here imports numpy before somebody has grown: the daemon draws ledgers l
 from __future__ import annotations
 
 from gpuwatchd.analysis.attribution.ledger import (
+    EXPLAINED_SHARE,
+    JOIN_S,
     UNATTRIBUTED,
     Baseline,
     above_baseline,
     build_ledger,
+    explain,
     share,
 )

@@ -7,6 +7,7 @@ so that is learned while the device is idle.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,7 +19,7 @@ from gpuwatchd.core.model.alerts import Title, TitlePart
 from gpuwatchd.core.model.findings import Clause, dismissed_finding, reason_fields, with_reason
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from gpuwatchd.core.model import (
         AlertState,
@@ -472,6 +473,65 @@ def growth(series: Series, since_s: float, *, from_zero: bool = False) -> tuple[
     # What is kept is the lowest of the last samples: it was reached when that one was taken.
     at = t.size - _tail(x[begin:]).size + int(_tail(x[begin:]).argmin())
     return _kept(x[begin:], before), float(t[at]) - since
+
+
+EXPLAINED_SHARE = 0.5
+"""Parts that brought this share of the growth of their device explain it."""
+JOIN_S = 60.0
+"""What a process takes in its first minute comes with it, and is no growth of the device."""
+_SPANS = 6
+_AT_ONCE, _FELL = 0.7, 0.2
+"""So much of a growth within two neighbouring spans of time came at once, unless more was given
+back: then memory moves between processes."""
+
+
+def explain(device: Series, parts: Iterable[tuple[Series, bool]], *, since_s: float) -> bool:
+    """Say whether what is judged of its parts accounts for the growth of a device.
+
+    One part that brought most of it is judged by itself, whatever comes of that. So is what each
+    took in one go: processes that load, warm up or fill a cache one after another are a straight
+    line only together. What many keep taking, and what moves among them, none can explain.
+
+    Parameters
+    ----------
+    device
+        Without what processes brought as they came.
+    parts
+        Series of each process, and of what nobody owns, with whether its growth is told of or
+        known to be harmless.
+    since_s
+        Onset of the growth of the device, on the clock of the series.
+    """
+    until_s = float(device.t_s[-1])
+    least = EXPLAINED_SHARE * sum(_rises(device, since_s, until_s))
+    explained = 0.0
+    for series, known in parts:
+        rises = _rises(series, since_s, until_s)
+        more = sum(rises)
+        if more <= 0.0 or (min(rises) < -_FELL * more and not known):
+            continue
+        if more >= least:
+            return True
+        if known or max([a + b for a, b in pairwise(rises)]) >= _AT_ONCE * more:
+            explained += more
+    return explained >= least
+
+
+def _rises(series: Series, since_s: float, until_s: float) -> list[float]:
+    """Return by how much the lowest value of each sixth of a span lies above that before it.
+
+    Before it came a process held what it came with; what it took while nobody saw it counts.
+    """
+    t, x = series.t_s, series.used_bytes
+    step_s = (until_s - since_s) / _SPANS
+    edges = t.searchsorted([since_s + k * step_s for k in range(_SPANS + 1)], side="right").tolist()
+    late = t.size > 0 and float(t[0]) > since_s
+    first = int(t.searchsorted(t[0] + JOIN_S)) if late else 0
+    spans = [(max(a, first), b) for a, b in pairwise(edges)]
+    levels = [] if late or not edges[0] else [float(x[edges[0] - 1])]
+    levels += [float(x[a:b].min()) for a, b in spans if a < b]
+    rises = [b - a for a, b in pairwise(levels)]
+    return [0.0] * (_SPANS - len(rises)) + rises
 
 
 def _late(key: ProcessKey, since_s: float) -> bool:

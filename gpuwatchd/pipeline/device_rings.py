@@ -1,0 +1,192 @@
+"""What goes into the rings of one device, and what of it only came with its processes.
+
+What processes bring as they come is no growth of the device, unless they are a crowd: where they
+are known it is judged without that, live and in logs by the same rule.
+"""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import TYPE_CHECKING
+
+from gpuwatchd.analysis.attribution import JOIN_S
+from gpuwatchd.store.ring import Ring
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from gpuwatchd.core.model import ProcessInfo, ProcessKey, ProcessUse
+
+CROWD, ALIKE = 4, 1.25
+"""From so many processes of one name and (within this factor) size on that are there at once, what
+another brings is growth: workers that nobody ends."""
+
+_HOLD_S = 75.0
+"""A process that does not change is recorded once a minute."""
+
+
+def is_crowd(level: float, others: Sequence[float]) -> bool:
+    """Say whether a process is one more of a crowd of the same name and size."""
+    if len(others) + 1 < CROWD:
+        return False
+    usual = median(others)
+    return usual / ALIKE <= level <= usual * ALIKE
+
+
+class Arrivals:
+    """What the processes of one device brought, look by look.
+
+    Of those that the first list names nobody knows when they came.
+    """
+
+    def __init__(self, span_s: float) -> None:
+        self.rings = Ring(span_s), Ring(span_s)
+        """The device without it, and what nobody owns with what a crowd of workers brought."""
+        self.crowd_bytes = 0.0
+        """What those brought that joined a crowd and are there."""
+        self._crowd: set[ProcessKey] = set()
+        self._brought: dict[ProcessKey, float] = {}
+        self._left: dict[ProcessKey, float] = {}
+        """The same of those that only the newest list lacks: it may be a slip of the driver."""
+        self._young: dict[ProcessKey, tuple[float, float | None]] = {}
+        """Who came lately: when, and what nobody owned just before."""
+        self._rest: float | None = None
+        self._known: set[ProcessKey] | None = None
+        """Whom the last list named."""
+        self._listed: list[ProcessKey] | None = None
+        self._total = 0.0
+
+    def restore(self, whole: Ring, rest: Ring, parts: Mapping[ProcessKey, Ring]) -> None:
+        """Take up what an earlier run of the daemon saw of the device and its processes."""
+        for at_s, value in zip(*rest.window(), strict=True):
+            self.rings[1].add(float(at_s), float(value))
+        t_s, used = whole.window()
+        if not t_s.size:
+            return
+        used, self._known = used.copy(), set()
+        for key, ring in parts.items():
+            own_s, own = ring.window()
+            if not own_s.size:
+                continue
+            here = own_s[-1] >= t_s[-1] - _HOLD_S
+            if here:
+                self._known.add(key)
+            if own_s[0] <= t_s[0] + JOIN_S:
+                continue  # It may have been there before.
+            level = float(own[own_s.searchsorted(own_s[0] + JOIN_S, side="right") - 1])
+            first, last = t_s.searchsorted((own_s[0], own_s[-1])).tolist()
+            span = slice(first, None if here else last)
+            held = own[own_s.searchsorted(t_s[span], side="right") - 1]
+            used[span] -= held.clip(max=level)
+            if here:
+                self._brought[key] = level
+        for at_s, value in zip(t_s.tolist(), used.tolist(), strict=True):
+            self.rings[0].add(at_s, max(value, 0.0))
+
+    def total(
+        self,
+        uses: Sequence[ProcessUse] | None,
+        rest: float | None,
+        now_s: float,
+        infos: Mapping[ProcessKey, ProcessInfo],
+    ) -> float:
+        """Return how much of what is used came with processes that are there.
+
+        ``rest`` is what none of them owns, as far as that is known.
+        """
+        if uses is None:  # Nobody is known to have gone.
+            return self._total
+        listed = [use.key for use in uses]
+        if self._young or listed != self._listed:  # In most ticks they are the same.
+            self._listed = listed
+            held = {use.key: float(use.used_bytes or 0) for use in uses}
+            known, self._known = self._known, set(held)
+            if known is not None and known != self._known:
+                self._note_moves(known, self._known, now_s)
+            for key in list(self._young):
+                self._settle(key, held, rest, now_s, infos)
+            self.crowd_bytes = sum([self._brought[key] for key in self._crowd])
+            self._total = sum(self._brought.values())
+        self._rest = self._rest if rest is None else rest
+        return self._total
+
+    def _note_moves(self, before: set[ProcessKey], now: set[ProcessKey], now_s: float) -> None:
+        for key in now - before:
+            if key in self._left:
+                self._brought[key] = self._left[key]
+            else:
+                self._young[key] = now_s, self._rest
+        self._left = {}
+        for key in before - now:
+            self._young.pop(key, None)
+            self._crowd.discard(key)
+            self._left[key] = self._brought.pop(key, 0.0)
+
+    def _settle(
+        self,
+        key: ProcessKey,
+        held: Mapping[ProcessKey, float],
+        rest: float | None,
+        now_s: float,
+        infos: Mapping[ProcessKey, ProcessInfo],
+    ) -> None:
+        came_s, before = self._young[key]
+        if now_s - came_s <= JOIN_S:
+            own = held[key]
+            # Only what the device shows of it came with it: a list that goes on names processes
+            # that were there before.
+            shown = own if rest is None or before is None else rest + own - before
+            self._brought[key] = min(max(shown, 0.0), own)
+            return
+        del self._young[key]
+        settled = [other for other in held if other != key and other not in self._young]
+        name = infos[key].name if key in infos else ""
+        alike = [held[other] for other in settled if other in infos and infos[other].name == name]
+        if is_crowd(held[key], alike):
+            self._crowd.add(key)
+
+    def move(self, by_s: float) -> None:
+        """Move what is remembered in time: the wall clock was stepped."""
+        for ring in self.rings:
+            ring.shift(by_s)
+        self._young = {key: (at_s + by_s, rest) for key, (at_s, rest) in self._young.items()}
+
+
+CLOCK_TICKS = 64
+"""What stands still is brought up to date at least this often."""
+
+
+class Feeder:
+    """Gives every ring its value at every look, and touches only those whose value changed.
+
+    The others follow a clock: they take its times in when somebody looks at them.
+    """
+
+    __slots__ = ("_clock", "_fed")
+
+    def __init__(self) -> None:
+        self._clock: list[float] = []
+        self._fed: dict[Ring, float] = {}
+        """What each got at the last look."""
+
+    def again(self, now_s: float) -> None:
+        """Give every ring what it got at the last look."""
+        clock = self._clock
+        if len(clock) >= CLOCK_TICKS:
+            clock = self._clock = []
+            for ring in self._fed:
+                ring.follow(clock)
+        clock.append(now_s)
+
+    def feed(self, now_s: float, values: Sequence[tuple[Ring, float]]) -> None:
+        """Give only these rings their values; of one that is there twice the first counts."""
+        before, fed = self._fed, dict(reversed(values))
+        for ring in before.keys() - fed.keys():
+            ring.leave()
+        changed = [ring for ring, value in fed.items() if before.get(ring) != value]
+        for ring in changed:
+            ring.add(now_s, fed[ring])
+        self._fed = fed
+        self.again(now_s)
+        for ring in changed:
+            ring.follow(self._clock)
