@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from gpuwatchd.collect.logs.log_types import LogFile, LogSeries
     from gpuwatchd.core.config import Config
     from gpuwatchd.core.model import Device, Finding, FloatArray
-    from gpuwatchd.pipeline.track import Track
     from gpuwatchd.store.tables import UserLabel
 
     Busy = Callable[[LogSeries], FloatArray | None]
@@ -90,15 +89,12 @@ class LearningWatcher(Watcher):
 
     def _findings(self, batch: list[Series]) -> list[Finding | None]:
         known = [(series, self.history_of(series.subject.id)) for series in batch]
-        return super()._findings(
+        findings = super()._findings(
             [msgspec.structs.replace(one, history=past) if past else one for one, past in known]
         )
-
-    def forget(self, track: Track) -> None:
-        """Judge a track no more; what it was judged by last counts for later runs."""
-        if track.finding is not None:
-            self._last[track.subject.id] = track.finding
-        super().forget(track)
+        # What a run was judged by last counts for later ones.
+        self._last.update({one.subject.id: one for one in findings if one is not None})
+        return findings
 
     def _earlier(self, key: str, own: LogSeries) -> tuple[Profile, ...]:
         begun_s = float(own.t_s[0])

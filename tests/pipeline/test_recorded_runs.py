@@ -139,7 +139,7 @@ def test_backtest_knows_what_the_daemon_knew(tmp_path: Path) -> None:
         with Reader.open(tmp_path / name) as history:
             (device,) = history.devices()
             span = (BEGIN_S - 60, end_s)
-            report = backtest.play(history, device, span, backtest.trials(Config())[:2])
+            report = backtest.play(history, device, span, backtest.trials(Config())[:3:2])
         watched[name] = [
             {case.subject.process.pid for case in played.cases if case.subject.process}
             for played in report.played

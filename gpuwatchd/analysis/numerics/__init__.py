@@ -15,6 +15,7 @@ from gpuwatchd.analysis.numerics.estimators import (
 )
 from gpuwatchd.analysis.numerics.series import (
     MIB,
+    PAUSE_STEPS,
     SeriesWindow,
     goes_on,
     last_crash,

@@ -43,7 +43,7 @@ GIVEN_BACK = 0.5
 """A fall by this share of a growth is worth a word."""
 EVEN_SHARE = 0.01
 """An interval of a growth with more than this share of it has risen."""
-HEARD_SHARE, HEARD_S = 0.4, 36.0
+HEARD_SHARE, HEARD_S = 0.4, 90.0
 """People are to hear of growth when this share of its time to full is gone; from the first evidence
 of an alert to its message it takes so long."""
 LEAST_WAIT = 0.6
@@ -177,9 +177,11 @@ def _weighed(series: Series, growth: Growth) -> float:
     """Return the confidence, less what few events leave open.
 
     Even stairs of a schedule are the same data as a leak of as many steps. Growth beyond what
-    earlier runs of the program did is not.
+    earlier runs of the program did is not, and what a pause has just brought is no single step.
     """
-    if any(fact.beyond for fact in growth.facts(series)):
+    t_s = growth.found.view.t_s
+    paused = t_s[-1] - t_s[-2] > numerics.PAUSE_STEPS * growth.found.view.step_s
+    if paused or any(fact.beyond for fact in growth.facts(series)):
         return growth.confidence
     missing = ENOUGH_EVENTS - float(growth.found.events[growth.best])
     share = min(growth.confidence, 1.0 - 1e-9)
