@@ -188,10 +188,10 @@ class SampleIntake:
             for track in device.tracks():
                 track.move(by_s)
                 _ring(track).shift(by_s)
-            if device.arrivals is not None:
-                device.arrivals.move(by_s)
                 if track.alert is not None and track.alert.state != "pending":
                     alerts.append(track.alert)
+            if device.arrivals is not None:
+                device.arrivals.move(by_s)
         return alerts
 
     def _of(self, source: str) -> list[TrackedDevice]:

@@ -107,6 +107,17 @@ def test_a_step_changes_neither_what_is_told_nor_how_often(by_s: float) -> None:
     assert left.finding.rate_bytes_per_s == pytest.approx(40 * MIB, rel=0.05)
 
 
+def test_a_step_moves_the_alert_of_every_subject() -> None:
+    pipeline = Pipeline(config=EAGER, sources=[Script(leaking)])
+    pipeline.tick()
+    (device,) = pipeline.intake.devices.values()
+    for track in device.tracks():
+        track.alert = alert(subject=track.subject, key=track.subject.id)
+    moved = pipeline.intake.move(device.source, 60.0)
+    assert {one.key for one in moved} == {track.subject.id for track in device.tracks()}
+    assert len(moved) > 2
+
+
 def test_what_was_stored_before_the_clock_was_set_back_counts_as_now() -> None:
     year_s = 365 * 86_400.0
     stored = moved_alert(
