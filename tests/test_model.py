@@ -9,8 +9,8 @@ import pytest
 
 from gpuwatchd.core.codes import NameKind
 from gpuwatchd.core.model import Device, ProcessInfo, ProcessKey, Subject
+from gpuwatchd.core.model.alerts import host_title
 from gpuwatchd.core.text import mask_argv
-from gpuwatchd.pipeline.track import host_title
 from tests.making import KEY
 
 

@@ -74,6 +74,15 @@ def test_one_weak_look_does_not_undo_the_evidence_and_one_strong_look_does_not_m
     assert all(a is None or a.state != "firing" for _, a, _ in live([weak, weak, strong] * 20))
 
 
+def test_one_look_after_hours_does_not_make_the_mean_and_looks_that_are_hours_apart_do() -> None:
+    sure = finding(eta=SOON, confidence=0.75)
+    state = live([finding(eta=SOON, confidence=0.45)] * 6)[-1][1]
+    looked = msgspec.structs.replace(sure, judged_at_s=20_000.0)
+    after = alerts.evaluate(looked, state, RULES, now_s=20_000.0, title="t").alert
+    assert alerts.mean_confidence(present(after)) < RULES.alert_confidence
+    assert states(live([sure] * 4, every_s=7200.0))[-1] == "firing"
+
+
 def test_a_staircase_between_two_steps_has_not_recovered() -> None:
     old = alert(finding=finding(onset_at_s=6_400.0, judged_at_s=10_000.0), notices=1)
     state: Alert | None = old

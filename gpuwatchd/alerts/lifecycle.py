@@ -293,7 +293,9 @@ def _alert_evidence(finding: Finding, alert: Alert, rules: Rules) -> dict[str, A
 
     An exponential mean, as in a cumulative sum test: one lucky moment does not make an alert, and
     one weak look between two segments of the allocator does not undo what was seen before. What
-    does not support an alert, however sure, never lifts the mean above its level.
+    does not support an alert, however sure, never lifts the mean above its level. After a pause
+    one look counts for the time constant at most. What is clearly above the level is averaged over
+    less time: .015 of what is left, 45 s to four minutes.
     """
     supported = finding.tier == "alert"
     value, level = _log_odds(finding.confidence), _log_odds(rules.alert_confidence)
@@ -303,7 +305,7 @@ def _alert_evidence(finding: Finding, alert: Alert, rules: Rules) -> dict[str, A
     if supported and value >= level + _CLEAR_ODDS:
         left = finding.eta.mid_s if finding.eta is not None else 2 * HOUR_S
         over_s = min(over_s, _clip(0.015 * left, 45.0, 240.0))
-    share = -math.expm1(-passed_s / over_s)
+    share = -math.expm1(-min(passed_s, max(over_s, SLOW_S)) / over_s)
     mean = before + share * ((value if supported else min(value, level)) - before)
     since_s, count = alert.alert_since_s, alert.alert_confirmations
     if supported:

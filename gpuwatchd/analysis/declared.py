@@ -304,7 +304,7 @@ def _pairs(argv: Sequence[str]) -> Iterator[tuple[str, object]]:
             yield words[at + 1], words[at + 2]  # -o NAME VALUE
 
 
-_COLON: Final = re.compile(r"[A-Za-z]\w*_\w*:")
+_COLON: Final = re.compile(r"[A-Za-z][^\W_]*_\w*:")
 _FLOW: Final = re.compile(r"""["']?([\w.\-]{1,80})["']?\s*:\s*(\[[^][{}]{0,64}\]|[^][{},]{1,80})""")
 """One name with its value in a mapping of one line."""
 

@@ -16,9 +16,9 @@ import numpy as np
 from gpuwatchd.alerts import FAST_S
 from gpuwatchd.analysis import verdict
 from gpuwatchd.core.model import EtaRange, Finding, Subject, Value
+from gpuwatchd.core.model.alerts import device_title, process_title
 from gpuwatchd.pipeline import history_log, recorded_ledger, replay
 from gpuwatchd.pipeline.recorded_runs import LearningWatcher
-from gpuwatchd.pipeline.track import of_device, of_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -532,7 +532,7 @@ def _case(
     over = next((e.at_s for e in events if e.state == "resolved"), None)
     finding = first.alert.finding
     process = result.process
-    title = of_process(result.device, process) if process else of_device(result.device)
+    title = process_title(result.device, process) if process else device_title(result.device)
     lived = later_outcome(
         own,
         device if own.process is not None else None,

@@ -119,6 +119,7 @@ def carried_over(alert: Alert, finding: Finding, now_s: float) -> Alert:
         held_since_s=None,
         alert_confirmations=0,
         alert_since_s=None,
+        evidence=None,
     )
 
 

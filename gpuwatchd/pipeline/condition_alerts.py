@@ -17,10 +17,9 @@ from gpuwatchd.alerts.policy_types import RANK
 from gpuwatchd.core import units
 from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import Alert, Finding, Subject
-from gpuwatchd.core.model.alerts import Title, TitlePart
+from gpuwatchd.core.model.alerts import Title, TitlePart, device_title, process_title
 from gpuwatchd.core.model.findings import reason_fields
 from gpuwatchd.pipeline.clock import moved_alert
-from gpuwatchd.pipeline.track import of_device, of_process
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -178,7 +177,7 @@ class DeviceHealth:
             kind="gpu",
             subject=Subject(device_uid=device.uid),
             severity="critical" if state in {"lost", "hung"} else "warning",
-            title=of_device(device),
+            title=device_title(device),
             reasons=tuple(texts),
             advice=tuple([": ".join(filter(None, line)) for line in advice]),
             commands=tuple([command for _, command in advice]),
@@ -293,11 +292,11 @@ class IdleAlerts:
             self._homes[info.key] = uid
         since_s = min(holding.since_s for holding in those if holding.since_s is not None)
         device = self._intake.devices.get(uid)
-        title = Title.of(uid) if device is None else of_device(device.device)
+        title = Title.of(uid) if device is None else device_title(device.device)
         if info is not None and device is not None:
             named = info.name not in {"", "?"}
-            gone = of_device(device.device, TitlePart(text=f"pid {info.key.pid} (gone)"))
-            title = of_process(device.device, info) if named else gone
+            gone = device_title(device.device, TitlePart(text=f"pid {info.key.pid} (gone)"))
+            title = process_title(device.device, info) if named else gone
         owner = _owner(first)
         return Ailment(
             kind="held",

@@ -31,13 +31,13 @@ from gpuwatchd.pipeline.backtest import deaths, later_outcome
 from gpuwatchd.store import recent_points
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import numpy.typing as npt
 
     from gpuwatchd.collect.logs.formats.corpus import Kind, Licence, Steps
     from gpuwatchd.collect.logs.log_types import LogFile, LogSeries
-    from gpuwatchd.core.model import Alert, Device, FloatArray, ProcessInfo
+    from gpuwatchd.core.model import Alert, Device, Finding, FloatArray, ProcessInfo
     from gpuwatchd.store.reader import Reader
 
     Known = tuple[Alert, Label | None]
@@ -91,12 +91,17 @@ def card_model(name: str) -> str:
 
 
 def collect(
-    history: Reader, devices: Sequence[Device], span: tuple[float, float], licence: Licence | None
+    history: Reader,
+    devices: Sequence[Device],
+    span: tuple[float, float],
+    licence: Licence | None,
+    judged: Mapping[str, Finding] | None = None,
 ) -> Corpus:
     """Return what is recorded of some devices in a span of epoch seconds; no lines of nothing.
 
     Time begins anew with the first sample: only its place within ten seconds is kept, so that the
-    file is judged at the same instants.
+    file is judged at the same instants. ``judged`` is what is shown now of subjects, by their ids:
+    where a fact kept growth silent there is no alert that has it.
 
     Raises
     ------
@@ -105,7 +110,7 @@ def collect(
     """
     logs = [log for device in devices if (log := history_log.load(history, device, *span)).series]
     begun_s = min((float(one.t_s[0]) for log in logs for one in log.series), default=0.0)
-    writer = _Writer(history, span, begun_s // FAST_S * FAST_S)
+    writer = _Writer(history, span, begun_s // FAST_S * FAST_S, judged or {})
     lines = tuple(line for k, log in enumerate(logs) for line in writer.device(f"d{k + 1}", log))
     steps_s = np.concatenate([np.empty(0), *(np.diff(log.series[0].t_s) for log in logs)])
     quantiles = np.quantile(steps_s, (0.05, 0.5, 0.95)).round(1) if steps_s.size else None
@@ -122,8 +127,14 @@ def collect(
 class _Writer:
     """Makes the lines of one file: its clock, its numbers of processes, its labels of programs."""
 
-    def __init__(self, history: Reader, span: tuple[float, float], origin_s: float) -> None:
-        self._history = history
+    def __init__(
+        self,
+        history: Reader,
+        span: tuple[float, float],
+        origin_s: float,
+        judged: Mapping[str, Finding],
+    ) -> None:
+        self._history, self._judged = history, judged
         self._span = (max(span[0], origin_s), span[1])
         self._origin_s = origin_s
         self._processes: dict[object, str] = {}
@@ -184,7 +195,9 @@ class _Writer:
             breaks=tuple(sorted({int(kept[:at].sum()) for at in series.breaks})),
             util_ds=util_ds,
             util_pct=util_pct,
-            facts=_facts(alerts),
+            facts=_facts(
+                [alert.finding for alert, _ in alerts], self._judged.get(series.subject.id)
+            ),
             verdicts=tuple(self._episode(alert, word, series, whole) for alert, word in alerts),
             full_at_end_ds=self._ds(died_s),
         )
@@ -249,9 +262,10 @@ class _Writer:
         )
 
 
-def _facts(alerts: Sequence[Known]) -> tuple[DeclaredFact, ...]:
+def _facts(alerted: Sequence[Finding], last: Finding | None) -> tuple[DeclaredFact, ...]:
     """Return what counted of what was known beside the curve, by the last verdict that says it."""
-    facts = {fact.name: fact for alert, _ in alerts for fact in alert.finding.facts or ()}
+    findings = alerted if last is None else (*alerted, last)
+    facts = {fact.name: fact for finding in findings for fact in finding.facts or ()}
     return tuple(
         DeclaredFact(
             name=name.value,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Final
 
 from gpuwatchd.analysis.declared import Declared
 from gpuwatchd.pipeline.engine_readings import Asker, ReadSizes
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gpuwatchd.analysis.declared import Setting
     from gpuwatchd.collect.host import Host
     from gpuwatchd.core.model import ProcessInfo, ProcessKey, ServerReading
@@ -17,10 +20,23 @@ if TYPE_CHECKING:
     News = tuple[tuple[ProcessInfo, ...], tuple[ServerReading, ...], int]
 
 
+DEADLINE_S: Final = 30.0
+"""A look that takes longer is given up: its file system does not answer."""
+MOST_STUCK: Final = 4
+"""After so many of them nobody is looked at any more: each keeps a thread."""
+
+
 class DeclaredSizes:
     """Looks once at each process on a GPU, in a thread of its own: a file may never be read."""
 
-    def __init__(self, intake: SampleIntake, serving: Serving, host: Host | None) -> None:
+    def __init__(
+        self,
+        intake: SampleIntake,
+        serving: Serving,
+        host: Host | None,
+        mono: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._mono = mono
         self._intake = intake
         self._serving = serving
         self._host = host
@@ -28,8 +44,11 @@ class DeclaredSizes:
         self._settings: dict[ProcessKey, tuple[Setting, ...] | None] = {}
         self.news: News = ((), (), -1)
         """By what the tracks were last brought up to date: no need to come for the same again."""
-        self.waiting = 0
-        """Looks that have not been answered."""
+        self.waiting: dict[ProcessKey, ReadSizes] = {}
+        """Looks that have not been answered; the thread is at the first of them."""
+        self._begun_s = mono()
+        """When it came to that."""
+        self._stuck = 0
 
     def step(self, news: News) -> None:
         """Take over what was found, and have those looked at who are new. Never waits.
@@ -37,7 +56,11 @@ class DeclaredSizes:
         ``news``: who is on a device, what servers say, and how many tracks there have been.
         """
         looks = [done for done in self._asker.take() if isinstance(done, ReadSizes)]
-        self.waiting -= len(looks)
+        for look in looks:
+            self.waiting.pop(look.info.key, None)
+            self._begun_s = self._mono()
+        if self.waiting and self._mono() - self._begun_s > DEADLINE_S:
+            self._give_up()
         if not looks and news == self.news:
             return
         self.news, (present, readings, _) = news, news
@@ -62,9 +85,22 @@ class DeclaredSizes:
             if self._host is None or info.foreign or key.started_at_s is None:
                 continue
             if key not in known and key not in self._settings:
-                self._asker.put(ReadSizes(info, self._host.booted_at_s))
-                self.waiting += 1
+                self._put(ReadSizes(info, self._host.booted_at_s))
             self._settings[key] = known.get(key)
+
+    def _put(self, look: ReadSizes) -> None:
+        if self._stuck < MOST_STUCK:
+            self._begun_s = self._begun_s if self.waiting else self._mono()
+            self.waiting[look.info.key] = look
+            self._asker.put(look)
+
+    def _give_up(self) -> None:
+        """Leave the thread at its look, and have the others looked at by another one."""
+        _, *others = self.waiting.values()
+        self._asker.close()
+        self._asker, self.waiting, self._stuck = Asker(), {}, self._stuck + 1
+        for look in others:
+            self._put(look)
 
     def close(self) -> None:
         """Read for nobody any more."""

@@ -20,19 +20,12 @@ from gpuwatchd.analysis import numerics, verdict
 from gpuwatchd.analysis.declared import Declared, of_shown_argv
 from gpuwatchd.collect.logs.formats import corpus
 from gpuwatchd.core.codes import Ending, Reason
+from gpuwatchd.core.model.alerts import UNOWNED, device_title, process_title
 from gpuwatchd.pipeline import recorded_ledger, restored_state
 from gpuwatchd.pipeline.activity import Activity
 from gpuwatchd.pipeline.history_log import HISTORY
 from gpuwatchd.pipeline.live_state import worst
-from gpuwatchd.pipeline.track import (
-    DAYS_BACK_S,
-    UNOWNED,
-    Headroom,
-    Track,
-    TrackedDevice,
-    of_device,
-    of_process,
-)
+from gpuwatchd.pipeline.track import DAYS_BACK_S, Headroom, Track, TrackedDevice
 from gpuwatchd.pipeline.track_evaluation import Watcher
 from gpuwatchd.store.ring import thin
 
@@ -368,9 +361,9 @@ def _replay(
         # What the driver keeps for itself is no room: used + free, where the log tells both.
         total = series.limit_bytes
     if process is not None:
-        title = of_process(device, process)
+        title = process_title(device, process)
     else:
-        title = of_device(device, UNOWNED if series.subject.unattributed else None)
+        title = device_title(device, UNOWNED if series.subject.unattributed else None)
     track = Track(
         subject=series.subject,
         device=device,

@@ -8,7 +8,7 @@ import msgspec
 
 from gpuwatchd.analysis import attribution, declared, frameworks
 from gpuwatchd.core import units
-from gpuwatchd.core.codes import Ending, NameKind, Reason, TitleRole
+from gpuwatchd.core.codes import Ending, Reason
 from gpuwatchd.core.model import (
     LEAK_PATTERNS,
     Alert,
@@ -21,7 +21,7 @@ from gpuwatchd.core.model import (
     Value,
     limit_of,
 )
-from gpuwatchd.core.model.alerts import Title, TitlePart
+from gpuwatchd.core.model.alerts import Title
 from gpuwatchd.core.model.findings import (
     STARTED_S,
     Clause,
@@ -36,7 +36,7 @@ from gpuwatchd.pipeline.device_rings import Arrivals, Feeder
 from gpuwatchd.store.live import KnownRuns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from gpuwatchd.analysis.attribution import Baseline
     from gpuwatchd.core.model import (
@@ -534,53 +534,6 @@ class EndedProcess(msgspec.Struct, kw_only=True):
     label: str = ""
     unseen: bool = False
     """It ended while nobody watched: the history knows what it was."""
-
-
-# What a device or a process is called in a title.
-
-_COLON = TitlePart(text=": ", role=TitleRole.DEVICE)
-UNOWNED = TitlePart(text="memory that no listed process owns", short="memory without an owner")
-
-
-def of_device(device: Device, of: TitlePart | None = None) -> Title:
-    """Return the title of a device; ``of`` is what of it is meant.
-
-    Examples
-    --------
-    >>> from gpuwatchd.core.model import Device
-    >>> str(of_device(Device(uid="u", vendor="nvidia", index=0, name="NVIDIA A100-SXM4-80GB",
-    ...                      memory_total_bytes=None)))
-    'GPU 0 (A100-SXM4-80GB)'
-    """
-    name = device.name.removeprefix("NVIDIA ").removeprefix("GeForce ")
-    model = TitlePart(text=f" ({name})" if name else "", role=TitleRole.MODEL)
-    parts = (TitlePart(text=device.label, role=TitleRole.DEVICE), model)
-    return Title(parts if of is None else (*parts, _COLON, of))
-
-
-def of_process(device: Device, info: ProcessInfo) -> Title:
-    """Return "GPU 0 (A100): python[4711] of alice"."""
-    return Title((*of_device(device).parts, _COLON, *_who(info)))
-
-
-def host_title(info: ProcessInfo) -> Title:
-    """Return "host memory of python[4711] of alice"."""
-    return Title((TitlePart(text="host memory of "), *_who(info)))
-
-
-def _who(info: ProcessInfo) -> Iterator[TitlePart]:
-    owner = f" of {info.user}" if info.user else ""
-    if info.name_kind is NameKind.STAND_IN:
-        yield TitlePart(text=f"{info.numbered}{owner}")
-        return
-    flag, script = info.entry_point
-    if script and not flag:
-        yield TitlePart(text=f"{info.name} ", role=TitleRole.INTERPRETER)
-        yield TitlePart(text=script)
-    else:
-        yield TitlePart(text=info.label or "process")
-    yield TitlePart(text=f"[{info.key.pid}]", role=TitleRole.PID)
-    yield TitlePart(text=owner, role=TitleRole.OWNER)
 
 
 def of_host(finding: Finding) -> Finding:

@@ -10,23 +10,13 @@ from gpuwatchd.analysis import attribution, frameworks
 from gpuwatchd.collect.host.procfs import headroom
 from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import Fault, ProcessInfo, ProcessKey, Sample, Subject
-from gpuwatchd.core.model.alerts import Title
+from gpuwatchd.core.model.alerts import UNOWNED, Title, device_title, host_title, process_title
 from gpuwatchd.pipeline import restored_state
 from gpuwatchd.pipeline.activity import RecentActivity
 from gpuwatchd.pipeline.device_rings import Arrivals
 from gpuwatchd.pipeline.process_names import ProcessNames
 from gpuwatchd.pipeline.restored_state import RestoredState
-from gpuwatchd.pipeline.track import (
-    UNOWNED,
-    EndedProcess,
-    Headroom,
-    Track,
-    TrackedDevice,
-    end_reason,
-    host_title,
-    of_device,
-    of_process,
-)
+from gpuwatchd.pipeline.track import EndedProcess, Headroom, Track, TrackedDevice, end_reason
 from gpuwatchd.store.ring import Ring
 
 if TYPE_CHECKING:
@@ -188,10 +178,10 @@ class SampleIntake:
             for track in device.tracks():
                 track.move(by_s)
                 _ring(track).shift(by_s)
-            if device.arrivals is not None:
-                device.arrivals.move(by_s)
                 if track.alert is not None and track.alert.state != "pending":
                     alerts.append(track.alert)
+            if device.arrivals is not None:
+                device.arrivals.move(by_s)
         return alerts
 
     def _of(self, source: str) -> list[TrackedDevice]:
@@ -352,8 +342,8 @@ class SampleIntake:
         return tracked_device
 
     def _watch_whole(self, device: TrackedDevice) -> None:
-        uid, title = device.device.uid, of_device(device.device)
-        unowned = of_device(device.device, UNOWNED)
+        uid, title = device.device.uid, device_title(device.device)
+        unowned = device_title(device.device, UNOWNED)
         device.others += [
             self.track(device, Subject(device_uid=uid), title),
             self.track(device, Subject(device_uid=uid, unattributed=True), unowned),
@@ -475,7 +465,7 @@ class SampleIntake:
             return track
         info = self.infos.get(key) or ProcessInfo(key=key, name="")
         subject = Subject(device_uid=device.device.uid, process=key)
-        track = self.track(device, subject, of_process(device.device, info))
+        track = self.track(device, subject, process_title(device.device, info))
         device.processes[key], device.listed = track, None
         return track
 

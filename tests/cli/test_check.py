@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from gpuwatchd.cli import command_line, monitoring_plugin
 from gpuwatchd.core import config
 from gpuwatchd.core.model import ChannelHealth, EtaRange, Holding, Matcher, ProcessInfo, Subject
-from gpuwatchd.pipeline.track import of_process
+from gpuwatchd.core.model.alerts import process_title
 from gpuwatchd.store import live
 from tests import making
 from tests.cli import world
@@ -50,7 +50,7 @@ def test_a_leak_that_is_full_within_the_hour_is_critical() -> None:
 @pytest.mark.parametrize("count", [1, 12])
 def test_the_gpu_comes_first_and_all_of_it_fits_80_characters(name: str, count: int) -> None:
     info = msgspec.structs.replace(world.process().info, argv=("python", name))
-    parts = of_process(making.CARD, info).parts
+    parts = process_title(making.CARD, info).parts
     alert = world.firing(title_parts=parts, title="".join(part.text for part in parts))
     alerts = [msgspec.structs.replace(alert, key=f"leak:{number}") for number in range(count)]
     down = ChannelHealth(name="email", ok=False, why="refused")

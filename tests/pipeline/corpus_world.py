@@ -31,10 +31,11 @@ from gpuwatchd.store.writer import History
 from tests import making
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from gpuwatchd.collect.logs.formats.corpus import Licence
-    from gpuwatchd.core.model import FloatArray
+    from gpuwatchd.core.model import Finding, FloatArray
 
 GIB, MIB = making.GIB, making.MIB
 STEP_S: Final = 10.0
@@ -133,8 +134,13 @@ def alert(subject: Subject, begin_s: float, mark: str) -> Any:
     )  # fmt: skip
 
 
-def exported(directory: Path, begin_s: float, licence: Licence | None = None) -> corpus.Corpus:
+def exported(
+    directory: Path,
+    begin_s: float,
+    licence: Licence | None = None,
+    judged: Mapping[str, Finding] | None = None,
+) -> corpus.Corpus:
     """Return what is exported of a day of it."""
     with closing(Reader.open(directory)) as history:
         span = (begin_s - 3600.0, begin_s + 86_400.0)
-        return corpus.collect(history, history.devices(), span, licence)
+        return corpus.collect(history, history.devices(), span, licence, judged)

@@ -14,11 +14,11 @@ from gpuwatchd.alerts import Rules, wording
 from gpuwatchd.collect.host import Host
 from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import ProcessInfo, ProcessKey
-from gpuwatchd.pipeline.clock import Clock, moved_alert, resumed
+from gpuwatchd.pipeline.clock import Clock, carried_over, moved_alert, resumed
 from gpuwatchd.pipeline.tick import Pipeline
 from gpuwatchd.store.ring import Ring
 from tests.host.world import FakeProc
-from tests.making import GIB, MIB, alert, sample
+from tests.making import GIB, MIB, alert, finding, sample
 from tests.pipeline.play import EAGER, Postbox, Script, leaking, run, states
 
 if TYPE_CHECKING:
@@ -105,6 +105,26 @@ def test_a_step_changes_neither_what_is_told_nor_how_often(by_s: float) -> None:
     assert left.finding.judged_at_s == pytest.approx(wall_s, abs=60)
     assert left.firing_at_s == pytest.approx(1000.0 + 5.0 * 149 + 1.7e9 + by_s, abs=60)
     assert left.finding.rate_bytes_per_s == pytest.approx(40 * MIB, rel=0.05)
+
+
+def test_a_step_moves_the_alert_of_every_subject() -> None:
+    pipeline = Pipeline(config=EAGER, sources=[Script(leaking)])
+    pipeline.tick()
+    (device,) = pipeline.intake.devices.values()
+    for track in device.tracks():
+        track.alert = alert(subject=track.subject, key=track.subject.id)
+    moved = pipeline.intake.move(device.source, 60.0)
+    assert {one.key for one in moved} == {track.subject.id for track in device.tracks()}
+    assert len(moved) > 2
+
+
+def test_after_a_pause_the_evidence_of_another_growth_counts_for_nothing() -> None:
+    before = alert(state="watch", evidence=2.0, alert_confirmations=3, finding=finding())
+    judged_s = before.finding.judged_at_s
+    same = finding(onset_at_s=judged_s - 60.0)
+    assert carried_over(before, same, judged_s + 600.0) is before
+    other = carried_over(before, finding(onset_at_s=judged_s + 60.0), judged_s + 600.0)
+    assert (other.evidence, other.alert_confirmations) == (None, 0)
 
 
 def test_what_was_stored_before_the_clock_was_set_back_counts_as_now() -> None:

@@ -15,10 +15,13 @@ from hypothesis import strategies as st
 
 from gpuwatchd.collect.logs.formats import corpus as form
 from gpuwatchd.collect.replay import read_log
+from gpuwatchd.core.codes import FactName
 from gpuwatchd.core.config import Config
+from gpuwatchd.core.model import GrowthFact, Subject
 from gpuwatchd.pipeline import corpus, history_log, replay
 from gpuwatchd.store.reader import Reader
 from gpuwatchd.store.schema import FILE_NAME
+from tests import making
 from tests.conftest import present
 from tests.contrib.corpus_check import check
 from tests.pipeline import corpus_world as world
@@ -79,6 +82,17 @@ def test_what_stays_is_the_card_its_memory_and_codes(tmp_path: Path) -> None:
     assert (fact.name, fact.weight, fact.level_mib) == ("declared-share", 0.75, 72 * 1024)
     assert (found.header.points, found.header.subjects) == (3 * 360, 3)
     assert found.header.interval_s == (10.0, 10.0, 10.0)
+
+
+def test_what_keeps_growth_silent_is_a_fact_without_an_alert(tmp_path: Path) -> None:
+    info = world.person(BEGIN_S)
+    begin_s = world.write(tmp_path, BEGIN_S, infos=(info,))
+    subject = Subject(device_uid=world.card().uid, process=info.key)
+    size = GrowthFact(name=FactName.DECLARED_SIZE, source=world.MARK, weight=0.5, part_bytes=2e9)
+    found = making.finding(subject=subject, tier="none", facts=(size,))
+    content = world.exported(tmp_path, begin_s, judged={subject.id: found})
+    assert [fact.name for fact in content.lines[1].facts] == ["declared-share", "declared-size"]
+    assert world.MARK.encode() not in content.encoded()
 
 
 def test_time_begins_anew(tmp_path: Path) -> None:

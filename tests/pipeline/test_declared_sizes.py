@@ -17,7 +17,7 @@ from gpuwatchd.collect.logs.log_types import LogFile, LogSeries
 from gpuwatchd.core.codes import FactName
 from gpuwatchd.core.model import GrowthFact, ProcessInfo, ProcessKey, ServerReading, Subject
 from gpuwatchd.pipeline import replay
-from gpuwatchd.pipeline.declared_sizes import DeclaredSizes
+from gpuwatchd.pipeline.declared_sizes import DEADLINE_S, MOST_STUCK, DeclaredSizes
 from gpuwatchd.pipeline.engine_readings import Serving
 from gpuwatchd.pipeline.tick import Pipeline
 from gpuwatchd.pipeline.track_evaluation import Watcher
@@ -135,6 +135,42 @@ def test_a_look_that_fails_or_never_ends_costs_no_tick(
     assert [world.sizes() for _ in range(3)] == [[]] * 3
     assert not world.pipeline.problems()
     world.pipeline.close()
+
+
+def test_a_look_without_an_answer_holds_up_no_other_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    held, read = threading.Event(), list[int]()
+
+    def settings(info: ProcessInfo, _: object) -> tuple[()]:
+        read.append(info.key.pid)
+        held.wait(30.0 if info.key.pid < 0 else 0.0)
+        return ()
+
+    monkeypatch.setattr(declarations, "settings", settings)
+    now_s = [0.0]
+    pipeline = Pipeline(config=EAGER, sources=[])
+    sizes = DeclaredSizes(pipeline.intake, pipeline.serving, Host(), lambda: now_s[0])
+
+    def step(*pids: int) -> None:
+        keys = [ProcessKey(pid=pid, started_at_s=1.0) for pid in pids]
+        sizes.step((tuple(ProcessInfo(key=key, name="x") for key in keys), (), 0))
+
+    try:
+        step(-1, 1)
+        wait_for(lambda: read == [-1])
+        now_s[0] = DEADLINE_S + 1.0
+        step(-1, 1)
+        wait_for(lambda: read == [-1, 1])
+        pids = [-1, 1]
+        for k in range(MOST_STUCK + 2):
+            pids.append(-2 - k)
+            step(*pids)
+            now_s[0] += DEADLINE_S + 1.0
+            step(*pids)
+        assert not sizes.waiting
+        assert len([pid for pid in read if pid < 0]) <= MOST_STUCK
+    finally:
+        held.set()
+        sizes.close()
 
 
 def test_what_a_server_says_reaches_its_processes(monkeypatch: pytest.MonkeyPatch) -> None:

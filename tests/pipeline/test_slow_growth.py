@@ -202,6 +202,18 @@ def test_a_short_record_says_nothing(days: float) -> None:
 
 
 @pytest.mark.slow
+def test_a_record_that_goes_on_after_days_without_one_says_nothing() -> None:
+    t = np.append(np.arange(108.0), 170.0) * 3600.0
+    low = 4e9 + 5e3 * t
+    series = making.series(t[-5:], low[-5:], limit_bytes=24 * GB)
+    assert verdict.judge_days(series, np.column_stack((t, low, low)), DetectionSection()) is None
+
+
+def test_an_hour_may_begin_before_the_clock_does() -> None:
+    hours = verdict.hours_of(np.array([-5.0, -4.0, 4.0]), np.array([2.0, 1.0, 3.0]))
+    assert hours.tolist() == [[-4.0, 1.0, 2.0], [4.0, 3.0, 3.0]]
+
+
 def test_live_the_history_tells_of_days_also_after_a_restart(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
     try:

@@ -41,11 +41,6 @@ ETAS = {"urgent": URGENT, "critical": SOON, "warning": LATER}
 RANK = {"over": -1, "info": 0, "warning": 1, "critical": 2}
 
 
-def eager(rules: Rules) -> Rules:
-    """Return rules under which the evidence of these findings is enough once it has lasted."""
-    return msgspec.structs.replace(rules, alert_confidence=0.7)
-
-
 class Bearer:
     """What an alert is kept with."""
 
@@ -146,7 +141,7 @@ class World:
     def __init__(
         self, rules: Rules | None = None, *, devices: int = 1, subjects: int = 3, process: str = ""
     ) -> None:
-        self.rules = eager(rules or Rules())
+        self.rules = rules or Rules()
         self.process = process
         self.store = Store()
         self.mono_s = 5_000.0
@@ -199,7 +194,7 @@ class World:
 
     def reload(self, rules: Rules) -> None:
         """Take over other rules."""
-        self.rules = self.watcher.rules = eager(rules)
+        self.rules = self.watcher.rules = rules
 
     def step_clock(self, by_s: float) -> None:
         """Set the wall clock while everything runs."""

@@ -38,6 +38,7 @@ STRUCTS = {
 FOREIGN = {
     "gpuwatchd.core.config.loading:Config": "the user's TOML; unknown keys are refused",
     "gpuwatchd.core.config.prices:_Table": "TOML of the package itself",
+    "gpuwatchd.view.queries.operating_points:Measured": "JSON of the package itself",
     "gpuwatchd.store.live:LiveProcess": "part of the state",
     "gpuwatchd.store.live:_RawState": "the state, its processes not yet read",
     "gpuwatchd.collect.engines.llamacpp:_Slot": "answers of llama.cpp",

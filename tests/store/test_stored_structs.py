@@ -34,7 +34,13 @@ from gpuwatchd.core.model import (
     Series,
     Subject,
 )
-from gpuwatchd.core.model.alerts import Title, TitlePart
+from gpuwatchd.core.model.alerts import (
+    Title,
+    TitlePart,
+    device_title,
+    host_title,
+    process_title,
+)
 from gpuwatchd.core.model.base import Value
 from gpuwatchd.core.model.findings import dismissed_finding, with_reason
 from gpuwatchd.pipeline import track
@@ -229,12 +235,12 @@ def test_what_has_parts_is_returned_as_it_is() -> None:
 @pytest.mark.parametrize(
     "title",
     [
-        track.of_device(CARD),
-        track.of_device(CARD, TitlePart(text="memory that no listed process owns",
+        device_title(CARD),
+        device_title(CARD, TitlePart(text="memory that no listed process owns",
                                          short="memory that nobody owns")),
-        track.of_process(CARD, LEAKER),
-        track.of_process(CARD, ProcessInfo(key=LEAKER.key, name="vllm", user="bob")),
-        track.host_title(LEAKER),
+        process_title(CARD, LEAKER),
+        process_title(CARD, ProcessInfo(key=LEAKER.key, name="vllm", user="bob")),
+        host_title(LEAKER),
         ledger.title(
             [ledger.Rank(subject=str(k), info=info, gpu=k) for k, info in enumerate(RANKS)]
         ),

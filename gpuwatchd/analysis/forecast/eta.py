@@ -256,7 +256,7 @@ def weigh(
 ) -> Weights:
     """Return what the laws say about each window.
 
-    The score is in log odds; 0.80 is the level of an alert, 0.50 that of a watch.
+    The score is in log odds; even odds are the level of a watch.
 
     ``headroom`` (k,) is bytes from the recent peak to the limit; ``personal`` what earlier runs of
     the same program say about stopping, else all programs' prior holds; ``bounds`` is what else is

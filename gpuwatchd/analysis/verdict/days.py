@@ -114,7 +114,7 @@ def hours_of(t_s: FloatArray, used_bytes: FloatArray) -> FloatArray:
     """Return what was held in each hour of a series (n,), as :func:`judge_days` takes it."""
     if not t_s.size:
         return np.empty((0, 3))
-    first = np.flatnonzero(np.diff(np.floor(t_s / HOUR_S), prepend=-1.0))
+    first = np.flatnonzero(np.diff(np.floor(t_s / HOUR_S), prepend=math.nan))
     last = np.append(first[1:], t_s.size) - 1
     low, high = np.minimum.reduceat(used_bytes, first), np.maximum.reduceat(used_bytes, first)
     return np.column_stack((t_s[last], low, high))
@@ -147,12 +147,15 @@ def _above_yesterday(t_s: FloatArray, low: FloatArray) -> bool:
 
 
 def _jumps(t_s: FloatArray, low: FloatArray) -> bool:
-    """Say whether much of what the floor of a day rose by within two days came at once."""
+    """Say whether much of what the floor of a day rose by within two days came at once.
+
+    It may have where only one hour of them is known.
+    """
     first = int(t_s.searchsorted(t_s[-1] - 2.0 * DAY_S))
     since = t_s.searchsorted(t_s[first:] - DAY_S, side="right").tolist()
     floor = np.array([low[a : first + k + 1].min() for k, a in enumerate(since)])
     rises = np.maximum(floor[1:] - floor[:-1], 0.0)
-    return float(rises.max()) > JUMP * float(rises.sum())
+    return not rises.size or float(rises.max()) > JUMP * float(rises.sum())
 
 
 def _at_own_pace(found: Finding, rise: _Rise, t_s: FloatArray, horizon_s: float) -> Finding:

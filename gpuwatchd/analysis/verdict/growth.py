@@ -235,7 +235,7 @@ def p_value_since(view: SeriesWindow, onset_s: float) -> float | None:
 
 
 SHIFT = math.log(0.8 / 0.2) - math.log(0.75 / 0.25)
-"""Log odds between the formula's alert level 0.80 and the default threshold 0.75."""
+"""Log odds by which the score is lowered to the confidence that is shown: 0.80 reads 0.75."""
 PEAK_SHARE = 0.25
 """The limit must hold the highest level of the last quarter of the growth."""
 LEAST_AGE_S = 30.0

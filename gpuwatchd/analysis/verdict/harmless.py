@@ -353,7 +353,9 @@ def _unsure(series: Series, view: SeriesWindow, growth: Growth) -> Finding:
         text += "it also releases as much"
         pattern = "stable"
     elif growth.expected:
-        level = None if growth.bounds is None else growth.bounds.level_bytes
+        if growth.bounds is not None:  # it need not slow down before
+            level = growth.bounds.level_bytes
+            ends = f"expected to end at {units.size(level)}"
         text = f"{units.size(float(windows.growth[index]))} more in {units.duration(age_s)}, "
         text += growth.compared()
         pattern = "plateau"

@@ -97,7 +97,7 @@ def _about(ends: Saturation) -> str:
 def forecast_for_growth(
     series: Series, growth: Growth, rate: float, settings: DetectionSection
 ) -> Forecast | None:
-    """Return the forecast that :func:`prospect_of` rests on.
+    """Return the forecast that :func:`limit_forecast` rests on.
 
     What everybody else on the device is leaking takes from the same free memory: of the headroom,
     only the subject's own share of all growth is its own.

@@ -18,6 +18,7 @@ from gpuwatchd.view.queries import current_state, state_location
 
 if TYPE_CHECKING:
     from gpuwatchd.collect.logs.formats.corpus import Licence
+    from gpuwatchd.core.model import Finding
     from gpuwatchd.pipeline.corpus import Corpus
 
 _SINCE_S: Final = 7 * 86_400.0
@@ -122,7 +123,7 @@ def _collected(since: float | None, licence: Licence | None) -> Corpus:
         current_state.require_gpus(flags, known)
         parents = {device.parent_uid for device in known}
         devices = [one for one in known if flags.wants(one) and one.uid not in parents]
-        found = corpus.collect(history, devices, (since_s, until_s), licence)
+        found = corpus.collect(history, devices, (since_s, until_s), licence, _judged())
     if not found.lines:
         raise GpuwatchdError(
             f"no data since {units.clock(since_s)}",
@@ -130,6 +131,13 @@ def _collected(since: float | None, licence: Licence | None) -> Corpus:
             page="errors#nothing-recorded",
         )
     return found
+
+
+def _judged() -> dict[str, Finding]:
+    """Return what the daemon says now of each process, by the id of its subject."""
+    state, _ = current_state.read_state()
+    every = [] if state is None else [p for one in state.devices for p in one.processes or ()]
+    return {p.finding.subject.id: p.finding for p in every if p.finding is not None}
 
 
 def _show(out: output.Out, corpus: Corpus, data: ExportData) -> None:

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from binascii import crc32
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from gpuwatchd.core.codes import DIED, OUT_OF_MEMORY, Ending, Facts, Failure, Hold, TitleRole
+from gpuwatchd.core.codes import (
+    DIED,
+    OUT_OF_MEMORY,
+    Ending,
+    Facts,
+    Failure,
+    Hold,
+    NameKind,
+    TitleRole,
+)
 from gpuwatchd.core.model.base import (
     AlertState,
     ButtonName,
@@ -18,6 +27,11 @@ from gpuwatchd.core.model.base import (
     Value,
 )
 from gpuwatchd.core.model.findings import Finding, Subject
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gpuwatchd.core.model.readings import Device, ProcessInfo
 
 SAID_FOR_S: Final = 86_400.0
 """For how long it is said that something is over, badly."""
@@ -150,6 +164,53 @@ class Title(Value, frozen=True):
     def fields(self) -> dict[str, Any]:
         """The fields of an alert that hold it."""
         return {"title": str(self), "title_parts": self.parts}
+
+
+# What a device or a process is called in a title.
+
+_COLON = TitlePart(text=": ", role=TitleRole.DEVICE)
+UNOWNED = TitlePart(text="memory that no listed process owns", short="memory without an owner")
+
+
+def device_title(device: Device, of: TitlePart | None = None) -> Title:
+    """Return the title of a device; ``of`` is what of it is meant.
+
+    Examples
+    --------
+    >>> from gpuwatchd.core.model import Device
+    >>> str(device_title(Device(uid="u", vendor="nvidia", index=0, name="NVIDIA A100-SXM4-80GB",
+    ...                      memory_total_bytes=None)))
+    'GPU 0 (A100-SXM4-80GB)'
+    """
+    name = device.name.removeprefix("NVIDIA ").removeprefix("GeForce ")
+    model = TitlePart(text=f" ({name})" if name else "", role=TitleRole.MODEL)
+    parts = (TitlePart(text=device.label, role=TitleRole.DEVICE), model)
+    return Title(parts if of is None else (*parts, _COLON, of))
+
+
+def process_title(device: Device, info: ProcessInfo) -> Title:
+    """Return "GPU 0 (A100): python[4711] of alice"."""
+    return Title((*device_title(device).parts, _COLON, *_who(info)))
+
+
+def host_title(info: ProcessInfo) -> Title:
+    """Return "host memory of python[4711] of alice"."""
+    return Title((TitlePart(text="host memory of "), *_who(info)))
+
+
+def _who(info: ProcessInfo) -> Iterator[TitlePart]:
+    owner = f" of {info.user}" if info.user else ""
+    if info.name_kind is NameKind.STAND_IN:
+        yield TitlePart(text=f"{info.numbered}{owner}")
+        return
+    flag, script = info.entry_point
+    if script and not flag:
+        yield TitlePart(text=f"{info.name} ", role=TitleRole.INTERPRETER)
+        yield TitlePart(text=script)
+    else:
+        yield TitlePart(text=info.label or "process")
+    yield TitlePart(text=f"[{info.key.pid}]", role=TitleRole.PID)
+    yield TitlePart(text=owner, role=TitleRole.OWNER)
 
 
 _BESIDE_PROGRAM = (TitleRole.MODEL, TitleRole.OWNER, TitleRole.INTERPRETER, TitleRole.PID)

@@ -13,7 +13,7 @@ from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.config import prices as table
 from gpuwatchd.core.errors import GpuwatchdError, StoreError
 from gpuwatchd.core.model import Cost
-from gpuwatchd.pipeline import track
+from gpuwatchd.core.model.alerts import device_title
 from gpuwatchd.view.queries import current_state, state_location
 
 if TYPE_CHECKING:
@@ -391,7 +391,7 @@ class _Counter:
     def _add(self, entries: list[Entry]) -> None:
         for entry in entries:
             device = self._bill.devices.get(entry.device_uid)
-            gpu = entry.device_uid if device is None else str(track.of_device(device))
+            gpu = entry.device_uid if device is None else str(device_title(device))
             self._bill.entries.append(msgspec.structs.replace(entry, gpu=gpu))
 
     def _read_held(self, uid: str, since_s: float, until_s: float) -> list[MemoryBucket]:

@@ -14,6 +14,7 @@ from gpuwatchd.charts import chart_model
 from gpuwatchd.charts.chart_model import Curve, Forecast, Gap, Mark, Picture
 from gpuwatchd.core import units
 from gpuwatchd.core.model import LEAK_PATTERNS, is_leak
+from gpuwatchd.core.model.alerts import UNOWNED, device_title, process_title
 from gpuwatchd.view import blocks
 from gpuwatchd.view.report.document import (
     CARDS,
@@ -82,13 +83,11 @@ def notable(subject_result: SubjectResult) -> bool:
 
 def subject_title(subject_result: SubjectResult) -> str:
     """Return what a subject is called."""
-    from gpuwatchd.pipeline.track import UNOWNED, of_device, of_process  # noqa: PLC0415
-
     if subject_result.subject.unattributed:
-        return str(of_device(subject_result.device, UNOWNED))
+        return str(device_title(subject_result.device, UNOWNED))
     if subject_result.process is not None:
-        return str(of_process(subject_result.device, subject_result.process))
-    return str(of_device(subject_result.device))
+        return str(process_title(subject_result.device, subject_result.process))
+    return str(device_title(subject_result.device))
 
 
 def _show_subject(out: blocks.Page, subject_result: SubjectResult, *, epoch: bool) -> None:
