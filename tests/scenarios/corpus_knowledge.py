@@ -192,7 +192,7 @@ def build(family: str, seed: int) -> Item:
     item = corpus.build(family, seed)
     whole, total = item.series, float(item.series.total_bytes or 0.0)
     parts = []
-    for series, course in subjects(item):  # type: ignore[arg-type]
+    for series, course in subjects(item):
         at = np.searchsorted(whole.t_s, series.t_s)
         view = next((view for view in item.views if view.name == course.name), None)
         limits = series.used_bytes + total - whole.used_bytes[at]

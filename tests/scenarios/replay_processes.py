@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
+from gpuwatchd.collect.logs.log_types import LogSeries
 from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.config import Config
-from gpuwatchd.core.model import Series, Subject
+from gpuwatchd.core.model import ProcessInfo, Series, Subject
 from gpuwatchd.core.model.alerts import Title
+from gpuwatchd.pipeline import recorded_ledger, restored_state
 from gpuwatchd.pipeline.replay import Recorded
-from gpuwatchd.pipeline.track import Headroom, Track
+from gpuwatchd.pipeline.track import Headroom, Track, TrackedDevice
 from gpuwatchd.pipeline.track_evaluation import Watcher
 from tests.scenarios.replay import DEFAULTS, device_of, instants_of
 
 if TYPE_CHECKING:
     from gpuwatchd.core.model import FloatArray
+    from gpuwatchd.pipeline.recorded_ledger import RecordedLedger
+    from tests.scenarios.views import LabelledSeries
     from tests.scenarios.world import Truth
-    from tests.scenarios.worlds import Item
 
 REST = "nobody"
 """Name of the memory that no listed process owns."""
+DEVICE = "device"
+"""Name of the device itself, judged beside its processes."""
 
 
 @dataclass(kw_only=True)
@@ -51,27 +58,34 @@ class _Player:
     over: bool = False
 
 
-def replay_processes(item: Item) -> list[Course]:
-    """Return what is raised about each process of a run, and about what no process owns.
+def replay_processes(item: LabelledSeries) -> list[Course]:
+    """Return what is raised about each process of a run, what no process owns, and the device.
 
     The limit of each is what it holds and what is free on the device at that instant.
     """
     whole = item.series
-    room = Headroom(total_bytes=whole.total_bytes, growing={})
+    room = Headroom(total_bytes=whole.total_bytes, attributed_at_s=float("inf"))
+    tracked = TrackedDevice(device=device_of(whole), reading=None, room=room)
     watcher = Watcher(Config(detection=DEFAULTS))
     instants = instants_of(whole.t_s)
     start = float(whole.t_s[0])
-    players = [_player(item, one, course, room, instants) for one, course in subjects(item)]
+    joint = Course(name=DEVICE, truth=item.truth, onset_s=item.truth.onset_s or 0.0)
+    pairs = [*subjects(item), (_joint(item), joint)]
+    players = [_player(item, one, course, room, instants) for one, course in pairs]
+    beside = [player.track for player in players if player.track.subject.process is None]
+    tracked.others = beside[::-1]
     held = np.searchsorted(whole.t_s, instants, side="right") - 1
     free = np.maximum((whole.total_bytes or 0.0) - whole.used_bytes[held], 0.0)
     for position, now in enumerate(instants.tolist()):
         room.free_bytes = float(free[position])
-        for player in players:
-            _look(watcher, player, position, now, start)
+        present = [one for one in players if _is_there(watcher, tracked, one, position, now)]
+        judged = {*tracked.processes.values(), *restored_state.beside(tracked, now)}
+        due = [p for p in present if p.track in judged and watcher.due(p.track, now)]
+        _judge(watcher, tracked, due, now, start)
     return [player.course for player in players]
 
 
-def subjects(item: Item) -> list[tuple[Series, Course]]:
+def subjects(item: LabelledSeries) -> list[tuple[Series, Course]]:
     """Return each process of a run, and what no process owns where that changes."""
     start = float(item.series.t_s[0])
     found = []
@@ -88,29 +102,47 @@ def subjects(item: Item) -> list[tuple[Series, Course]]:
     return found
 
 
-def _harmless(item: Item) -> Truth:
+def _harmless(item: LabelledSeries) -> Truth:
     return replace(item.truth, leak=False, onset_s=None, rate_bytes_per_s=None, oom_s=None)
 
 
-def _rest(item: Item) -> Series | None:
-    """Return what no listed process owns, at every sample of the device; None when it is little."""
-    whole = item.series
-    rest = whole.used_bytes.copy()
-    for view in item.processes.values():
-        at = np.searchsorted(whole.t_s, view.series.t_s)
-        rest[at] -= view.series.used_bytes
-    rest = np.maximum(rest, 0.0)
-    if float(np.ptp(rest)) < 64.0 * 2**20:
+def _rest(item: LabelledSeries) -> Series | None:
+    """Return what no listed process owns, with what a crowd brought; None when it is little."""
+    whole, ledger = item.series, _ledger(item)
+    rest = whole if ledger is None else ledger.rest
+    if rest is None or float(np.ptp(rest.used_bytes)) < 64.0 * 2**20:
         return None
-    return Series(
-        subject=Subject(device_uid=whole.subject.device_uid, unattributed=True),
-        t_s=whole.t_s, used_bytes=rest, limit_bytes=whole.limit_bytes,
-        total_bytes=whole.total_bytes,
+    subject = Subject(device_uid=whole.subject.device_uid, unattributed=True)
+    return msgspec.structs.replace(whole, subject=subject, t_s=rest.t_s, used_bytes=rest.used_bytes)
+
+
+def _joint(item: LabelledSeries) -> Series:
+    """Return the device without what its processes brought as they came."""
+    whole, ledger = item.series, _ledger(item)
+    used = whole.used_bytes if ledger is None else ledger.alone.used_bytes
+    return msgspec.structs.replace(whole, used_bytes=used)
+
+
+def _ledger(item: LabelledSeries) -> RecordedLedger | None:
+    """Return what the list of the processes says of the device; None without any."""
+    logs = [_log(item.series, None)]
+    for name, view in item.processes.items():
+        key = view.series.subject.process
+        assert key is not None
+        # Lives of one program are told apart by what follows.
+        logs.append(_log(view.series, ProcessInfo(key=key, name=re.split("[ #]", name)[0])))
+    return recorded_ledger.ledgers(logs).get(0)
+
+
+def _log(series: Series, process: ProcessInfo | None) -> LogSeries:
+    return LogSeries(
+        subject=series.subject, device=device_of(series), process=process, t_s=series.t_s,
+        used_bytes=series.used_bytes, limit_bytes=None,
     )  # fmt: skip
 
 
 def _player(
-    item: Item, series: Series, course: Course, room: Headroom, instants: FloatArray
+    item: LabelledSeries, series: Series, course: Course, room: Headroom, instants: FloatArray
 ) -> _Player:
     span_s = DEFAULTS.analysis_window_hours * 3600.0
     recorded = Recorded(series.t_s, series.used_bytes, (), span_s)
@@ -128,26 +160,47 @@ def _player(
     )  # fmt: skip
 
 
-def _look(watcher: Watcher, player: _Player, position: int, now: float, start: float) -> None:
-    known = player.known[position]
+def _is_there(
+    watcher: Watcher, tracked: TrackedDevice, player: _Player, position: int, now: float
+) -> bool:
+    """Move the window of a subject to the instant; begin or end it; say whether it is there."""
+    known, track = player.known[position], player.track
+    process = track.subject.process
     if known == 0 or player.over:
-        return
+        return False
     player.recorded.count = known
-    track, course = player.track, player.course
-    if now > player.end_s:
-        player.over = True
-        watcher.end(track, Ending.PROCESS_ENDED, now)
-        return
-    if not watcher.due(track, now):
-        return
-    before = track.alert.state if track.alert is not None else None
-    watcher.judge([track], now)
-    alert, finding = track.alert, track.finding
-    if alert is None or finding is None:
-        return
-    if alert.state in {"watch", "firing"} and course.watch_s is None:
-        course.watch_s, course.pattern = now - start, finding.pattern
-    if alert.state == "firing" and before != "firing":
-        course.alerts.append(now - start)
-        if course.alert_s is None:
-            course.alert_s, course.pattern = now - start, finding.pattern
+    player.over = now > player.end_s
+    if player.over:
+        watcher.retire([track], Ending.PROCESS_ENDED, now)
+    else:
+        watcher.tracks[track.subject.id] = track
+    if process is not None and player.over:
+        tracked.processes.pop(process, None)
+    elif process is not None:
+        tracked.processes[process] = track
+    return not player.over
+
+
+def _judge(
+    watcher: Watcher, tracked: TrackedDevice, due: list[_Player], now: float, start: float
+) -> None:
+    """Judge subjects; an alert in the place of one on the device is not counted once more."""
+    before = [_state(player.track) for player in due]
+    told = _state(tracked.others[0]) == "firing"
+    changes = watcher.judge([player.track for player in due], now)
+    changes = restored_state.take_over(watcher, {tracked.device.uid: tracked}, changes, now)
+    taken = told and any(alert.ended_code is Ending.HOLDER_KNOWN for alert in changes)
+    for player, was in zip(due, before, strict=True):
+        course, finding, state = player.course, player.track.finding, _state(player.track)
+        if finding is None:
+            continue
+        if state in {"watch", "firing"} and course.watch_s is None:
+            course.watch_s, course.pattern = now - start, finding.pattern
+        if state == "firing" and was != "firing" and not taken:
+            course.alerts.append(now - start)
+            if course.alert_s is None:
+                course.alert_s, course.pattern = now - start, finding.pattern
+
+
+def _state(track: Track) -> str | None:
+    return None if track.alert is None else track.alert.state

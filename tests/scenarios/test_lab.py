@@ -5,18 +5,23 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 import pytest
 
 from gpuwatchd.collect.simulate import SimulateSource
 from gpuwatchd.core.config import Config
+from gpuwatchd.core.model import ProcessKey, Subject
 from gpuwatchd.pipeline.tick import Pipeline
 from tests.conftest import present, ran
 from tests.scenarios import views, worlds
-from tests.scenarios.replay import replay
-from tests.scenarios.world import HOUR, MIB, Array
+from tests.scenarios.bench.measure import by_process
+from tests.scenarios.replay import make, replay
+from tests.scenarios.replay_processes import replay_processes
+from tests.scenarios.world import HOUR, MIB, Array, Truth
 
 if TYPE_CHECKING:
     from tests.scenarios.views import Run
@@ -289,3 +294,45 @@ def test_a_leak_that_nobody_owns_shows_on_the_device_only() -> None:
     at = item.length_s / 2
     index = int(np.searchsorted(run.t, at, side="right")) - 1
     assert card.loose.at(at) == present(run.loose)[index]
+
+
+def handed_around() -> views.LabelledSeries:
+    """Six processes hand a growing pool to one another; after 75 min one of them grows alone."""
+    t = views.EPOCH_S + np.arange(0.0, 5 * HOUR, 30.0)
+    minute = (t - views.EPOCH_S) / 60.0
+    share = np.repeat(np.random.default_rng(3).dirichlet(np.full(6, 2.0), 50), 12, axis=0)
+    grown = np.clip(minute - 20.0, 0.0, 55.0) * 300 * MIB
+    held = (20 * 1024 * MIB + grown)[:, None] * share
+    late = minute > 75.0
+    held[late] = held[~late][-1]
+    held[late, 0] += (minute[late] - 75.0) * 200 * MIB
+    truth = Truth(leak=True, patterns=frozenset({"gradual"}), onset_s=1200.0)
+    parts = {}
+    for k, own in enumerate(held.T):
+        key = ProcessKey(pid=k + 1, started_at_s=views.EPOCH_S)
+        series = msgspec.structs.replace(
+            make(t, own, 80e9), subject=Subject(device_uid="GPU-test", process=key)
+        )
+        parts[f"worker {k}"] = views.View(
+            name=f"worker {k}", series=series, limits=own, leaker=False, begin_s=0.0, end_s=None,
+            truth=replace(truth, leak=False),
+        )  # fmt: skip
+    return views.LabelledSeries(
+        family="handed_around", seed=0, series=make(t, held.sum(axis=1), 80e9), truth=truth,
+        processes=parts,
+    )  # fmt: skip
+
+
+def test_growth_of_a_device_counts_once_beside_its_processes() -> None:
+    item = handed_around()
+    found = by_process(replay_processes(item))
+    assert present(found.alert_s) >= 1200.0
+    assert found.false_alerts == 0, "the process goes on with the alert of the device"
+    harmless = by_process(replay_processes(replace(item, truth=replace(item.truth, leak=False))))
+    assert (harmless.alert_s, harmless.false_alerts) == (None, 1)
+
+
+def test_what_a_crowd_of_workers_brings_is_growth_beside_processes() -> None:
+    item = worlds.build("worker_pool", 1000)
+    found = by_process(replay_processes(item))
+    assert present(item.truth.onset_s) < present(found.alert_s) < present(item.truth.oom_s)
