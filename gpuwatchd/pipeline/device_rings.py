@@ -13,7 +13,7 @@ from gpuwatchd.analysis.attribution import JOIN_S
 from gpuwatchd.store.ring import Ring
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from gpuwatchd.core.model import ProcessInfo, ProcessKey, ProcessUse
 
@@ -39,9 +39,10 @@ class Arrivals:
     Of those that the first list names nobody knows when they came.
     """
 
-    def __init__(self, span_s: float) -> None:
-        self.rings = Ring(span_s), Ring(span_s)
-        """The device without it, and what nobody owns with what a crowd of workers brought."""
+    def __init__(self) -> None:
+        self.rings: dict[int, Ring] = {}
+        """At 0 the device without it, at 1 what nobody owns with what a crowd of workers brought;
+        each from when it is another than the device's own."""
         self.crowd_bytes = 0.0
         """What those brought that joined a crowd and are there."""
         self._crowd: set[ProcessKey] = set()
@@ -56,14 +57,12 @@ class Arrivals:
         self._listed: list[ProcessKey] | None = None
         self._total = 0.0
 
-    def restore(self, whole: Ring, rest: Ring, parts: Mapping[ProcessKey, Ring]) -> None:
+    def restore(self, whole: Ring, parts: Mapping[ProcessKey, Ring]) -> None:
         """Take up what an earlier run of the daemon saw of the device and its processes."""
-        for at_s, value in zip(*rest.window(), strict=True):
-            self.rings[1].add(float(at_s), float(value))
         t_s, used = whole.window()
         if not t_s.size:
             return
-        used, self._known = used.copy(), set()
+        self._known, late = set(), False
         for key, ring in parts.items():
             own_s, own = ring.window()
             if not own_s.size:
@@ -73,6 +72,7 @@ class Arrivals:
                 self._known.add(key)
             if own_s[0] <= t_s[0] + JOIN_S:
                 continue  # It may have been there before.
+            late = True
             level = float(own[own_s.searchsorted(own_s[0] + JOIN_S, side="right") - 1])
             first, last = t_s.searchsorted((own_s[0], own_s[-1])).tolist()
             span = slice(first, None if here else last)
@@ -80,8 +80,10 @@ class Arrivals:
             used[span] -= held.clip(max=level)
             if here:
                 self._brought[key] = level
-        for at_s, value in zip(t_s.tolist(), used.tolist(), strict=True):
-            self.rings[0].add(at_s, max(value, 0.0))
+        if late:
+            self.rings[0] = joint = Ring(whole.span_s)
+            for at_s, value in zip(t_s.tolist(), used.tolist(), strict=True):
+                joint.add(at_s, max(value, 0.0))
 
     def total(
         self,
@@ -109,6 +111,20 @@ class Arrivals:
             self._total = sum(self._brought.values())
         self._rest = self._rest if rest is None else rest
         return self._total
+
+    def values(
+        self, rings: Sequence[Ring], held: Sequence[int | None]
+    ) -> Iterator[tuple[Ring, float]]:
+        """Yield its rings with what to put into them, from now on or as before.
+
+        ``rings`` and ``held`` are those of the device and of what nobody owns.
+        """
+        moved = -int(self._total), int(self.crowd_bytes)
+        for position, (ring, held_bytes, more) in enumerate(zip(rings, held, moved, strict=True)):
+            if more and position not in self.rings:
+                self.rings[position] = ring.copy()
+            if position in self.rings and held_bytes is not None:
+                yield self.rings[position], max(held_bytes + more, 0)
 
     def _note_moves(self, before: set[ProcessKey], now: set[ProcessKey], now_s: float) -> None:
         for key in now - before:
@@ -147,7 +163,7 @@ class Arrivals:
 
     def move(self, by_s: float) -> None:
         """Move what is remembered in time: the wall clock was stepped."""
-        for ring in self.rings:
+        for ring in self.rings.values():
             ring.shift(by_s)
         self._young = {key: (at_s + by_s, rest) for key, (at_s, rest) in self._young.items()}
 

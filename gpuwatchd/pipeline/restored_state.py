@@ -79,8 +79,8 @@ def drop_whole(watcher: Watcher, device: TrackedDevice, now_s: float) -> list[Al
     """End what was only suspected of the whole device, once its processes are known."""
     before, device.apart = device.apart, is_owned(device, now_s)
     if device.others and device.arrivals is not None:
-        for track, ring in zip(device.others, device.arrivals.rings, strict=True):
-            track.joint = ring if device.apart else None
+        for position, ring in device.arrivals.rings.items():
+            device.others[position].joint = ring if device.apart else None
     if device.device.memory_kind == "coherent" and device.apart:
         return _unjudged(watcher, device, now_s)
     if not device.others or not ((device.apart and not before) or _is_explained(device)):

@@ -310,7 +310,7 @@ log = logging.getLogger("gpuwatchd")
 
 _BATCH = 8
 _MOST_DEAD = 4
-_JOINT_PAUSE_S = 300.0
+_JOINT_PAUSE_S, _JOINT_LONGER = 300.0, 3
 _STIR_BYTES = 8 * 1024**2
 _CALM: frozenset[Pattern] = frozenset({"stable", "plateau", "preallocated", "sawtooth"})
 _FLAT_REASON: dict[Pattern, Clause | str] = {
@@ -375,7 +375,7 @@ class Watcher:
         """Say whether a track deserves a look now; must cost next to nothing."""
         if now_s < track.due_s - track.pause_s + alerts.FAST_S and now_s < track.due_s:
             return False
-        newest = track.evidence.last
+        newest = (track.window if track.joint is None else track.joint).last
         if newest is None or newest[0] <= track.judged_s:
             # The same data once more would confirm nothing.
             return False
@@ -507,7 +507,8 @@ class Watcher:
         whole = track.subject.process is None and not track.subject.unattributed
         if whole and finding.tier == "none" and alert is None and track.room.is_owned(now_s):
             # Its parts are judged; it is looked at sooner when it passes what was seen of it.
-            track.pause_s = max(track.pause_s, _JOINT_PAUSE_S)
+            longer = min(1 + track.calm_looks // 3, _JOINT_LONGER)
+            track.pause_s = max(track.pause_s, _JOINT_PAUSE_S * longer)
         track.due_s = now_s + track.pause_s
 
     def _apply(self, track: Track, finding: Finding, now_s: float) -> Alert | None:

@@ -164,8 +164,8 @@ class SampleIntake:
                 ring.span_s = span_s
         for device in self.devices.values():
             if device.arrivals is not None:
-                for ring in device.arrivals.rings:
-                    ring.span_s = span_s
+                for own in device.arrivals.rings.values():
+                    own.span_s = span_s
 
     def move(self, source: str, by_s: float) -> list[Alert]:
         """Move a source's past in time after a step of the wall clock; return its open alerts."""
@@ -348,9 +348,8 @@ class SampleIntake:
             self.track(device, Subject(device_uid=uid), title),
             self.track(device, Subject(device_uid=uid, unattributed=True), unowned),
         ]
-        device.arrivals = Arrivals(self.span_s)
-        rings = [_ring(track) for track in device.others]
-        device.arrivals.restore(rings[0], rings[1], self.estate.parts(uid))
+        device.arrivals = Arrivals()
+        device.arrivals.restore(_ring(device.others[0]), self.estate.parts(uid))
 
     def track(
         self, device: TrackedDevice, subject: Subject, title: Title, room: Headroom | None = None
@@ -438,7 +437,7 @@ class SampleIntake:
         if same and beside == device.fed:
             device.feeder.again(now_s)
             return
-        values = [
+        values: list[tuple[Ring, float]] = [
             (_ring(self._process_track(device, use.key)), use.used_bytes)
             for use in reading.uses or ()
             if use.used_bytes is not None
@@ -451,10 +450,9 @@ class SampleIntake:
         if device.arrivals is not None and used is not None:
             free = None if ledger is None else ledger.unattributed_bytes
             brought = device.arrivals.total(reading.uses, free, now_s, self.infos)
-            joint, unowned = device.arrivals.rings
-            values.append((joint, max(used - int(brought), 0)))
-            if rest is not None:
-                values.append((unowned, rest + int(device.arrivals.crowd_bytes)))
+            if brought or device.arrivals.rings:
+                rings = [_ring(track) for track in device.others]
+                values += device.arrivals.values(rings, (used, rest))
         device.feeder.feed(now_s, values)
         # After a list that could not be read the very same list is news.
         device.fed = None if reading.uses is None else beside

@@ -205,6 +205,16 @@ class Ring:
         self._last = (self._last[0] + by_s, self._last[1])
         self._cell = int(self._last[0] / CELL_S)
 
+    def copy(self) -> Ring:
+        """Return another one with the same points, which follows no clock."""
+        self.catch_up()
+        other = Ring(self.span_s)
+        for name in self.__slots__:
+            value = getattr(self, name)
+            setattr(other, name, value[:] if isinstance(value, array) else value)
+        other.leave()
+        return other
+
     def window(self) -> tuple[FloatArray, FloatArray]:
         """Return copies of times and values, (n,) each, times strictly ascending."""
         import numpy as np  # noqa: PLC0415 - numpy is loaded when something is judged first

@@ -158,7 +158,7 @@ def key(pid: str) -> ProcessKey:
 
 
 def test_what_comes_with_a_process_stays_with_it() -> None:
-    arrivals = Arrivals(3600.0)
+    arrivals = Arrivals()
 
     def brought(at_s: float, **held: float) -> float:
         return arrivals.total(uses(**held), 0.0, at_s, {}) / GIB
@@ -182,7 +182,7 @@ def test_after_a_restart_the_device_is_known_without_what_had_come() -> None:
         device.add(at_s, (10.0 if here else 4.0) * GIB)
         if here:
             late.add(at_s, 6.0 * GIB)
-    arrivals = Arrivals(7200.0)
-    arrivals.restore(device, Ring(7200.0), {key("p1"): first, key("p2"): late})
+    arrivals = Arrivals()
+    arrivals.restore(device, {key("p1"): first, key("p2"): late})
     assert set(arrivals.rings[0].window()[1].tolist()) == {4.0 * GIB}
     assert arrivals.total(uses(p1=4, p2=6), 0.0, 1800.0, {}) == 6.0 * GIB
