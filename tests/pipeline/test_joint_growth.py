@@ -186,3 +186,14 @@ def test_after_a_restart_the_device_is_known_without_what_had_come() -> None:
     arrivals.restore(device, {key("p1"): first, key("p2"): late})
     assert set(arrivals.rings[0].window()[1].tolist()) == {4.0 * GIB}
     assert arrivals.total(uses(p1=4, p2=6), 0.0, 1800.0, {}) == 6.0 * GIB
+
+
+def test_a_device_has_a_ring_without_arrivals_from_the_first_on() -> None:
+    arrivals, rings = Arrivals(), (Ring(3600.0), Ring(3600.0))
+    rings[0].add(0.0, 4.0 * GIB)
+    arrivals.total(uses(p1=4.0), 0.0, 0.0, {})
+    assert list(arrivals.values(rings, (4 * GIB, 0))) == []
+    arrivals.total(uses(p1=4.0, p2=2.0), 0.0, 10.0, {})
+    assert list(arrivals.values(rings, (6 * GIB, 0))) == [(arrivals.rings[0], 4 * GIB)]
+    assert arrivals.rings[0] is not rings[0]
+    assert arrivals.rings[0].window()[1].tolist() == [4.0 * GIB]
