@@ -22,17 +22,19 @@ MIB = 1 << 20
 
 
 @pytest.mark.parametrize(
-    ("leaker", "pattern", "rate_mb_per_min"),
+    ("leaker", "pattern", "rate_mb_per_min", "code"),
     [
-        ("leak_gradual", "gradual", 800),
-        ("leak_steps", "gradual", 800),
-        ("leak_cyclic", "cyclic", 800),
-        ("sawtooth", "sawtooth", None),
-        ("warmup_then_flat", "plateau", None),
+        ("leak_gradual", "gradual", 800, 3),
+        ("leak_steps", "gradual", 800, 0),
+        ("leak_cyclic", "cyclic", 800, 0),
+        ("sawtooth", "sawtooth", None, 0),
+        ("warmup_then_flat", "plateau", None, 0),
     ],
 )
-def test_it_is_judged(ctl: Ctl, leaker: str, pattern: str, rate_mb_per_min: int | None) -> None:
-    (log,) = ctl.data("analyze", str(DATA / f"{leaker}.csv"))
+def test_it_is_judged(
+    ctl: Ctl, leaker: str, pattern: str, rate_mb_per_min: int | None, code: int
+) -> None:
+    (log,) = ctl.data("analyze", str(DATA / f"{leaker}.csv"), code=code)
     verdict = next(s["verdict"] for s in log["subjects"] if s["process"] and s["samples"] > 20)
     assert verdict["pattern"] == pattern
     assert verdict["leak"] is (rate_mb_per_min is not None)
@@ -53,7 +55,7 @@ def test_the_snapshots_name_the_line(tmp_path: Path, ctl: Ctl) -> None:
     whole = lzma.decompress((DATA / "leak_gradual.pickle.xz").read_bytes())
     (file := tmp_path / "leak.pickle").write_bytes(whole)
     (earlier := tmp_path / "earlier.pickle").write_bytes(_earlier(whole, event_count=2000))
-    answer = ctl.json("analyze", str(file), str(earlier))
+    answer = ctl.json("analyze", str(file), str(earlier), code=3)
     log = answer["data"][0]
     assert [s["verdict"]["pattern"] for s in log["subjects"]] == ["gradual"] * 2
     (site,) = log["snapshot"]["sites"]

@@ -103,7 +103,7 @@ def test_a_step_changes_neither_what_is_told_nor_how_often(by_s: float) -> None:
     wall_s = 1000.0 + 5.0 * 299 + 1.7e9 + by_s
     assert ticks[-1].state.taken_at_s == pytest.approx(wall_s, abs=3)
     assert left.finding.judged_at_s == pytest.approx(wall_s, abs=60)
-    assert left.firing_at_s == pytest.approx(1000.0 + 5.0 * 149 + 1.7e9 + by_s, abs=60)
+    assert left.firing_at_s == pytest.approx(1000.0 + 5.0 * 129 + 1.7e9 + by_s, abs=60)
     assert left.finding.rate_bytes_per_s == pytest.approx(40 * MIB, rel=0.05)
 
 

@@ -102,7 +102,7 @@ def test_each_source_is_judged_at_its_own_time() -> None:
     ticks = run(Pipeline(config=EAGER, sources=sources), 180)
     fired = next(a for t in ticks for a in t.changes if a.state == "firing")
     assert fired.subject.device_uid == CARD.uid
-    assert fired.firing_at_s == pytest.approx(1.7e9 + 1000 + 5 * 149, abs=60)
+    assert fired.firing_at_s == pytest.approx(1.7e9 + 1000 + 5 * 129, abs=60)
     flat = ticks[-1].findings["GPU-log/99@5.0"]
     assert 100 < flat.judged_at_s <= 100 + 5 * 179
     assert ticks[-1].state.taken_at_s > 1.7e9
