@@ -257,8 +257,7 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
     room: Headroom
     title: Title
     joint: Window | None = None
-    """While processes are known, what is judged of a device instead of its window: without what
-    came with them, or of what nobody owns with what a crowd brought; None where nothing is."""
+    """What is judged instead of its window, while processes are known: see ``Arrivals.rings``."""
     framework: str | None = None
     info: ProcessInfo | None = None
     """Who it is, where it is a process."""
