@@ -133,9 +133,13 @@ class Headroom(msgspec.Struct, kw_only=True):
     activity: Activity | None = None
     """What the device did lately."""
 
-    def limit(self, newest: float | None, *, whole: bool) -> float | None:
-        """Return where a subject that holds ``newest`` bytes runs out; None when unknown."""
-        held = self.used_bytes if whole and self.used_bytes is not None else newest
+    def limit(self, newest: float | None, *, whole: bool, joint: bool = False) -> float | None:
+        """Return where a subject that holds ``newest`` bytes runs out; None when unknown.
+
+        ``joint``: the whole device, less what its processes brought.
+        """
+        all_of_it = whole and not joint and self.used_bytes is not None
+        held = self.used_bytes if all_of_it else newest
         limit = limit_of(held, self.free_bytes)
         return self.total_bytes if limit is None and whole else limit
 
@@ -327,7 +331,9 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
             subject=self.subject,
             t_s=t_s,
             used_bytes=values,
-            limit_bytes=self.room.limit(newest, whole=whole),
+            limit_bytes=self.room.limit(
+                newest, whole=whole, joint=not raw and self.joint is not None
+            ),
             neighbours_bytes_per_s=() if whole else self.room.others(self.subject),
             total_bytes=self.room.total_bytes,
             framework=framework,

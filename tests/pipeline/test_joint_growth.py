@@ -12,6 +12,7 @@ from gpuwatchd.core.model import ProcessInfo, ProcessKey
 from gpuwatchd.pipeline import replay
 from gpuwatchd.pipeline.device_rings import Arrivals
 from gpuwatchd.pipeline.tick import Pipeline
+from gpuwatchd.pipeline.track import Headroom
 from gpuwatchd.store.ring import Ring
 from tests.making import GIB, MIB, sample
 from tests.pipeline.play import Script
@@ -197,3 +198,9 @@ def test_a_device_has_a_ring_without_arrivals_from_the_first_on() -> None:
     assert list(arrivals.values(rings, (6 * GIB, 0))) == [(arrivals.rings[0], 4 * GIB)]
     assert arrivals.rings[0] is not rings[0]
     assert arrivals.rings[0].window()[1].tolist() == [4.0 * GIB]
+
+
+def test_a_device_without_arrivals_runs_out_of_what_is_free_beside_its_own() -> None:
+    room = Headroom(total_bytes=24.0 * GIB, used_bytes=16.0 * GIB, free_bytes=8.0 * GIB)
+    assert room.limit(10.0 * GIB, whole=True, joint=True) == 18.0 * GIB
+    assert room.limit(10.0 * GIB, whole=True) == 24.0 * GIB
