@@ -38,7 +38,7 @@ class Rules(Value, frozen=True, kw_only=True):
 
     channels: tuple[str, ...] = ("desktop",)
     confirm: int = 3
-    alert_confidence: float = 0.7
+    alert_confidence: float = 0.68
     """Mean confidence at which an alert fires."""
     cooldown_s: float = 1800.0
     flap_hold_s: float = 30.0

@@ -80,7 +80,7 @@ class SourcesSection(Section, frozen=True, kw_only=True):
     simulate: SimulateSection = SimulateSection()
 
 
-SENSITIVITY: Final = {"early": 0.62, "balanced": 0.7, "quiet": 0.8}
+SENSITIVITY: Final = {"early": 0.62, "balanced": 0.68, "quiet": 0.8}
 """Name of ``[detection] sensitivity`` -> the confidence threshold that it stands for."""
 
 
@@ -93,8 +93,8 @@ class DetectionSection(Section, frozen=True, kw_only=True):
     """Floor of the growth rate, 1 MB = 1,000,000 bytes; 0 means none."""
     sensitivity: Literal["early", "balanced", "quiet"] = "balanced"
     """How early an alert comes, at the price of false ones: early, balanced or quiet. It stands for
-    a confidence-threshold of 0.62, 0.70 or 0.80; one that is set wins."""
-    confidence_threshold: Annotated[float, Meta(ge=0, le=1)] = 0.7
+    a confidence-threshold of 0.62, 0.68 or 0.80; one that is set wins."""
+    confidence_threshold: Annotated[float, Meta(ge=0, le=1)] = 0.68
     """Mean confidence from which a finding alerts; a watch needs less."""
     minimum_samples: Annotated[int, Meta(ge=2)] = 20
     """Samples before an alert."""

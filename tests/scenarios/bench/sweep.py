@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 DEFAULT = DetectionSection().confidence_threshold
 POINTS: Mapping[str, float] = config.SENSITIVITY
 """Name of an operating point -> its threshold."""
-LEVELS = tuple(sorted({0.5, 0.66, 0.74, 0.78, 0.88, DEFAULT, *POINTS.values()}))
+LEVELS = tuple(sorted({0.5, 0.65, 0.72, 0.76, 0.88, DEFAULT, *POINTS.values()}))
 Recall = dict[DetectionSection, "Findings"]
 
 
