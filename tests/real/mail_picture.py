@@ -51,7 +51,7 @@ def leak(now_s: float, *, rate_mb_per_min: float = 50.0) -> tuple[Alert, Any]:
     )  # fmt: skip
     found = judge(series, DetectionSection())
     blame = Blame(process=KEY, name="python", share=1.0, rate_bytes_per_s=1.0)
-    found = msgspec.structs.replace(found, blame=(blame,), framework="PyTorch")
+    found = msgspec.structs.replace(found, blame=(blame,), framework="PyTorch", severity="warning")
     about = AlertSubject(
         gpu="0", gpu_name="NVIDIA A100-SXM4-80GB", user="alice", process="python", pid=4711,
         framework="PyTorch", job="slurm 42.0",

@@ -87,10 +87,11 @@ def leak(
     since_s = growth.onset_s
     if named.pattern == "gradual":
         since_s = after_load(view, since_s)
-    growth = growth._replace(confidence=_weighed(series, growth))
-    tier = _tier(view, settings, growth, named, since_s)
+    counted = _weighed(series, growth)
+    tier = _tier(view, settings, growth, counted, named, since_s)
     if tier == "none":
         return None
+    growth = growth._replace(confidence=counted)
     if named.slows is not None:
         return _slowing(series, view, growth, named, settings)
     prospect = limit_forecast(series, growth, rate, settings)
@@ -217,9 +218,11 @@ def _tier(
     view: SeriesWindow,
     settings: DetectionSection,
     growth: Growth,
+    counted: float,
     named: PatternMatch,
     since_s: float,
 ) -> Tier:
+    """Return the tier; ``counted`` is the confidence of an alert, for a watch few events do."""
     enough = view.samples >= settings.minimum_samples and _is_old_enough(
         view, settings, growth, since_s
     )
@@ -227,7 +230,7 @@ def _tier(
     if view.samples < LEAST_SAMPLES or -growth.onset_s < LEAST_AGE_S:
         return "none"
     confidence = growth.confidence if events >= LEAST_EVENTS else 0.0
-    if confidence >= settings.confidence_threshold and enough:
+    if min(counted, confidence) >= settings.confidence_threshold and enough:
         return "alert"
     level = min(WATCH_CONFIDENCE, settings.confidence_threshold)
     if not growth.expected and (confidence >= level or _worth_watching(growth, named)):
