@@ -87,11 +87,12 @@ def leak(
     since_s = growth.onset_s
     if named.pattern == "gradual":
         since_s = after_load(view, since_s)
-    counted = _weighed(series, growth)
-    tier = _tier(view, settings, growth, counted, named, since_s)
+    tier = _tier(view, settings, growth, named, since_s)
     if tier == "none":
         return None
-    growth = growth._replace(confidence=counted)
+    growth = growth._replace(confidence=_weighed(series, growth))
+    lowered = tier == "alert" and growth.confidence < settings.confidence_threshold
+    tier = "watch" if lowered else tier
     if named.slows is not None:
         return _slowing(series, view, growth, named, settings)
     prospect = limit_forecast(series, growth, rate, settings)
@@ -218,11 +219,9 @@ def _tier(
     view: SeriesWindow,
     settings: DetectionSection,
     growth: Growth,
-    counted: float,
     named: PatternMatch,
     since_s: float,
 ) -> Tier:
-    """Return the tier; ``counted`` is the confidence of an alert, for a watch few events do."""
     enough = view.samples >= settings.minimum_samples and _is_old_enough(
         view, settings, growth, since_s
     )
@@ -230,7 +229,7 @@ def _tier(
     if view.samples < LEAST_SAMPLES or -growth.onset_s < LEAST_AGE_S:
         return "none"
     confidence = growth.confidence if events >= LEAST_EVENTS else 0.0
-    if min(counted, confidence) >= settings.confidence_threshold and enough:
+    if confidence >= settings.confidence_threshold and enough:
         return "alert"
     level = min(WATCH_CONFIDENCE, settings.confidence_threshold)
     if not growth.expected and (confidence >= level or _worth_watching(growth, named)):
