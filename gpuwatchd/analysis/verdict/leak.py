@@ -88,11 +88,10 @@ def leak(
     if named.pattern == "gradual":
         since_s = after_load(view, since_s)
     tier = _tier(view, settings, growth, named, since_s)
+    growth = growth._replace(confidence=_weighed(series, growth))
+    tier = _lowered(tier, growth, settings)
     if tier == "none":
         return None
-    growth = growth._replace(confidence=_weighed(series, growth))
-    lowered = tier == "alert" and growth.confidence < settings.confidence_threshold
-    tier = "watch" if lowered else tier
     if named.slows is not None:
         return _slowing(series, view, growth, named, settings)
     prospect = limit_forecast(series, growth, rate, settings)
@@ -235,6 +234,13 @@ def _tier(
     if not growth.expected and (confidence >= level or _worth_watching(growth, named)):
         return "watch"
     return "none"
+
+
+def _lowered(tier: Tier, growth: Growth, settings: DetectionSection) -> Tier:
+    """Return the tier after few events were counted: no alert; a watch, but on what is expected."""
+    if tier != "alert" or growth.confidence >= settings.confidence_threshold:
+        return tier
+    return "none" if growth.expected else "watch"
 
 
 def _worth_watching(growth: Growth, named: PatternMatch) -> bool:
