@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import queue
 import threading
 import time
@@ -41,7 +42,8 @@ class SourceWorker:
         # Used once at most, when the thread of the old source is stuck for good.
         self._fresh = fresh
         self._busy_since_s: float | None = None
-        self._retry_at_s = 0.0
+        # A replayed world older than the machine's boot has a monotonic clock below zero.
+        self._retry_at_s = -math.inf
         self._retry_step_s = _RETRY_FIRST_S
         self.absent: Fault | None = None
         """Why the source gives nothing at present."""
@@ -121,7 +123,7 @@ class SourceWorker:
         if let_go is not None:
             let_go(duration_s)
         # At the end of it a source that knew no GPU is asked again at once.
-        self._retry_at_s = 0.0
+        self._retry_at_s = -math.inf
         self._retry_step_s = _RETRY_FIRST_S
 
     def _late(self, now_mono_s: float) -> Fault:

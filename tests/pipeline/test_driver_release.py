@@ -177,3 +177,9 @@ def test_what_is_left_alone_on_purpose_is_no_problem(
     )
     holder.worker.read(0.0)
     assert (holder.worker.absent is not None) is absent
+
+
+def test_a_world_older_than_the_boot_is_read(holder: Holder) -> None:
+    assert isinstance(holder.worker.read(-3600.0), Sample)
+    holder.worker.release_driver(1.0)
+    assert isinstance(holder.worker.read(-3599.0), Sample)
