@@ -59,7 +59,7 @@ def told(run: Series, until_s: float, *past: Profile) -> GrowthFact:
     part = series_at(run, int(until_s / 10.0))
     part = msgspec.structs.replace(part, history=past)
     prior = present(forecast.program_prior(part, numerics.prepare(part)))
-    (fact,) = prior.facts()
+    (fact,) = prior.facts
     return fact
 
 

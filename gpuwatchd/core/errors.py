@@ -5,9 +5,7 @@
     GpuwatchdError
     ├─ ConfigError             a key, a value or a file of the configuration
     ├─ SourceError             a GPU could not be read
-    │  ├─ SourceUnavailable    this machine has no such thing: quiet
-    │  ├─ DeviceLost           it answered before and does not now
-    │  └─ SourceDenied         not without more rights
+    │  └─ SourceUnavailable    this machine has no such thing: quiet
     ├─ StoreError              the history
     │  ├─ StoreBusy            another writer holds it
     │  ├─ StoreNewer           written by a later version
@@ -83,18 +81,6 @@ class SourceUnavailable(SourceError):
         super().__init__(message, hint=hint, page=page)
         self.brief = brief
         """The message in few words, where that is longer."""
-
-
-class DeviceLost(SourceError):
-    """A device answered before and does not answer now."""
-
-    default_page = "errors#gpu-lost"
-
-
-class SourceDenied(SourceError):
-    """Reading needs rights that we do not have."""
-
-    default_page = "errors#gpu-denied"
 
 
 class StoreError(GpuwatchdError):

@@ -8,8 +8,9 @@ limit. Siblings of the same job and the same hour of yesterday are earlier runs 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -142,34 +143,31 @@ class ProgramPrior:
             normal &= headroom >= LAST_RESORT * self.scale
         return normal
 
+    @cached_property
     def facts(self) -> tuple[GrowthFact, ...]:
-        """Return where earlier runs say that growth ends, as one fact; () where they say nothing.
+        """Where earlier runs say that growth ends, as one fact; () where they say nothing.
 
         Its weight falls to 0 as the subject grows beyond that level; with k runs it is at most
         k / (k + 1), less where some of them may have leaked.
         """
         runs, name = self.past, FactName.EARLIER_STAGES
-        told = runs.follows.nonzero()[0]
-        if not told.size:
+        told = runs.follows.nonzero()[0].tolist()
+        if not told:
             name = FactName.EARLIER_RUNS
-            told = (runs.stopped & (runs.weight > 0.0)).nonzero()[0]
-        who = _who([runs.kinds[k] for k in told.tolist()])
+            told = (runs.stopped & (runs.weight > 0.0)).nonzero()[0].tolist()
+        who = _who([runs.kinds[k] for k in told])
         if not who:
             return ()
-        small, reach, weights = TOLERANCE * self.scale, runs.reach[told], runs.weight[told]
-        off = np.log((runs.above[told] + small) / (reach + small)) / runs.spread[told]
-        within = np.minimum(2.0 * _tail(off), 1.0)
-        weight = float(within @ weights) / (1.0 + float(weights.sum()))
-        level = median((self.limit - runs.room[told] + reach).tolist())
-        return (
-            GrowthFact(
-                name=name,
-                source=who,
-                weight=weight / (1.0 + self.suspects),
-                level_bytes=level,
-                text=f"{who} stopped at {units.size(level)}",
-            ),
-        )
+        small, weight, counted, levels = TOLERANCE * self.scale, 0.0, 1.0, []
+        for k in told:
+            above, reach, counts = float(runs.above[k]), float(runs.reach[k]), float(runs.weight[k])
+            off = math.log((above + small) / (reach + small)) / float(runs.spread[k])
+            weight += counts * min(math.erfc(off / math.sqrt(2.0)), 1.0)
+            counted += counts
+            levels.append(self.limit - float(runs.room[k]) + reach)
+        weight, level = weight / (counted * (1.0 + self.suspects)), median(levels)
+        text = f"{who} stopped at {units.size(level)}"
+        return (GrowthFact(name=name, source=who, weight=weight, level_bytes=level, text=text),)
 
     def words(self, windows: Windows, index: int, *, beyond: bool = False) -> str:
         """Return how the growth of a window compares with earlier runs; "" where they say nothing.
@@ -385,7 +383,7 @@ def program_prior(series: Series, view: SeriesWindow) -> ProgramPrior | None:
     changes: dict[str, Any] = {"above": above, "room": np.maximum(limit - begin, 0.0)}
     if kept.curves is not None and base is not None and level > base + small:
         seen = follow(kept.curves, view, age_s=age, base=base)
-        if seen is not None:
+        if seen:
             own = (level - base, max(limit - base, 0.0))
             _follow(changes, runs, kept.curves, seen, own=own, small=small)
     runs = runs._replace(**changes)
@@ -401,7 +399,7 @@ def _follow(
     changes: dict[str, Any],
     runs: PreviousRuns,
     known: Curves,
-    seen: Followed,
+    seen: list[Followed],
     *,
     own: tuple[float, float],
     small: float,
@@ -410,20 +408,21 @@ def _follow(
 
     ``own``: bytes above its base, and from there to the limit.
     """
-    at, spread = known.has[seen.runs], known.spread
-    size, due = np.ones(runs.height.size), np.full(runs.height.size, np.inf)
-    follows = np.zeros(size.size, dtype=np.bool_)
-    size[at], follows[at] = seen.size, True
+    spread, count = known.spread, runs.height.size
     # Where the levels are well known, the next stair is no part of their spread.
     slack, more = (AHEAD, small) if spread is None else (1.0 + spread, 0.5 * small)
-    within = own[0] <= slack * seen.due + more
-    due[at[within]] = np.log(np.maximum(seen.size[within], 1.0)) / SIZE_SPREAD
+    size, due, follows = np.ones(count), np.full(count, np.inf), np.zeros(count, dtype=np.bool_)
+    for one in seen:
+        size[one.run], follows[one.run] = one.size, True
+        if own[0] <= slack * one.due + more:
+            due[one.run] = math.log(max(one.size, 1.0)) / SIZE_SPREAD
     changes.update(due=due, follows=follows, reach=size * runs.height)
     if spread is None:
         return
     larger, spreads, slower = np.maximum(size, 1.0), runs.spread.copy(), runs.slower.copy()
-    spreads[at], slower[at] = spread, known.delay * seen.pace
-    changes["above"][at], changes["room"][at] = own
+    for one in seen:
+        spreads[one.run], slower[one.run] = spread, known.delay * one.pace
+        changes["above"][one.run], changes["room"][one.run] = own
     changes.update(
         height=changes["reach"],
         grown=larger * runs.grown,

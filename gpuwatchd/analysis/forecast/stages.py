@@ -179,20 +179,20 @@ def _differences(runs: list[tuple[Stage, ...]]) -> tuple[float | None, float]:
 
 
 class Followed(NamedTuple):
-    """How the present run follows those curves (f,) that it does follow."""
+    """How the present run follows the curve of an earlier one."""
 
-    runs: npt.NDArray[np.intp]
-    """Positions among the curves."""
-    pace: FloatArray
+    run: int
+    """Position of that run among all."""
+    pace: float
     """How many times as long it takes."""
-    size: FloatArray
+    size: float
     """How many times as much it grows by as it should by its base."""
-    due: FloatArray
+    due: float
     """Bytes above its base that it may have by now."""
 
 
-def follow(known: Curves, view: SeriesWindow, *, age_s: float, base: float) -> Followed | None:
-    """Return how a run of an age and base follows earlier ones; None where it follows none.
+def follow(known: Curves, view: SeriesWindow, *, age_s: float, base: float) -> list[Followed]:
+    """Return how a run of an age and base follows earlier ones: those whose curve it follows.
 
     Its size is that of the growth so far, by least squares. What comes after the last stage says
     nothing of pace and size: there it only must not be lower.
@@ -201,7 +201,7 @@ def follow(known: Curves, view: SeriesWindow, *, age_s: float, base: float) -> F
     """
     first_s = max(SETTLED_S, age_s + float(view.t_s[view.start]))
     if age_s - first_s < SETTLED_S or first_s > 0.5 * age_s + SETTLED_S:
-        return None
+        return []
     age = np.empty(POINTS + 1)
     age[:-1], age[-1] = first_s + (age_s - first_s) * _EVEN, AHEAD * age_s
     at = view.t_s.searchsorted(age[:-1] - age_s)
@@ -218,11 +218,11 @@ def follow(known: Curves, view: SeriesWindow, *, age_s: float, base: float) -> F
     over = expected - level
     off = np.add.reduce(np.maximum(over, -over * climbs), axis=2)
     misfit = off / (POINTS * np.maximum(expected[:, :, -1], 1.0))
-    best = misfit.argmin(axis=1)
-    good = (misfit <= MISFIT) & (square > 0.0)
-    runs = good[np.arange(best.size), best].nonzero()[0]
-    if not runs.size:
-        return None
-    best = best[runs]
-    size = size[runs, best]
-    return Followed(runs, PACES[best], size, size * soon[runs, best])
+    misfit[square == 0.0] = np.inf
+    out = []
+    for row, best in enumerate(misfit.argmin(axis=1).tolist()):
+        if misfit[row, best] <= MISFIT:
+            larger = float(size[row, best])
+            due = larger * float(soon[row, best])
+            out.append(Followed(int(known.has[row]), float(PACES[best]), larger, due))
+    return out

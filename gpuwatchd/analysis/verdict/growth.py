@@ -271,7 +271,7 @@ class Growth(NamedTuple):
     def facts(self, series: Series) -> tuple[GrowthFact, ...]:
         """Return what counted beside the curve."""
         counted = () if self.bounds is None else self.bounds.facts
-        counted += () if self.personal is None else self.personal.facts()
+        counted += () if self.personal is None else self.personal.facts
         shown = [f for f in series.facts if f.level_bytes is None and f.part_bytes is None]
         return (*counted, *shown)
 

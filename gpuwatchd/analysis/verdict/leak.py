@@ -180,13 +180,12 @@ def _weighed(series: Series, growth: Growth) -> float:
     Even stairs of a schedule are the same data as a leak of as many steps. Growth beyond what
     earlier runs of the program did is not, and what a pause has just brought is no single step.
     """
-    t_s = growth.found.view.t_s
-    paused = t_s[-1] - t_s[-2] > numerics.PAUSE_STEPS * growth.found.view.step_s
-    if paused or any(fact.beyond for fact in growth.facts(series)):
+    view, missing = growth.found.view, ENOUGH_EVENTS - float(growth.found.events[growth.best])
+    paused = view.t_s[-1] - view.t_s[-2] > numerics.PAUSE_STEPS * view.step_s
+    if missing <= 0.0 or paused or any(fact.beyond for fact in growth.facts(series)):
         return growth.confidence
-    missing = ENOUGH_EVENTS - float(growth.found.events[growth.best])
     share = min(growth.confidence, 1.0 - 1e-9)
-    return share / (share + (1.0 - share) * math.exp(PER_EVENT * max(missing, 0.0)))
+    return share / (share + (1.0 - share) * math.exp(PER_EVENT * missing))
 
 
 def _is_old_enough(
