@@ -17,6 +17,7 @@ from gpuwatchd.analysis.frameworks import engine_addresses
 from gpuwatchd.core import units
 from gpuwatchd.core.codes import FactName
 from gpuwatchd.core.model import GrowthFact
+from gpuwatchd.core.model.readings import FOR_GOOD_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -560,7 +561,7 @@ def _of_engine(
     said, weight, level = reading.facts, 0.3, None
     texts = [f"{len(reading.models)} loaded" if reading.models is not None else ""]
     held = sum(said.get(f"{name}_memory_usage_gb", 0.0) for name in ("kv_cache", "weight", "graph"))
-    if reading.pool_share is not None and card_bytes:
+    if reading.pool_share and card_bytes:
         level, weight = reading.pool_share * card_bytes, 0.9 if reading.kind == "vLLM" else 0.7
         texts.append(f"its pool takes {reading.pool_share:g} of the card")
     elif 0.0 < held < 1e6 and "kv_cache_memory_usage_gb" in said:
@@ -571,8 +572,9 @@ def _of_engine(
             level, weight = float(served.vram_bytes), 0.4
             texts.append(f"{units.size(level)} by its estimate")
         if served.name == model and served.expires_at_s is not None:
-            left = units.duration(max(0.0, served.expires_at_s - reading.at_s))
-            texts.append(f"unloaded after {left} without a request")
+            left_s = max(0.0, served.expires_at_s - reading.at_s)
+            idle = f"after {units.duration(left_s)} without a request"
+            texts.append(f"unloaded {idle if left_s < FOR_GOOD_S else 'by hand'}")
     for name, what in (("gpu_blocks", "blocks"), ("max_total_num_tokens", "tokens")):
         texts.append(f"a KV cache of {said[name]:g} {what}" if said.get(name) else "")
     if reading.kv_share is not None:

@@ -250,6 +250,7 @@ def test_facts_are_numbers_that_can_be_published() -> None:
     huge = b"".join(b'sglang:kv_used_tokens{model_name="%d"} 1e308\n' % i for i in range(2))
     told = asked(Sglang(), {"/metrics": huge + b"sglang:num_running_reqs 1\n"})
     assert (told.facts, told.running) == ({}, 1)
-    text = b'vllm:cache_config_info{num_gpu_blocks="1e999"} 1\nvllm:num_requests_running 1\n'
-    told = asked(Vllm(), {"/metrics": text})
-    assert (told.facts, told.running) == ({}, 1)
+    for blocks in (b"1e999", b"1e308", b"-5", b"None"):
+        text = b'vllm:cache_config_info{num_gpu_blocks="%s"} 1\nvllm:num_requests_running 1\n'
+        told = asked(Vllm(), {"/metrics": text % blocks})
+        assert (told.facts, told.running) == ({}, 1)

@@ -27,7 +27,17 @@ def test_quotes_braces_commas_and_breaks_inside_a_label() -> None:
 
 @pytest.mark.parametrize(
     "line",
-    [b"v:a", b"v:a NaN", b"v:a +Inf", b"v:a{x} 1", b'v:a{x="1} 2', b"v:a one", b'v:a{x="1" 2'],
+    [
+        b"v:a",
+        b"v:a NaN",
+        b"v:a +Inf",
+        b"v:a -5",
+        b"v:a 1e308",
+        b"v:a{x} 1",
+        b'v:a{x="1} 2',
+        b"v:a one",
+        b'v:a{x="1" 2',
+    ],
 )
 def test_what_is_no_number_is_left_out(line: bytes) -> None:
     assert metrics(line + b"\n", "v", ["a"]) == []

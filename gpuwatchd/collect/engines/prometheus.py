@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _LABEL: Final = re.compile(r'\s*([A-Za-z_]\w*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*,?')
 _ESCAPE: Final = re.compile(r"\\(.)")
 _MAX_LINES: Final = 2000
+_MOST: Final = 1e18
 MOST_MODELS: Final = 64
 """Of one server so many models are told: an hour of answers is remembered."""
 
@@ -67,11 +68,17 @@ def _rest(text: str) -> tuple[dict[str, str], float] | None:
         if end < 0 or text[place:end].strip():
             return None
         text = text[end + 1 :]
+    value = number(text)
+    return None if value is None else (labels, value)
+
+
+def number(text: str | None) -> float | None:
+    """Return the number that a text begins with; None for what no server counts or holds."""
     try:
-        value = float(text.split(None, 1)[0])
+        value = float((text or "").split(None, 1)[0])
     except (IndexError, ValueError):
         return None
-    return (labels, value) if math.isfinite(value) else None
+    return value if 0.0 <= value < _MOST else None
 
 
 def _unescaped(match: re.Match[str]) -> str:
@@ -105,8 +112,7 @@ def over_engines(
             key = tuple(metric.labels.get(label) for label in ("engine", "dp_rank", "model_name"))
             engines[key] = max(engines.get(key, -math.inf), metric.value)
         if engines:
-            value = over(engines.values())
-            return value if math.isfinite(value) else None
+            return over(engines.values())
     return None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Final
 
 from gpuwatchd.collect.engines import prometheus
@@ -41,7 +40,7 @@ class Vllm:
             raise EndpointError("its /metrics has no vLLM metrics")
         config = next((m.labels for m in found if m.name == "cache_config_info"), {})
         facts = prometheus.facts(found, _FACTS)
-        blocks = _number(config.get("num_gpu_blocks"))
+        blocks = prometheus.number(config.get("num_gpu_blocks"))
         return ServerReading(
             kind=self.name,
             url=url,
@@ -50,14 +49,6 @@ class Vllm:
             kv_share=prometheus.share(prometheus.over_engines(found, _KV, max)),
             running=prometheus.requests(found, "num_requests_running"),
             waiting=prometheus.requests(found, "num_requests_waiting"),
-            pool_share=prometheus.share(_number(config.get("gpu_memory_utilization"))),
+            pool_share=prometheus.share(prometheus.number(config.get("gpu_memory_utilization"))),
             facts=facts if blocks is None else {**facts, "gpu_blocks": blocks},
         )
-
-
-def _number(text: str | None) -> float | None:
-    try:
-        value = float(text or "")
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None

@@ -321,6 +321,10 @@ class Sample(Value, frozen=True, kw_only=True):
     """What happened since the last sample."""
 
 
+FOR_GOOD_S = 10 * 365 * 86400.0
+"""Ollama gives a day centuries ahead for a model that stays until somebody unloads it."""
+
+
 class ServedModel(Value, frozen=True, kw_only=True):
     """A model that a serving engine has loaded."""
 

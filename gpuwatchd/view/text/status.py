@@ -9,6 +9,7 @@ import msgspec
 from gpuwatchd.core import units
 from gpuwatchd.core.design import LOOKS
 from gpuwatchd.core.model import LEAK_PATTERNS, is_leak
+from gpuwatchd.core.model.readings import FOR_GOOD_S
 from gpuwatchd.view import blocks
 from gpuwatchd.view.blocks import width_of
 from gpuwatchd.view.queries import current_state, state_location
@@ -522,9 +523,6 @@ def _alerts(out: Page, view: View, without: frozenset[str] = frozenset()) -> Non
 
 # What serving engines say of themselves, for ``--wide``: models, KV cache, requests.
 
-_FOR_GOOD_S = 10 * 365 * 86400.0
-"""Ollama gives a day centuries ahead for a model that stays until somebody unloads it."""
-
 
 def server_line(server: ServerReading, *, now_s: float) -> list[Part]:
     """Return one server: what it has loaded and how full its cache is."""
@@ -553,7 +551,7 @@ def _served_model(model: ServedModel, *, now_s: float) -> str:
     if model.vram_bytes is not None:
         facts.append(units.size(model.vram_bytes) if model.vram_bytes else "on the CPU")
     if model.expires_at_s is not None and model.expires_at_s > now_s:
-        kept = model.expires_at_s - now_s > _FOR_GOOD_S
+        kept = model.expires_at_s - now_s > FOR_GOOD_S
         until = "unloaded" if kept else units.clock(model.expires_at_s, now_s=now_s)
         facts.append(f"until {until}")
     return f"{model.name} ({', '.join(facts)})" if facts else model.name
