@@ -26,10 +26,10 @@ from gpuwatchd.store.schema import FILE_NAME
 from gpuwatchd.view.queries import state_location
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from gpuwatchd.core.config import DetectionSection
-    from gpuwatchd.core.model import Device, Finding, FloatArray, ProcessKey, Profile
+    from gpuwatchd.core.model import Device, Finding, FloatArray, Period, ProcessKey, Profile
     from gpuwatchd.store.reader import DeviceRow, ProcessRow, Reader
     from gpuwatchd.store.tables import UserLabel
     from gpuwatchd.view.queries.current_state import View
@@ -128,9 +128,8 @@ def judged(
     past = [alert for alert in past if not any(word.is_about(alert) for word in words)]
     deaths = recent_deaths(past, now_s)
     view = View("database", newest_s, tuple(devices), deaths=deaths)
-    view.warnings.append(
-        ("from-history", "evaluated from the history, without the daemon's alerts")
-    )
+    text = "evaluated from the history: without alerts, configuration files and model servers"
+    view.warnings.append(("from-history", text))
     return view
 
 
@@ -225,6 +224,8 @@ def _live(
     whole: bool,
 ) -> LiveDevice:
     """Return one device as the history knows it; ``whole``: it is judged as a whole too."""
+    from gpuwatchd.pipeline.activity import Activity  # noqa: PLC0415 - only where the history is judged
+
     end_s, last = rows[-1].at_s, rows[-1].used_last_bytes or 0
     total = device.memory_total_bytes
     free = total - last if total is not None else None
@@ -232,12 +233,15 @@ def _live(
     ticks = [row.at_s for row in rows]
     present = [row for row in used if row.process in points]
     on_host = _on_host(device, present, ticks, settings)
+    busy = [(row.at_s + row.width_s, row.util_pct) for row in rows if row.util_pct is not None]
+    period = Activity({"utilisation": track(busy)}).period
     processes = []
     for key, own in points.items():
         info = context.infos.get(key) or ProcessInfo(key=key, name="?")
         subject = Subject(device_uid=device.uid, process=key)
         runs, shown = context.of(info)
-        series = series_of(subject, filled(own, ticks), free, total, info=info, runs=runs)
+        held = filled(own, ticks)
+        series = series_of(subject, held, free, total, info=info, runs=runs, activity=period)
         host_bytes, host_finding = on_host.get(key, (None, None))
         processes.append(
             LiveProcess(
@@ -253,7 +257,8 @@ def _live(
     subject = Subject(device_uid=device.uid)
     own_finding = None
     if whole:
-        own_finding = _judge(series_of(subject, track(curve), free, total), settings)
+        series = series_of(subject, track(curve), free, total, activity=period)
+        own_finding = _judge(series, settings)
     owned = [row.used_last_bytes for row in used if row.at_s >= end_s - _ALIVE_S]
     told = processes and device.memory_kind == "dedicated" and None not in owned
     every = -(-len(curve) // _SPARK_POINTS)
@@ -315,7 +320,7 @@ class Track(NamedTuple):
     used_bytes: FloatArray
 
 
-def track(points: Sequence[tuple[float, int]]) -> Track:
+def track(points: Sequence[tuple[float, float]]) -> Track:
     """Return points (seconds, bytes) as a track."""
     import numpy as np  # noqa: PLC0415 - half of what a start costs
 
@@ -354,20 +359,31 @@ def series_of(
     *,
     info: ProcessInfo | None = None,
     runs: tuple[Profile, ...] = (),
+    activity: Callable[[float], Period | None] | None = None,
 ) -> Series:
-    """Return what is known of a subject as detectors want it; the last is the present."""
+    """Return what is known of a subject as detectors want it; the last is the present.
+
+    Of declared sizes the command line is known alone: servers and files are not asked again.
+    """
+    from gpuwatchd.analysis import declared  # noqa: PLC0415 - only where the history is judged
+
     key = None if info is None or subject.host else subject.process
     begun_s = None if key is None else key.started_at_s
     age_s = None if begun_s is None else float(known.at_s[-1]) - begun_s
+    framework = None if info is None else info.framework
+    argv = () if info is None or subject.host else info.argv
+    sizes = declared.Declared(declared.of_shown_argv(argv))
     return Series(
         subject=subject,
         t_s=known.at_s,
         used_bytes=known.used_bytes,
         limit_bytes=limit_of(float(known.used_bytes[-1]), free_bytes),
         total_bytes=None if total_bytes is None else float(total_bytes),
-        framework=None if info is None else info.framework,
+        framework=framework,
         history=runs,
         age_s=age_s,
+        facts=declared.facts(sizes, framework=framework, card_bytes=total_bytes, age_s=age_s),
+        activity=activity,
         base_bytes=base_of(known.at_s, known.used_bytes, age_s),
     )
 
