@@ -529,24 +529,9 @@ def _beside(settings: Sequence[Setting], kind: Kind, beside: Setting) -> Setting
     return near[0] if len({one.value for one in near}) == 1 else None
 
 
-_COMMON: Final = frozenset(
-    (
-        "size",
-        "max",
-        "maximum",
-        "num",
-        "n",
-        "dim",
-        "shape",
-        "dtype",
-        "byte",
-        "kb",
-        "mb",
-        "gb",
-        "mib",
-        "gib",
-    )
-)
+_COMMON: Final = frozenset(("size", "max", "maximum", "num", "n", "dim", "shape", "dtype")) | {
+    *("byte", "kb", "mb", "gb", "mib", "gib")
+}
 
 
 @lru_cache(maxsize=1024)
@@ -573,8 +558,11 @@ def _of_engine(
             texts.append(f"{units.size(level)} by its estimate")
         if served.name == model and served.expires_at_s is not None:
             left_s = max(0.0, served.expires_at_s - reading.at_s)
-            idle = f"after {units.duration(left_s)} without a request"
-            texts.append(f"unloaded {idle if left_s < FOR_GOOD_S else 'by hand'}")
+            texts.append(
+                f"unloaded after {units.duration(left_s)} without a request"
+                if left_s < FOR_GOOD_S
+                else "unloaded by hand"
+            )
     for name, what in (("gpu_blocks", "blocks"), ("max_total_num_tokens", "tokens")):
         texts.append(f"a KV cache of {said[name]:g} {what}" if said.get(name) else "")
     if reading.kv_share is not None:

@@ -85,43 +85,27 @@ def test_predict_judges_the_history_again(ago_s: float, ctl: Ctl) -> None:
     assert "jax" in shown
 
 
-EPOCH_POINTS = 20
-"""Of an epoch of 5 minutes."""
-
-
-def _fill(step: int) -> float:
-    return (6.0 + 9.0 * step / POINTS) * making.GIB
-
-
-def _stairs(step: int) -> float:
-    return 6.0 * making.GIB + step // EPOCH_POINTS * 500.0 * MIB
-
-
 @pytest.mark.parametrize(
     ("curve", "words", "facts"),
     [
-        (_fill, (), []),
-        (_fill, ("--cache-gb", "10"), [("declared-size", "command line")]),
-        (_stairs, (), [("period", "utilisation")]),
+        (lambda step: 6000 + 60 * step, (), []),
+        (lambda step: 6000 + 60 * step, ("--cache-gb", "10"), [("declared-size", "command line")]),
+        (lambda step: 6000 + 500 * (step // 20), (), [("period", "utilisation")]),
     ],
 )
 def test_the_history_is_judged_with_command_line_and_epochs(
-    curve: Callable[[int], float], words: tuple[str, ...], facts: list[tuple[str, str]], ctl: Ctl
+    curve: Callable[[int], int], words: tuple[str, ...], facts: list[tuple[str, str]], ctl: Ctl
 ) -> None:
-    end_s = time.time() - 5.0
-    key = ProcessKey(pid=4711, started_at_s=end_s - (POINTS + 20) * STEP_S)
+    key = ProcessKey(pid=4711, started_at_s=time.time() - (POINTS + 20) * STEP_S)
     job = ProcessInfo(key=key, name="python", argv=("python", "t.py", *words))
 
     def look(step: int) -> list[DeviceReading]:
-        held = round(curve(step))
-        reading = DeviceReading(
-            device_uid=making.CARD.uid, used_bytes=held, free_bytes=None,
-            total_bytes=80 * making.GIB, util_pct=5.0 if step % EPOCH_POINTS < 2 else 95.0,
-            uses=(ProcessUse(key=key, used_bytes=held),),
-        )  # fmt: skip
-        return [reading]
+        held, util_pct = curve(step) * MIB, 95.0 if step % 20 > 1 else 5.0
+        reading = world.reading(making.CARD.uid, held / making.GIB)
+        uses = (ProcessUse(key=key, used_bytes=held),)
+        return [msgspec.structs.replace(reading, util_pct=util_pct, uses=uses)]
 
-    world.watched(POINTS, STEP_S, look, (job,), end_s=end_s)
+    world.watched(POINTS, STEP_S, look, (job,), end_s=time.time() - 5.0)
     answer = ctl.json("explain 4711")["data"]
     assert [(fact["name"], fact["source"]) for fact in answer["facts"]] == facts
     assert (answer["verdict"]["confidence"] < 0.6) is bool(facts)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast, get_args
 import msgspec
 
 from gpuwatchd.alerts import recent_deaths
+from gpuwatchd.analysis import declared
 from gpuwatchd.core.errors import StoreError
 from gpuwatchd.core.model import (
     DeviceReading,
@@ -19,6 +20,7 @@ from gpuwatchd.core.model import (
 )
 from gpuwatchd.core.model.alerts import SAID_FOR_S
 from gpuwatchd.core.model.findings import base_of
+from gpuwatchd.pipeline.activity import Activity
 from gpuwatchd.store import curves, legacy_text
 from gpuwatchd.store import reader as store
 from gpuwatchd.store.live import KnownRuns, LiveDevice, LiveProcess
@@ -128,8 +130,9 @@ def judged(
     past = [alert for alert in past if not any(word.is_about(alert) for word in words)]
     deaths = recent_deaths(past, now_s)
     view = View("database", newest_s, tuple(devices), deaths=deaths)
-    text = "evaluated from the history: without alerts, configuration files and model servers"
-    view.warnings.append(("from-history", text))
+    view.warnings.append(
+        ("from-history", "evaluated from the history, without alerts, files and model servers")
+    )
     return view
 
 
@@ -187,13 +190,9 @@ class DeviceContext(NamedTuple):
 def begun_s(history: Reader) -> float:
     """Return since when the clock has run evenly: the last boot or the last step of the clock."""
     segments = history.segments()
-    since_s = 0.0
-    for segment in segments:
-        if segment.boot_id != segments[-1].boot_id:
-            continue
-        if since_s == 0.0 or segment.reason == "clock-step":
-            since_s = segment.at_s
-    return since_s
+    own = [segment for segment in segments if segment.boot_id == segments[-1].boot_id]
+    steps = (segment.at_s for segment in own[::-1] if segment.reason == "clock-step")
+    return next(steps, own[0].at_s if own else 0.0)
 
 
 def last_rows(history: Reader, device: Device, now_s: float, from_s: float) -> list[DeviceRow]:
@@ -224,8 +223,6 @@ def _live(
     whole: bool,
 ) -> LiveDevice:
     """Return one device as the history knows it; ``whole``: it is judged as a whole too."""
-    from gpuwatchd.pipeline.activity import Activity  # noqa: PLC0415 - only where the history is judged
-
     end_s, last = rows[-1].at_s, rows[-1].used_last_bytes or 0
     total = device.memory_total_bytes
     free = total - last if total is not None else None
@@ -240,8 +237,9 @@ def _live(
         info = context.infos.get(key) or ProcessInfo(key=key, name="?")
         subject = Subject(device_uid=device.uid, process=key)
         runs, shown = context.of(info)
-        held = filled(own, ticks)
-        series = series_of(subject, held, free, total, info=info, runs=runs, activity=period)
+        series = series_of(
+            subject, filled(own, ticks), free, total, info=info, runs=runs, activity=period
+        )
         host_bytes, host_finding = on_host.get(key, (None, None))
         processes.append(
             LiveProcess(
@@ -254,11 +252,8 @@ def _live(
             )
         )
     curve = [(row.at_s, row.used_last_bytes or 0) for row in rows]
-    subject = Subject(device_uid=device.uid)
-    own_finding = None
-    if whole:
-        series = series_of(subject, track(curve), free, total, activity=period)
-        own_finding = _judge(series, settings)
+    series = series_of(Subject(device_uid=device.uid), track(curve), free, total, activity=period)
+    own_finding = _judge(series, settings) if whole else None
     owned = [row.used_last_bytes for row in used if row.at_s >= end_s - _ALIVE_S]
     told = processes and device.memory_kind == "dedicated" and None not in owned
     every = -(-len(curve) // _SPARK_POINTS)
@@ -365,14 +360,11 @@ def series_of(
 
     Of declared sizes the command line is known alone: servers and files are not asked again.
     """
-    from gpuwatchd.analysis import declared  # noqa: PLC0415 - only where the history is judged
-
     key = None if info is None or subject.host else subject.process
     begun_s = None if key is None else key.started_at_s
     age_s = None if begun_s is None else float(known.at_s[-1]) - begun_s
     framework = None if info is None else info.framework
-    argv = () if info is None or subject.host else info.argv
-    sizes = declared.Declared(declared.of_shown_argv(argv))
+    told = declared.of_shown_argv(() if key is None or info is None else info.argv)
     return Series(
         subject=subject,
         t_s=known.at_s,
@@ -382,7 +374,9 @@ def series_of(
         framework=framework,
         history=runs,
         age_s=age_s,
-        facts=declared.facts(sizes, framework=framework, card_bytes=total_bytes, age_s=age_s),
+        facts=declared.facts(
+            declared.Declared(told), framework=framework, card_bytes=total_bytes, age_s=age_s
+        ),
         activity=activity,
         base_bytes=base_of(known.at_s, known.used_bytes, age_s),
     )
