@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
 # The history of one device as a log: samples where they are still kept, else one-minute and then
 # one-hour buckets; of a bucket the lowest and the highest value, in the order that its last value
-# suggests, so that neither what was kept nor the peak is lost. Memory is that of one device's
-# points, whatever the span.
+# suggests, so that neither what was kept nor the peak is lost.
 
 HOLD_S = 75.0
 """A process that does not change is written once a minute; its value holds for so long."""
@@ -73,11 +72,10 @@ def load(
 
 def spans(since_s: float, until_s: float) -> Iterator[tuple[float, float]]:
     """Yield spans, oldest first, short enough to be read as finely as they are kept."""
-    begin_s = since_s
-    while begin_s < until_s:
-        end_s = min(begin_s + RAW_SPAN_S, until_s)
-        yield begin_s, end_s
-        begin_s = end_s
+    while since_s < until_s:
+        end_s = min(since_s + RAW_SPAN_S, until_s)
+        yield since_s, end_s
+        since_s = end_s
 
 
 def _columns(rows: Sequence[DeviceRow | ProcessRow], *names: str) -> list[FloatArray]:
@@ -96,10 +94,9 @@ def _by_process(rows: Sequence[ProcessRow]) -> Iterator[tuple[ProcessKey, Points
         if row.used_last_bytes is not None:
             groups.setdefault(row.process, []).append(row)
     for key, own in groups.items():
-        names = ("at_s", "width_s", "used_max_bytes", "used_last_bytes")
-        at_s, width_s, most, last = _columns(own, *names)
         # The lowest value of a process's minute is not kept.
-        yield key, _spread(at_s, width_s, last, most, last)
+        amounts = ("used_last_bytes", "used_max_bytes", "used_last_bytes")
+        yield key, _spread(*_columns(own, "at_s", "width_s", *amounts))
 
 
 def _spread(
@@ -142,15 +139,15 @@ def _tears(history: Reader, since_s: float) -> FloatArray:
 def _series(
     device: Device, info: ProcessInfo | None, chunks: list[Points], tears: FloatArray
 ) -> list[LogSeries]:
-    t = np.concatenate([points[0] for points in chunks]) if chunks else np.empty(0)
-    x = np.concatenate([points[1] for points in chunks]) if chunks else np.empty(0)
+    t, x = (np.concatenate([np.empty(0), *(points[k] for points in chunks)]) for k in (0, 1))
     # Buckets at the seam of two chunks, and a clock that was set back, come twice: the first stays.
-    ahead = np.ones(t.size, dtype=bool)
-    ahead[1:] = t[1:] > np.maximum.accumulate(t)[:-1]
-    t, x = t[ahead], x[ahead]
+    # What is below zero, or far above what the device has, is a damaged row.
+    total = device.memory_total_bytes
+    kept = np.diff(np.maximum.accumulate(t), prepend=-np.inf) > 0.0
+    kept &= (x >= 0.0) & (x <= 10.0 * (total or 2.0**40))
+    t, x = t[kept], x[kept]
     if not t.size:
         return []
-    total = device.memory_total_bytes
     return [
         LogSeries(
             subject=Subject(device_uid=device.uid, process=None if info is None else info.key),

@@ -53,9 +53,7 @@ def load(
         "SELECT min(first_ts_ms) / 1000.0 FROM process WHERE last_ts_ms >= ?", (since_s * 1000,)
     ).fetchone()
     since_s = max(since_s, oldest[0] or 0.0)
-    every = 1
-    if most_minutes is not None:
-        every = max(1, math.ceil((until_s - since_s) / WIDTH_S / most_minutes))
+    every = max(1, math.ceil((until_s - since_s) / WIDTH_S / (most_minutes or math.inf)))
     values = {
         "card": card,
         "since_s": int(since_s // (WIDTH_S * every) * WIDTH_S * every),
@@ -226,11 +224,13 @@ def _without_gap(
 
 
 # Hours as they were rolled up; before the first and after the last whole one by the minute. Of each
-# minute the time of a device is shared by what each process held; alone it has all of it.
+# minute the time of a device is shared by what each process held; alone it has all of it. What is
+# below zero or above 8 TiB is a damaged row: it is left out.
 _HOURS = """SELECT h.process, h.gpu,
   ifnull(h.top_mean_bytes, h.used_mean_bytes) * h.minutes AS held, h.taken_s / 60.0 AS taken,
   h.minutes AS minutes, h.used_max_bytes AS peak, h.first_ts_s AS first, h.last_ts_s AS last
-FROM gpu g CROSS JOIN process_1h h ON h.gpu = g.id AND h.ts_s >= :hours_s AND h.ts_s < :tail_s"""
+FROM gpu g CROSS JOIN process_1h h ON h.gpu = g.id AND h.ts_s >= :hours_s AND h.ts_s < :tail_s
+  AND ifnull(h.used_max_bytes, 0) BETWEEN 0 AND 1 << 43"""
 _MINUTES = """SELECT m.process, m.gpu, m.ts_s, m.used_max_bytes AS held
 FROM process p CROSS JOIN process_1m m ON m.process = p.id
 WHERE p.last_ts_ms >= {begin} * 1000 AND p.first_ts_ms < {end} * 1000
@@ -244,7 +244,7 @@ _SHARED = """SELECT process, gpu, held,
     WHEN sum(held) OVER own > 0 THEN held * 1.0 / sum(held) OVER own
     ELSE 1.0 / count(*) OVER own END AS taken, 1 AS minutes, held AS peak, ts_s AS first,
   ts_s AS last
-FROM ({rows}) WINDOW own AS (PARTITION BY gpu, ts_s)"""
+FROM ({rows}) WHERE ifnull(held, 0) BETWEEN 0 AND 1 << 43 WINDOW own AS (PARTITION BY gpu, ts_s)"""
 _HOLDERS = """SELECT g.uuid, p.pid, p.started_at_s, sum(s.held), sum(s.taken),
   count(s.taken) = count(*), sum(s.minutes), max(s.peak), min(s.first), max(s.last) + 60
 FROM ({pieces}) s JOIN process p ON p.id = s.process JOIN gpu g ON g.id = s.gpu

@@ -111,8 +111,8 @@ FROM (SELECT *, ifnull(used_min_bytes, used_last_bytes) AS low,
       OVER (PARTITION BY process) AS newest_s,
     CASE WHEN count(*) OVER together = 1 THEN 1.0
       WHEN count(used_max_bytes) OVER together < count(*) OVER together THEN NULL
-      WHEN sum(used_max_bytes) OVER together > 0
-        THEN used_max_bytes * 1.0 / sum(used_max_bytes) OVER together
+      WHEN total(used_max_bytes) OVER together > 0
+        THEN used_max_bytes * 1.0 / total(used_max_bytes) OVER together
       ELSE 1.0 / count(*) OVER together END AS share
   FROM (SELECT m.* FROM process p CROSS JOIN process_1m m
     WHERE p.last_ts_ms >= :hour_s * 1000 AND p.first_ts_ms < (:hour_s + 3600) * 1000

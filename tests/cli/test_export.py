@@ -96,6 +96,20 @@ def test_what_is_not_meant_is_one_line(ctl: Ctl, file: Path, line: str, code: in
     assert not file.exists()
 
 
+@pytest.mark.parametrize("table", ["gpu_raw", "process_raw"])
+@pytest.mark.parametrize("damaged", [2**63 - 1, 10**15, -5])
+def test_a_damaged_row_is_left_out(ctl: Ctl, file: Path, table: str, damaged: int) -> None:
+    plain = file.with_suffix("")
+    before = ctl.data("export --anonymous --yes --licence CC0-1.0", str(plain))["points"]
+    with closing(sqlite3.connect(config.state_dir() / "history.db")) as connection, connection:
+        ((at_ms,),) = connection.execute(f"SELECT ts_ms FROM {table} ORDER BY 1 LIMIT 1 OFFSET 100")
+        connection.execute(f"UPDATE {table} SET used_bytes = ? WHERE ts_ms = ?", (damaged, at_ms))
+    assert ctl.data("report")
+    after = ctl.data("export --anonymous --yes --force --licence CC0-1.0", str(plain))["points"]
+    assert before - 20 < after < before
+    assert check.main([str(plain)]) == 0
+
+
 def test_one_device_of_several(ctl: Ctl, file: Path) -> None:
     assert ctl.data("export --anonymous --yes --device 0", str(file))["devices"] == 1
 

@@ -154,6 +154,10 @@ def test_a_reader_takes_no_nonsense(tmp_path: Path) -> None:
             (changed(2, "t_ds", [2**70]), "torn"),
             (changed(2, "process", None), "torn"),
             ([*LINES, LINES[2]], "torn"),
+            (
+                [{k: v for k, v in LINES[0].items() if k not in {"points", "span_s"}}, *LINES[1:]],
+                "header without points, span_s",
+            ),
         ]
     ):
         log = read_log(written(tmp_path / f"{at}.jsonl", lines))

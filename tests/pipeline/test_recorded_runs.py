@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gpuwatchd.collect.logs.log_types import LogFile, LogSeries
-from gpuwatchd.core.config import Config
+from gpuwatchd.core.config import Config, DetectionSection
 from gpuwatchd.core.model import Device, ProcessInfo, ProcessKey, Subject
 from gpuwatchd.pipeline import backtest, replay
 from gpuwatchd.pipeline.recorded_runs import LearningWatcher, key_of
@@ -53,9 +53,9 @@ def begins(count: int) -> list[float]:
     return [BEGIN_S + 2 * HOUR_S * number for number in range(count)]
 
 
-def told(log: LogFile, *, learning: bool = True) -> list[int]:
+def told(log: LogFile, *, learning: bool = True, level: float = 0.68) -> list[int]:
     """Return the watches and alerts of each process."""
-    config = Config()
+    config = Config(detection=DetectionSection(confidence_threshold=level))
     watcher = LearningWatcher(config, log) if learning else None
     found = replay.analyze(log, config, watcher=watcher)
     return [len(result.watches) + len(result.alerts) for result in found]
@@ -67,6 +67,7 @@ def test_the_third_run_of_a_program_in_a_log_is_silent() -> None:
     assert min(plain) > 0
     assert learned[0] == plain[0]
     assert learned[2] == 0
+    assert told(log, level=0.5)[2] == 0
 
 
 def test_only_what_had_ended_before_counts() -> None:

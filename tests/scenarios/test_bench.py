@@ -277,6 +277,12 @@ def test_a_recording_is_judged_as_analyze_does(tmp_path: Path) -> None:
     assert "flat.csv" in tables.real(rows)
 
 
+def test_a_folder_without_recordings_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit) as ended:
+        program.main(["--only", "real", "--real", str(tmp_path)])
+    assert ended.value.code
+
+
 def test_what_people_share_has_the_labels_of_its_outcomes(tmp_path: Path) -> None:
     example = ROOT / "contrib" / "corpus" / "example.jsonl"
     (tmp_path / "one.jsonl.gz").write_bytes(gzip.compress(example.read_bytes()))

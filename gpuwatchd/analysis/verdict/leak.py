@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 WATCH_CONFIDENCE = 1.0 / (1.0 + math.exp(SHIFT))
 """The watch level, even odds, on the scale of ``confidence``."""
+EXPECTED_LEVEL = 0.68
+"""No setting below this, the default, makes an alert of growth that earlier runs had as well."""
 LEAST_SAMPLES = 5
 LEAST_EVENTS = 2.5
 """One jump, or two, prove nothing: a load, a larger batch."""
@@ -79,14 +81,14 @@ def leak(
         return None
     if named.signal is not None and named.pattern in {"cyclic", "step"}:
         # The first trough or riser that counts is older than the window that scores best.
-        onset_s = min(growth.onset_s, named.signal.since_s - view.now_s)
-        growth = growth._replace(onset_s=onset_s)
+        growth = growth._replace(onset_s=min(growth.onset_s, named.signal.since_s - view.now_s))
     _, _, r_squared = line(view, growth.onset_s)
     if named.pattern == "gradual" and r_squared < settings.min_r_squared:
         return None
-    since_s = growth.onset_s
-    if named.pattern == "gradual":
-        since_s = after_load(view, since_s)
+    since_s = after_load(view, growth.onset_s) if named.pattern == "gradual" else growth.onset_s
+    if growth.expected:
+        level = max(settings.confidence_threshold, EXPECTED_LEVEL)
+        settings = msgspec.structs.replace(settings, confidence_threshold=level)
     tier = _tier(view, settings, growth, named, since_s)
     growth = growth._replace(confidence=_weighed(series, growth))
     tier = _lowered(tier, growth, settings)
@@ -136,8 +138,7 @@ def _slowing(
     settings: DetectionSection,
 ) -> Finding:
     """Return the watch on growth that provably slows down: shown, told to nobody, no time left."""
-    slows = named.slows
-    guess = None if slows is None else slows.level_bytes
+    guess = None if named.slows is None else named.slows.level_bytes
     level, ends = ending(growth, guess, series.limit_bytes)
     onset_at_s, grown = _since_begin(series, view, growth, named.rate, settings)
     text = f"{units.size(grown)} more in {units.duration(view.now_s - onset_at_s)}, "
@@ -223,10 +224,9 @@ def _tier(
     enough = view.samples >= settings.minimum_samples and _is_old_enough(
         view, settings, growth, since_s
     )
-    events = float(growth.found.events[growth.best])
     if view.samples < LEAST_SAMPLES or -growth.onset_s < LEAST_AGE_S:
         return "none"
-    confidence = growth.confidence if events >= LEAST_EVENTS else 0.0
+    confidence = growth.confidence if growth.found.events[growth.best] >= LEAST_EVENTS else 0.0
     if confidence >= settings.confidence_threshold and enough:
         return "alert"
     level = min(WATCH_CONFIDENCE, settings.confidence_threshold)

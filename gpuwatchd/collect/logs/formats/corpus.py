@@ -130,6 +130,9 @@ class CorpusLines(LineReader):
             return False
         try:
             if self.starts([stripped], 0):
+                needed = {one.name for one in msgspec.structs.fields(Header) if one.required}
+                if lacking := sorted(needed - decode(stripped, dict[str, object]).keys()):
+                    raise BadRow(f"header without {', '.join(lacking)}")
                 self._known = decode(stripped, Header).version <= VERSION
             elif self._known:
                 self._subject(decode(stripped, SubjectLine))
