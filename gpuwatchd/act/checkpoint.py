@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 SCHEMA_VERSION: Final = 1
 COMMAND_S: Final = 30.0
 """A program of the user's that has not ended by then is ended."""
+DECLARED: Final = "GPUWATCHD_CHECKPOINT_SIGNAL"
+"""Variable of a job: the signal on which it saves, as whoever started it has said."""
+_ENVIRON_BYTES: Final = 1 << 20
+_SIGNALS: Final = frozenset({b"USR1", b"USR2", b"HUP"})
 _OFF = "[act] checkpoint is off"
 _OFF_HINT = 'set [act] checkpoint = "signal" or "command"'
 
@@ -58,11 +62,11 @@ class Checkpoint:
 
     def offered(self, key: ProcessKey | None) -> bool:
         """Say whether this process can be asked now. Some file reads; never raises."""
-        if key is None or self._way == "off":
+        if key is None:
             return False
         try:
             with self._target(key) as target:
-                self._way_for(target)
+                self._way_for(target, self._chosen(key))
         except (ActionError, OSError):
             return False
         return True
@@ -85,14 +89,13 @@ class Checkpoint:
 
     def ask(self, key: ProcessKey, facts: dict[str, Any] | None = None, *, dry_run: bool) -> str:
         """Ask one process, as :meth:`run`; a program of the user's is told ``facts`` besides."""
-        if self._way == "off":
-            raise NotAllowed(_OFF, hint=_OFF_HINT, page="errors#asking-off")
         with self._target(key) as target:
-            way = self._way_for(target)
+            chosen = self._chosen(key)
+            way = self._way_for(target, chosen)
             if dry_run:
                 return f"would ask {target.name} to save: {way}"
-            if self._way == "signal":
-                number = _number(self._signal)
+            if chosen:
+                number = _number(chosen)
                 target.send(number)
                 how = "" if target.held else " (compared just before, not held by the kernel)"
                 return f"asked {target.name} to save by {number.name}{how}, not confirmed"
@@ -110,9 +113,25 @@ class Checkpoint:
     def _program(self) -> str:
         return text.clean(Path(self._argv[0]).name) if self._argv else ""
 
-    def _way_for(self, target: Target) -> str:
+    def _chosen(self, key: ProcessKey) -> str:
+        """Return the signal to ask it by, its own before that of [act]; "" for a program."""
+        found = b""
+        with (
+            contextlib.suppress(OSError),
+            (self._proc / str(key.pid) / "environ").open("rb") as file,
+        ):
+            found = file.read(_ENVIRON_BYTES)
+        start = f"{DECLARED}=".encode()
+        for word in found.split(b"\0"):
+            if word.startswith(start) and word[len(start) :] in _SIGNALS:
+                return word[len(start) :].decode()
+        if self._way == "off":
+            raise NotAllowed(_OFF, hint=_OFF_HINT, page="errors#asking-off")
+        return self._signal if self._way == "signal" else ""
+
+    def _way_for(self, target: Target, chosen: str) -> str:
         """Return how the process can be asked; raise NotAllowed where it cannot be."""
-        if self._way == "command":
+        if not chosen:
             if not self._argv:
                 raise NotAllowed(
                     "no program is set up to ask with",
@@ -126,7 +145,7 @@ class Checkpoint:
                     page="errors#asking-program",
                 )
             return f"runs {self._program}"
-        number = _number(self._signal)
+        number = _number(chosen)
         handles = target.handles(number)
         if handles is None:
             raise NotAllowed(

@@ -44,12 +44,12 @@ def booted_at_s() -> float:
 
 
 @contextlib.contextmanager
-def job(saves_to: Path | None = None) -> Iterator[subprocess.Popen[bytes]]:
+def job(saves_to: Path | None = None, **environ: str) -> Iterator[subprocess.Popen[bytes]]:
     """Run a job; with a file it has a handler for SIGUSR1, which writes a line there."""
     argv = [sys.executable, "-c", _DEAF]
     if saves_to is not None:
         argv = [sys.executable, "-c", _HEEDS, str(saves_to)]
-    process = subprocess.Popen(argv, stdout=subprocess.PIPE)
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, env={**os.environ, **environ})
     try:
         if process.stdout is None or process.stdout.readline() != b"ready\n":
             raise RuntimeError("the job did not start")

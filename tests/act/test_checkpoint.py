@@ -48,6 +48,17 @@ def test_the_signal_arrives_and_success_is_not_claimed(tmp_path: Path) -> None:
         assert _until(saved)
 
 
+def test_a_job_that_names_its_signal_is_asked_whatever_is_configured(tmp_path: Path) -> None:
+    saved = tmp_path / "saved"
+    with job(saved, GPUWATCHD_CHECKPOINT_SIGNAL="USR1") as process:
+        assert asking().offered(key_of(process.pid))
+        asking(checkpoint="command", argv=["/nowhere"]).ask(key_of(process.pid), dry_run=False)
+        assert _until(saved)
+    for named in ("USR2", "KILL"):  # no handler for the one, and the other is none to save on
+        with job(saved, GPUWATCHD_CHECKPOINT_SIGNAL=named) as process:
+            assert not asking().offered(key_of(process.pid))
+
+
 def test_a_job_without_a_handler_is_left_alone(tmp_path: Path) -> None:
     with job() as process:
         ask = asking(checkpoint="signal", signal="USR1")

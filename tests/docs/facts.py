@@ -72,7 +72,12 @@ ENVIRONMENT: dict[str, list[Row]] = {
     "Set by who starts it": [
         ("GPUWATCHD_PROBE", "by `run`: `1`, `counters` (the heap is never read) or `alert`"),
         ("GPUWATCHD_PROBE_DIR", "by `run`: where a prepared job writes its mailbox"),
+        (
+            "GPUWATCHD_CHECKPOINT_SIGNAL",
+            "by `run --checkpoint-signal`: the signal on which the job saves",
+        ),
         ("GPUWATCHD_PROBE_RECORD", "by `run --record`: the allocator records who allocates"),
+        ("CUDA_DEVICE_ORDER", "of a job: with `PCI_BUS_ID` those numbers are those of the bus"),
         ("CUDA_VISIBLE_DEVICES", "of a job: which GPU a number means, without a UUID"),
         ("PYTHONPATH", "`run` puts the probe in front of it"),
         ("SUDO_USER", "who is meant by \"me\" under `sudo`"),

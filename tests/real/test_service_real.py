@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -98,6 +99,21 @@ def test_install_twice(machine: Machine) -> None:
     assert _service(machine, "install").code == 0
     assert _state(machine)["pid"] == first["pid"]
     assert _service(machine, "status").code == 0
+
+
+def test_a_job_is_a_unit_that_systemd_starts_anew(machine: Machine) -> None:
+    ran = machine.files / HOME / "ran"
+    job = ["sh", "-c", "echo $0 $PWD >> ran; exit 3", "a$b"]
+    words = [PROGRAM, "run", "--unit", "night", "--restart", "2", "--", *job]
+    done = machine.run("env", "-C", f"/{HOME}", *words, user="mleng", timeout=60)
+    assert (done.returncode, done.stdout) == (0, "night.service\n"), done.stderr
+    again = machine.run(*words, user="mleng", timeout=60)  # there is one of that name
+    assert (again.returncode, "Traceback" in again.stderr) == (1, False)
+    until(lambda: ran.exists() and len(ran.read_text().splitlines()) == 3, "three starts")
+    time.sleep(6)
+    assert ran.read_text() == f"a$b /{HOME}\n" * 3
+    refused = machine.run("env", "-u", "XDG_RUNTIME_DIR", *words, user="stranger", timeout=60)
+    assert (refused.returncode, "enable-linger" in refused.stderr) == (1, True), refused.stderr
 
 
 def test_an_older_unit_is_written_anew_and_drop_ins_stay(machine: Machine) -> None:
