@@ -75,13 +75,13 @@ def event_of(alert: Alert, world_s: float) -> Event:
         words = f"{alert.title}: {alert.ended or 'it is resolved'}"
         # What was only watched was never told to anybody: nothing to recover from.
         return Event("recovered" if alert.firing_at_s else "cleared", world_s, words, alert)
-    pace, eta = finding.shown_rate_bytes_per_s, verdict_text.eta(finding.eta) or "unknown"
+    pace, eta = finding.shown_rate_bytes_per_s, verdict_text.eta(finding.eta) or ""
     grows = "grows" if pace is None else f"grows {units.rate(pace)}"
     if alert.state == "watch":
-        words = f"{alert.title} {grows} ({finding.pattern}). If it goes on, full in {eta}."
+        words = f"{alert.title} {grows} ({finding.pattern}){eta and f'. If it goes on, full in {eta}'}."
         return Event("watch", world_s, words, alert)
     sure = f"{units.strength(finding.confidence)}, {units.percent(finding.confidence)}"
-    words = f"{alert.title} {grows} ({finding.pattern}, {sure}). Full in {eta}."
+    words = f"{alert.title} {grows} ({finding.pattern}, {sure}){eta and f'. Full in {eta}'}."
     fresh = alert.firing_at_s == alert.changed_at_s
     return Event("alert" if fresh else "escalated", world_s, words, alert)
 
