@@ -78,7 +78,8 @@ def event_of(alert: Alert, world_s: float) -> Event:
     pace, eta = finding.shown_rate_bytes_per_s, verdict_text.eta(finding.eta) or ""
     grows = "grows" if pace is None else f"grows {units.rate(pace)}"
     if alert.state == "watch":
-        words = f"{alert.title} {grows} ({finding.pattern}){eta and f'. If it goes on, full in {eta}'}."
+        left = eta and f". If it goes on, full in {eta}"
+        words = f"{alert.title} {grows} ({finding.pattern}){left}."
         return Event("watch", world_s, words, alert)
     sure = f"{units.strength(finding.confidence)}, {units.percent(finding.confidence)}"
     words = f"{alert.title} {grows} ({finding.pattern}, {sure}){eta and f'. Full in {eta}'}."
