@@ -69,7 +69,7 @@ class DeclaredSizes:
             if look.info.key in self._settings:
                 self._settings[look.info.key] = look.settings
         served = {
-            key: Declared(engine=reading, model=self._serving.named.get(key))
+            key: Declared(engine=self._answered(reading), model=self._serving.named.get(key))
             for reading in readings
             for key in self._serving.members(reading.url)
         }
@@ -77,6 +77,11 @@ class DeclaredSizes:
             for key, track in (*device.processes.items(), *device.hosts.items()):
                 settings = self._settings.get(key)
                 track.declare(served.get(key, Declared())._replace(settings=settings))
+
+    def _answered(self, reading: ServerReading) -> ServerReading:
+        """Return the last answer of the same process: a busy server keeps its pool."""
+        past = reversed(self._serving.recent(reading.url)) if not reading.ok else ()
+        return next((one for one in past if one.ok and one.pid == reading.pid), reading)
 
     def _meet(self, present: tuple[ProcessInfo, ...]) -> None:
         known, self._settings = self._settings, {}

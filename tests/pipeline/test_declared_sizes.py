@@ -183,9 +183,11 @@ def test_what_a_server_says_reaches_its_processes(monkeypatch: pytest.MonkeyPatc
     sizes.step(((world.info,), serving.readings, 0))
     (fact,) = [fact for fact in world.facts() if fact.name is FactName.ENGINE_POOL]
     assert fact.level_bytes == 0.5 * present(CARD.memory_total_bytes)
-    serving.readings = (msgspec.structs.replace(reading, ok=False),)
-    sizes.step(((world.info,), serving.readings, 0))
-    assert [fact.name for fact in world.facts() if fact.level_bytes] == []
+    monkeypatch.setattr(serving, "recent", lambda _: (reading,))
+    for pid, facts in ((reading.pid, [FactName.ENGINE_POOL]), (4711, [])):  # busy, another one
+        serving.readings = (msgspec.structs.replace(reading, ok=False, pid=pid),)
+        sizes.step(((world.info,), serving.readings, 0))
+        assert [fact.name for fact in world.facts() if fact.level_bytes] == facts
 
 
 def test_those_who_left_are_forgotten(job: ProcessInfo) -> None:
