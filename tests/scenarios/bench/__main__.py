@@ -151,7 +151,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     strange = sorted(set(options.family or ()) - set(sets.chosen(tuning=options.tuning)))
     if strange:
         parser().error(f"no such family here: {', '.join(strange)}")
-    if options.real is not None and not any(options.real.glob("*.json*")):
+    if "real" in (options.only or ()) and options.real and not any(options.real.glob("*.json*")):
         sys.exit(f"{options.real}: no recordings in it")
     if options.docs is not None:
         return page.fill(options.docs)
