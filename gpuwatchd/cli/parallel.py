@@ -169,10 +169,11 @@ def _by_many(  # noqa: PLR0917 - all that is known of the items
             bar.show(done, _counted(ended, len(items), name(items[current])))
         pool.shutdown()
     except BaseException:
-        # Ctrl-C: whatever they are at, nobody waits for it any more.
-        pool.shutdown(wait=False, cancel_futures=True)
+        # Ctrl-C: whatever they are at, nobody waits for it any more. Its thread must have ended
+        # before the interpreter ends, which would wake it through a pipe that it closes.
         for child in set(multiprocessing.active_children()) - before:
             child.terminate()
+        pool.shutdown(cancel_futures=True)
         raise
     return [_result(jobs[k], work, item) for k, item in enumerate(items)]
 
