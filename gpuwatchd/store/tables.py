@@ -306,7 +306,7 @@ class Action(Value, frozen=True, kw_only=True):
 
     at_s: float
     verb: str
-    """Name of the action: checkpoint, attach."""
+    """Name of the action: checkpoint, attach, reap."""
     process: ProcessKey | None
     phase: Phase
     dry_run: bool = False
@@ -314,6 +314,8 @@ class Action(Value, frozen=True, kw_only=True):
     """What came of it, in a line."""
     saved: bool = False
     """A further row "done": the checkpoint that was asked for has been seen."""
+    code: str = ""
+    """What it was done for, what came of it, or why it was refused; only written."""
     who: str = ""
     row: int | None = None
 
@@ -323,13 +325,14 @@ ACTIONS: Final = records.Table(
     Action,
     rows=f"(SELECT a.*, p.pid, p.started_at_s, a.code IS '{_CODE}' AS saved"  # noqa: S608
     " FROM action a LEFT JOIN process p ON p.id = a.process)",
+    code="",
 )
 
 
 def write_action(connection: sqlite3.Connection, action: Action) -> int:
     """Write a row inside the caller's transaction; return its number."""
     row = ACTIONS.row(action)
-    row["code"] = _CODE if row.pop("saved") else None
+    row["code"] = _CODE if row.pop("saved") else action.code or None
     # The newest row of the process; NULL for one that no device was seen to be used by.
     process = _seen_process(connection, (row.pop("pid"), row.pop("started_at_s")), 1.0)
     return records.insert(connection, "action", row | {"process": process and process[0]})
@@ -367,6 +370,9 @@ _KINDS: Final = {
     ("attach", "asked"): "attaching",
     ("attach", "done"): "attached",
     ("attach", "refused"): "not-attached",
+    ("reap", "asked"): "reaping",
+    ("reap", "done"): "reaped",
+    ("reap", "refused"): "not-reaped",
 }
 
 # One look at each device: of one that runs for a month every minute has a row.
@@ -383,7 +389,8 @@ class ActionEvent(Value, frozen=True, kw_only=True):
 
     at_s: float
     kind: str
-    """ask-to-save, asked-to-save, not-asked-to-save, saved; attaching, attached, not-attached."""
+    """ask-to-save, asked-to-save, not-asked-to-save, saved; attaching, attached, not-attached;
+    reaping, reaped, not-reaped."""
     process: ProcessKey | None
     name: str = ""
     """Of the process, where it was seen."""

@@ -160,7 +160,9 @@ def concerns(
 # Who is asking: the user whose word is written down.
 
 
-def write_action(verb: str, key: ProcessKey, phase: Phase, result: str) -> list[tuple[str, str]]:
+def write_action(
+    verb: str, key: ProcessKey, phase: Phase, result: str, *, code: str = ""
+) -> list[tuple[str, str]]:
     """Write down what this user does to a process; return what is to be said where that fails."""
     from gpuwatchd.store import checked_connection, tables  # noqa: PLC0415 - SQLite comes with it
 
@@ -170,6 +172,7 @@ def write_action(verb: str, key: ProcessKey, phase: Phase, result: str) -> list[
         process=key,
         phase=phase,
         result=text.clean(result),
+        code=code,
         who=user(),
     )
     try:
