@@ -19,7 +19,7 @@ from gpuwatchd.analysis.frameworks import GRAPHICS
 from gpuwatchd.analysis.idle import DAEMONS
 from gpuwatchd.core import text
 from gpuwatchd.core.codes import ReapResult
-from gpuwatchd.core.errors import NotAllowed, TargetGone
+from gpuwatchd.core.errors import NotAllowed, TargetChanged, TargetGone
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -150,7 +150,7 @@ def _deliver(target: Target, number: signal.Signals, sent: list[str]) -> bool:
         if number is not signal.SIGKILL and target.fields()[:1] == [b"T"]:
             target.send(signal.SIGCONT)
             sent.append(signal.SIGCONT.name)
-    except TargetGone:
+    except (TargetGone, TargetChanged):  # the pid may have been given anew since
         if not sent:
             raise
         return True
