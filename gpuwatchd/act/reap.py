@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from gpuwatchd.act.target import Target
+from gpuwatchd.act.target import Target, read
 from gpuwatchd.analysis.frameworks import GRAPHICS
 from gpuwatchd.analysis.idle import DAEMONS
 from gpuwatchd.core import text
@@ -50,9 +50,11 @@ _UNIFIED: Final = re.compile(rb"^(?:0:|\d+:name=systemd):(/.+)$", re.MULTILINE)
 _JOB: Final = re.compile(r"slurm (\d+)")
 _JOB_VARIABLE: Final = re.compile(rb"(?:^|\0)SLURM_JOB_ID=(\d{1,19})(?:\0|$)")
 _RESTART: Final = {
-    "docker": "docker restart", "podman": "podman restart", "containerd": "crictl stop",
-    "cri-o": "crictl stop", "lxc": "lxc-stop -n", "machine": "machinectl terminate",
-}  # fmt: skip
+    **{name: f"{name} restart" for name in ("docker", "podman")},
+    **dict.fromkeys(("containerd", "cri-o"), "crictl stop"),
+    "lxc": "lxc-stop -n",
+    "machine": "machinectl terminate",
+}
 
 
 class Subject(NamedTuple):
@@ -175,66 +177,45 @@ def _require(target: Target, subject: Subject, proc: Path) -> None:
     if len(fields := target.fields()) < 7 or len(status) < 3:
         raise TargetGone(f"{name} has ended, or its files cannot be read")
     if not target.held:
-        raise NotAllowed(
-            "this system holds no process by a descriptor (pidfd): a reused pid could be hit",
-            hint=by_hand, page="errors#no-pidfd",
-        )  # fmt: skip
-    tracer = text.clean(status[b"TracerPid"])
+        why = "no process can be held here (pidfd): another one that has got the pid could be hit"
+        raise NotAllowed(why, hint=by_hand, page="errors#no-pidfd")
     names = {info.name[:_COMM_CHARS], name.rpartition("[")[0]}
-    own = {*_UNIFIED.findall(_own(proc, "cgroup"))} & {*_UNIFIED.findall(target.read("cgroup"))}
-    for applies, why in (
-        (int(fields[6]) & _KERNEL_THREAD, "is a thread of the kernel"),
-        ({*status[b"Uid"].split()} != {b"%d" % os.getuid()}, "runs with another user's rights"),
-        (fields[4] != b"0" and fields[3] == b"%d" % target.key.pid, "leads a terminal's session"),
-        (names & _CUT or info.framework in GRAPHICS or info.unit == "init.scope",
-         "belongs to the system, to a session or to the screen"),
-        (tracer != "0", f"is traced by pid {tracer}"),
-        (own, "is in the control group of this command; another login session has its own"),
-    ):  # fmt: skip
-        if applies:
-            raise NotAllowed(
-                f"{name} {why}: never ended here", hint=by_hand, page="errors#never-ended"
-            )
-    _require_listed(target, subject)
-    inside = len(status[b"NSpid"].split()) > 1 or info.foreign
-    command = _managed(target, info, inside=inside)
-    if command is not None:
-        raise NotAllowed(
-            f"{name} has a manager, which would miss it or start it again: let that end it",
-            hint=command, page="errors#managed",
-        )  # fmt: skip
+    own = {*_UNIFIED.findall(read(proc, "self", "cgroup"))}
+    reasons = {
+        "is a thread of the kernel": int(fields[6]) & _KERNEL_THREAD,
+        "runs with another user's rights": {*status[b"Uid"].split()} != {b"%d" % os.getuid()},
+        "leads the session of a terminal": fields[4] != b"0" and int(fields[3]) == target.key.pid,
+        "belongs to the system or to a session": names & _CUT or info.unit == "init.scope",
+        "draws the screen": info.framework in GRAPHICS,
+        "is traced by another process": int(status[b"TracerPid"]),
+        "is in the control group of this command": own & {*_UNIFIED.findall(target.read("cgroup"))},
+    }
+    for why in (why for why, applies in reasons.items() if applies):
+        raise NotAllowed(f"{name} {why}", hint=by_hand, page="errors#never-ended")
+    require_freed(name, subject.kinds)
+    if subject.busy_on or not subject.kinds:
+        why = "is not listed as idle memory"
+        if subject.busy_on:
+            why = f"works, or has memory in use, on {subject.busy_on}"
+        hint = f"{subject.needs}; to end it all the same: {by_hand}"
+        raise NotAllowed(f"{name} {why}", hint=hint, page="errors#not-idle")
+    inside = info.foreign or len(status[b"NSpid"].split()) > 1
+    if command := _managed(target, info, inside=inside):
+        why = f"{name} has a manager, which would miss it or start it again"
+        raise NotAllowed(why, hint=command, page="errors#managed")
     if subject.launcher is not None:
-        pid, launcher = subject.launcher
-        raise NotAllowed(
-            f"{name} is a rank that {launcher} has started: end that, and all ranks end",
-            hint=f"kill -TERM {pid}", page="errors#managed",
-        )  # fmt: skip
+        why = f"{name} is a rank that {subject.launcher[1]} has started: all ranks end with that"
+        raise NotAllowed(why, hint=f"kill -TERM {subject.launcher[0]}", page="errors#managed")
     if (channel := wait_channel(target)) is not None:
-        raise NotAllowed(
-            f"{name} waits in the kernel, in {channel}: no signal helps",
-            hint="gpuwatchctl zombies", page="errors#no-signal-frees",
-        )  # fmt: skip
-
-
-def _require_listed(target: Target, subject: Subject) -> None:
-    require_freed(target.name, subject.kinds)
-    if subject.kinds and not subject.busy_on:
-        return
-    why = f"works, or holds memory in use, on {subject.busy_on}" if subject.busy_on else "is not"
-    raise NotAllowed(
-        f"{target.name} {why}{'' if subject.busy_on else ' listed as idle memory'}",
-        hint=f"{subject.needs}; to end it all the same: kill -TERM {target.key.pid}",
-        page="errors#not-idle",
-    )
+        why = f"{name} waits in the kernel, in {channel}: no signal helps"
+        raise NotAllowed(why, hint="gpuwatchctl zombies", page="errors#no-signal-frees")
 
 
 def require_freed(name: str, kinds: frozenset[HoldingKind]) -> None:
     """Raise NotAllowed for what no signal frees, whether its process still exists or not."""
     if rest := kinds - FREED:
-        raise NotAllowed(
-            f"{name} is listed as {', '.join(sorted(rest))}: no signal frees that memory",
-            hint="gpuwatchctl zombies --wide", page="errors#no-signal-frees",
-        )  # fmt: skip
+        why = f"{name} is listed as {', '.join(sorted(rest))}: no signal frees that memory"
+        raise NotAllowed(why, hint="gpuwatchctl zombies --wide", page="errors#no-signal-frees")
 
 
 def _managed(target: Target, info: ProcessInfo, *, inside: bool) -> str | None:
@@ -242,7 +223,7 @@ def _managed(target: Target, info: ProcessInfo, *, inside: bool) -> str | None:
     variable = _JOB_VARIABLE.search(target.read("environ"))
     job = _JOB.match(info.job or "") or _JOB.match(info.group or "")
     if job is not None or variable is not None:
-        number = job[1] if job is not None else variable[1].decode() if variable else ""
+        number = job[1] if job is not None else text.clean(variable[1] if variable else "")
         return f"scancel -b --signal=TERM {number}"
     if info.container is not None:
         runtime, _, name = info.container.partition(" ")
@@ -253,10 +234,3 @@ def _managed(target: Target, info: ProcessInfo, *, inside: bool) -> str | None:
         user = "--user " if b"/user@" in target.read("cgroup") else ""
         return f"systemctl {user}restart {info.unit}"
     return "end it inside its container: it has pids of its own" if inside else None
-
-
-def _own(proc: Path, name: str) -> bytes:
-    try:
-        return (proc / "self" / name).read_bytes()
-    except OSError:
-        return b""

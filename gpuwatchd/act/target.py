@@ -156,10 +156,7 @@ class Target:
 
     def read(self, name: str) -> bytes:
         """Return what one of its files under /proc says; b"" where that cannot be read."""
-        try:
-            return (self._proc / str(self.key.pid) / name).read_bytes()
-        except OSError:
-            return b""
+        return read(self._proc, self.key.pid, name)
 
     def fields(self) -> list[bytes]:
         """Return the fields of its stat after the name: state, parent, ...; [] where unreadable."""
@@ -205,6 +202,14 @@ def _open(pid: int) -> int | None:
     except OSError:
         # An old kernel, a sandbox, or no descriptor to spare: the comparison must do.
         return None
+
+
+def read(proc: Path, pid: int | str, name: str) -> bytes:
+    """Return what a file of a process says; b"" where that cannot be read."""
+    try:
+        return (proc / str(pid) / name).read_bytes()
+    except OSError:
+        return b""
 
 
 def _after_name(stat: bytes) -> list[bytes]:

@@ -205,6 +205,19 @@ def test_one_that_still_runs_is_told_and_killed_only_on_request(stage: Stage, ct
         assert (done["result"], done["sent"]) == ("ended", ["SIGTERM", "SIGKILL"])
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("own_pids")
+def test_what_a_daemon_saw_that_has_stopped_is_no_list_of_now(stage: Stage, ctl: Ctl) -> None:
+    with stage.holder() as job:
+        with stage.daemon():
+            stage.listed("idle")
+        stage.listed("idle")
+        answer = ctl.json("reap", str(job.pid), "--yes", code=1)
+        assert answer["error"]["page"] == "errors#not-idle"
+        assert job.poll() is None
+    assert [row[:2] for row in rows(stage.folder / "state", ACTIONS)] == [("refused", "not-idle")]
+
+
 @pytest.mark.usefixtures("own_pids")
 def test_without_a_daemon_nothing_is_known_to_be_idle(stage: Stage, ctl: Ctl) -> None:
     opened(stage.folder / "state").close()

@@ -50,9 +50,13 @@ class ReapOutcome(NamedTuple):
 @click.option("--yes", is_flag=True, help="Do it; without this only show what would be sent.")
 @click.option("--kill", is_flag=True, help="KILL it where nothing else ends it; a terminal asks.")
 @click.option(
-    "--grace", type=options.SPAN, default="30s", show_default=True, metavar="TIME",
+    "--grace",
+    type=options.SPAN,
+    default="30s",
+    show_default=True,
+    metavar="TIME",
     help="How long each signal is given, up to 1h.",
-)  # fmt: skip
+)
 def command(pid: int, yes: bool, kill: bool, grace: float) -> int:  # noqa: FBT001
     """End a process of yours that `zombies` lists: its memory is idle.
 

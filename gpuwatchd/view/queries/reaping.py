@@ -6,6 +6,8 @@ import time
 from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from msgspec import structs
+
 from gpuwatchd.act import reap
 from gpuwatchd.collect.host import Host, process_identity, program
 from gpuwatchd.collect.host.procfs import PROC, parse_stat, read_bytes
@@ -27,7 +29,6 @@ BACK_S: Final = 60.0
 _AGAIN_S: Final = 0.5
 _LEAST_BYTES: Final = 64 * 2**20
 """Less is what a driver may take or give at any time."""
-_NO_DAEMON: Final = "idleness needs a daemon that has been watching: gpuwatchctl service install"
 
 
 class Candidate(NamedTuple):
@@ -44,12 +45,6 @@ class Candidate(NamedTuple):
         return "; ".join(dict.fromkeys(f"{it.kind}: {it.evidence}" for it in self.view.holdings))
 
 
-class _Look(NamedTuple):
-    view: View
-    subject: reap.Subject
-    booted_at_s: float | None
-
-
 @contextmanager
 def candidate(query: Query, pid: int) -> Iterator[Candidate]:
     """Hold a process and yield it with what it holds and what would be sent.
@@ -61,31 +56,26 @@ def candidate(query: Query, pid: int) -> Iterator[Candidate]:
     TargetGone, TargetChanged
         It has ended, or the pid is not that of the listed process.
     """
-    listed = _look(query, pid)
-    holders = [holding.process for holding in listed.view.holdings if holding.process is not None]
-    key = (holders[0] if holders else listed.subject.info).key
-    looks: list[_Look] = []
+    view, subject, booted_at_s = _read(query, pid)
+    holders = [holding.process for holding in view.holdings if holding.process is not None]
 
-    def again() -> reap.Subject:
-        looks.append(_look(query, pid))
-        return looks[-1].subject
+    def subject_now() -> reap.Subject:
+        nonlocal view
+        view, subject, _ = _read(query, pid)
+        return subject
 
-    with reap.hold(key, again, booted_at_s=listed.booted_at_s) as (target, signals):
-        yield Candidate(target, signals, looks[-1].view)
+    key = (holders[0] if holders else subject.info).key
+    with reap.hold(key, subject_now, booted_at_s=booted_at_s) as (target, signals):
+        yield Candidate(target, signals, view)
 
 
-def _look(query: Query, pid: int) -> _Look:
-    """Return what is known of a process now."""
+def _read(query: Query, pid: int) -> tuple[View, reap.Subject, float | None]:
+    """Return what is listed of a process, who it is, and when the system was booted."""
     # On every GPU: what is idle on one may be at work on another.
     view = direct_holdings.idle_view(Query(config=query.config))
     local = {item.device.uid for item in view.devices if not item.device.recorded}
-    view.holdings = tuple(
-        holding
-        for holding in view.holdings
-        if holding.process is not None
-        and holding.process.key.pid == pid
-        and holding.device_uid in local
-    )
+    mine = [it for it in view.holdings if it.process is not None and it.process.key.pid == pid]
+    view = structs.replace(view, holdings=tuple(it for it in mine if it.device_uid in local))
     kinds = frozenset(holding.kind for holding in view.holdings)
     reap.require_freed(f"pid {pid}", kinds)
     boot = state_location.state_dir() / current_state.BOOT
@@ -94,29 +84,17 @@ def _look(query: Query, pid: int) -> _Look:
     if info is None:
         raise TargetGone(f"pid {pid}: there is no such process")
     state, _ = current_state.read_state()
-    if kinds and state is not None and host.boot_id not in {state.boot_id, ""} and state.boot_id:
+    if state is not None and state.boot_id and host.boot_id and state.boot_id != host.boot_id:
         raise TargetChanged(f"pid {pid} was listed before the system was booted")
-    late = any(code == "daemon-late" for code, _ in view.warnings)
-    return _Look(
-        view,
-        reap.Subject(
-            info,
-            frozenset() if late else kinds,
-            _busy_on(view, query, pid),
-            _launcher(pid, info.argv[0] if info.argv else info.name),
-            "needed: a list of now, the daemon's last sample is old"
-            if late
-            else _needs(query)
-            if view.source == "state-file"
-            else _NO_DAEMON,
-        ),
-        host.booted_at_s,
-    )
-
-
-def _needs(query: Query) -> str:
     after = units.duration(float(query.load_config().config.zombies.idle_after))
-    return f"needed: no work for {after}, memory unchanged, as `zombies` then lists it"
+    needs = f"needed: no work for {after}, memory unchanged, as `zombies` then lists it"
+    if not view.daemon.running:  # what it saw last may be at work by now
+        kinds = frozenset()
+        needs = "needed: a daemon that has been watching, gpuwatchctl service install"
+    elif any(code == "daemon-late" for code, _ in view.warnings):
+        kinds, needs = frozenset(), "needed: a sample of now, the daemon's last one is old"
+    busy_on, launcher = _busy_on(view, query, pid), _launcher(pid, (*info.argv, info.name)[0])
+    return view, reap.Subject(info, kinds, busy_on, launcher, needs), host.booted_at_s
 
 
 def _busy_on(view: View, query: Query, pid: int) -> str:
