@@ -11,12 +11,14 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+import click
 import pytest
 
 from gpuwatchd.store import live
 from gpuwatchd.view.queries import reaping
 from tests.act.test_reap import NOTES
 from tests.children import Child
+from tests.cli.calls import Terminal
 from tests.conftest import need, present
 from tests.fakenvml import FakeNvml
 from tests.store.world import opened, rows
@@ -194,11 +196,17 @@ def test_ctrl_c_ends_the_waiting_and_is_written(stage: Stage, ctl: Ctl) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("own_pids")
-def test_one_that_still_runs_is_told_and_killed_only_on_request(stage: Stage, ctl: Ctl) -> None:
+def test_one_that_still_runs_is_told_and_killed_only_on_request(
+    stage: Stage, ctl: Ctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with stage.holder("ignore") as job, stage.daemon():
         stage.listed("idle")
         words = ("reap", str(job.pid), "--yes", "--grace", "0.5s")
         assert ctl.data(*words, code=1)["result"] == "still-running"
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "stdin", Terminal())
+            patch.setattr(click, "confirm", lambda *_, **__: False)
+            assert ctl.data(*words, "--kill", code=1)["sent"] == ["SIGTERM"]
         assert job.poll() is None
         with stage.driver(job, CARD, OTHER):
             done = ctl.data(*words, "--kill")
