@@ -314,8 +314,6 @@ class Action(Value, frozen=True, kw_only=True):
     """What came of it, in a line."""
     saved: bool = False
     """A further row "done": the checkpoint that was asked for has been seen."""
-    code: str = ""
-    """What it was done for, what came of it, or why it was refused; only written."""
     who: str = ""
     row: int | None = None
 
@@ -325,14 +323,16 @@ ACTIONS: Final = records.Table(
     Action,
     rows=f"(SELECT a.*, p.pid, p.started_at_s, a.code IS '{_CODE}' AS saved"  # noqa: S608
     " FROM action a LEFT JOIN process p ON p.id = a.process)",
-    code="",
 )
 
 
-def write_action(connection: sqlite3.Connection, action: Action) -> int:
-    """Write a row inside the caller's transaction; return its number."""
+def write_action(connection: sqlite3.Connection, action: Action, code: str = "") -> int:
+    """Write a row inside the caller's transaction; return its number.
+
+    ``code`` says what it is done for, what came of it, or why it was refused.
+    """
     row = ACTIONS.row(action)
-    row["code"] = _CODE if row.pop("saved") else action.code or None
+    row["code"] = _CODE if row.pop("saved") else code or None
     # The newest row of the process; NULL for one that no device was seen to be used by.
     process = _seen_process(connection, (row.pop("pid"), row.pop("started_at_s")), 1.0)
     return records.insert(connection, "action", row | {"process": process and process[0]})

@@ -54,6 +54,9 @@ while True:
 """
 
 
+OUTSIDE: dict[str, Any] = {"self/cgroup": b"0::/\n"}
+
+
 @contextlib.contextmanager
 def noting(path: Path, *handled: str, name: str = "python", **more: Any) -> Iterator[int]:
     """Run a job that notes the signals that it handles; "ignore", "stay" and "traced" besides."""
@@ -72,12 +75,12 @@ def subject(pid: int, *kinds: HoldingKind, **changes: Any) -> reap.Subject:
     return reap.Subject(info, frozenset(kinds or ("idle",)), **changes)
 
 
-def held(pid: int, *kinds: HoldingKind, files: Any = None, **changes: Any) -> Any:
-    """Hold a process that is listed so."""
-    proc: Any = View(files) if files else Path("/proc")
+def held(pid: int, *kinds: HoldingKind, files: Any = None, seen: Any = None, **changes: Any) -> Any:
+    """Hold a process that is listed so, wherever the tests themselves run."""
+    proc: Any = View(OUTSIDE | (files or {}))
     return reap.hold(
         key_of(pid),
-        lambda: subject(pid, *kinds, **changes),
+        lambda: seen or subject(pid, *kinds, **changes),
         booted_at_s=booted_at_s(),
         proc=proc,
     )
@@ -228,7 +231,7 @@ def test_a_healthy_training_is_refused(tmp_path: Path, sends: list[int]) -> None
         for seen in (training, subject(pid, busy_on="GPU 1")):
             with (
                 pytest.raises(NotAllowed) as error,
-                reap.hold(key_of(pid), lambda seen=seen: seen, booted_at_s=booted_at_s()),  # type: ignore[misc]
+                held(pid, seen=seen),
             ):
                 pass
             assert error.value.page == "errors#not-idle"

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import click
 import pytest
 
+from gpuwatchd.act import reap
+from gpuwatchd.collect.host import process_identity
 from gpuwatchd.store import live
 from gpuwatchd.view.queries import reaping
 from tests.act.test_reap import NOTES
@@ -52,6 +54,9 @@ class Stage:
             if name.startswith("GPUWATCHD_"):
                 monkeypatch.setenv(name, value)
         monkeypatch.setattr(reaping, "BACK_S", 30.0)
+        # The tests may run in a unit or a session, which their children are in as well.
+        monkeypatch.setattr(reap, "read", lambda *_: b"")
+        monkeypatch.setattr(process_identity, "place_of", lambda _: process_identity.Place())
 
     @contextlib.contextmanager
     def holder(self, *handled: str, **more: Any) -> Iterator[subprocess.Popen[bytes]]:

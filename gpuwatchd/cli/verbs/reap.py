@@ -78,7 +78,7 @@ def command(pid: int, yes: bool, kill: bool, grace: float) -> int:  # noqa: FBT0
             if not yes:
                 return _answer(candidate, names, ReapOutcome(text="dry run; --yes does it"))
             kinds = ",".join(sorted({holding.kind for holding in candidate.view.holdings}))
-            request = f"{candidate.target.name}, {candidate.evidence}; {plan}"
+            request = f"{candidate.target.name}, {plan}; {candidate.evidence}"
             doubts = user_filter.write_action("reap", key, "asked", request, code=kinds)
             outcome = _end(candidate, grace, kill=kill)
             code = f"{outcome.result}"

@@ -172,12 +172,11 @@ def write_action(
         process=key,
         phase=phase,
         result=text.clean(result),
-        code=code,
         who=user(),
     )
     try:
         with state_location.writing() as place:
-            checked_connection.transaction(place.state_dir, tables.write_action, row)
+            checked_connection.transaction(place.state_dir, tables.write_action, row, code)
     except GpuwatchdError as error:
         return [("not-written-down", f"it is not written down: {error.message}")]
     return []
