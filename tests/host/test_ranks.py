@@ -264,6 +264,7 @@ def test_a_real_child_that_has_overwritten_its_environment(host: Host) -> None:
         (("python", "/usr/bin/torchrun", "train.py"), "python", True),
         (("python", "-m", "torch.distributed.run", "train.py"), "python", True),
         (("python", "train.py"), "VLLM::Worker_TP1", True),
+        (("slurmstepd", "slurmstepd: [42.batch]"), "VLLM::EngineCore", True),
         (("bash", "train.sh"), "python", False),
         (("python", "train.py"), "python", False),
     ],

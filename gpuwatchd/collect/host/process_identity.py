@@ -530,7 +530,8 @@ def launcher(family: Sequence[Ancestor], title: str) -> Ancestor | None:
     """Return what has started a process as one rank of several; None where that does not live."""
     if _SERVING.match(title):
         return family[0] if family else None
-    return next((one for one in family if not _AGENTS.keys().isdisjoint(_started(one))), None)
+    launchers = {*_AGENTS, "slurmstepd"}
+    return next((one for one in family if not launchers.isdisjoint(_started(one))), None)
 
 
 def _agent(family: Sequence[Ancestor]) -> str | None:
