@@ -6,24 +6,22 @@ steps, and some never; that it has saved is seen by a newer checkpoint alone.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import re
 import shutil
 import signal
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
+from gpuwatchd.act.target import Target
 from gpuwatchd.core import run_program, text
 from gpuwatchd.core.config import SECRET_VARIABLES, expanded
-from gpuwatchd.core.errors import ActionError, NotAllowed, TargetChanged, TargetGone
+from gpuwatchd.core.errors import ActionError, NotAllowed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Any, Self
+    from typing import Any
 
     from gpuwatchd.core.model import Finding, ProcessKey
 
@@ -192,185 +190,3 @@ def _number(name: str) -> signal.Signals:
 
 def _found(program: str) -> str | None:
     return shutil.which(str(expanded(program)))
-
-
-# One process that something is to be done to, held so that it cannot become another one.
-# The kernel's descriptor of the process (a pidfd) is opened first; only then is it looked at,
-# and what is sent goes through the descriptor. So a pid that was given to another process
-# meanwhile is never hit: a descriptor of the old one gives an error instead.
-
-SAME_S: Final = 0.5
-"""Two start times that are nearer are one."""
-SAME_LOOSELY_S: Final = 2.5
-"""The same for the times of psutil, which reckons with whole seconds on some systems."""
-_MANY: Final = 1024
-_CAUGHT = re.compile(rb"^SigCgt:\s*([0-9a-fA-F]+)", re.MULTILINE)
-_UID = re.compile(rb"^Uid:\s+(\d+)", re.MULTILINE)
-
-
-class Target:
-    """A process of the user's own, to be used in a ``with`` statement.
-
-    Parameters
-    ----------
-    booted_at_s
-        When the system was booted, epoch seconds, as it was taken for the start time of ``key``.
-        None refuses the process where start times count from the boot, as on Linux: the kernel's
-        present value moves with the clock, so it cannot say who a pid was.
-
-    Raises
-    ------
-    TargetGone
-        On entering: there is no such process, or it has ended and only waits for its parent.
-    TargetChanged
-        On entering: the pid belongs to another process now, or that cannot be known.
-    NotAllowed
-        On entering: it is not the user's own, or it is gpuwatchd, one of its parents or init.
-    """
-
-    def __init__(
-        self, key: ProcessKey, *, booted_at_s: float | None, proc: Path = Path("/proc")
-    ) -> None:
-        self.key = key
-        self.name = f"pid {key.pid}"
-        self._booted_at_s = booted_at_s
-        self._proc = proc
-        self._descriptor: int | None = None
-
-    def __enter__(self) -> Self:
-        if self.key.pid <= 2:
-            raise NotAllowed("pid 1 and 2 belong to the system")
-        self._descriptor = _open(self.key.pid)
-        try:
-            self.check()
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        descriptor, self._descriptor = self._descriptor, None
-        if descriptor is not None:
-            os.close(descriptor)
-
-    @property
-    def held(self) -> bool:
-        """Whether the kernel holds it for us; if not, it is compared just before it is used."""
-        return self._descriptor is not None
-
-    def check(self) -> None:
-        """See again whether it is the process that is meant, and ours; raise as on entering."""
-        pid = self.key.pid
-        by_psutil = _without_proc(self._proc)
-        if pid == os.getpid() or pid in _parents(self._proc):
-            raise NotAllowed(f"pid {pid} is gpuwatchd itself, or what it was started from")
-        uid, started_at_s, name = self._seen_by_psutil() if by_psutil else self._seen()
-        self.name = f"{name}[{pid}]"
-        if self.key.started_at_s is None:
-            raise TargetChanged(f"it is not known when pid {pid} was started, nor who it is")
-        # Written so that a time that is no number is nobody's, either.
-        same_s = SAME_LOOSELY_S if by_psutil else SAME_S
-        if not abs(started_at_s - self.key.started_at_s) <= same_s:
-            raise TargetChanged(f"pid {pid} belongs to another process now: {self.name}")
-        if uid != os.getuid():
-            raise NotAllowed(
-                f"{self.name} is another user's",
-                hint="only its owner can ask it for something",
-                page="errors#not-yours",
-            )
-
-    def _seen(self) -> tuple[int, float, str]:
-        """Return the user, the start time and the name of the process behind the pid."""
-        folder = self._proc / str(self.key.pid)
-        try:
-            stat = (folder / "stat").read_bytes()
-            status = (folder / "status").read_bytes()
-        except OSError as error:
-            raise TargetGone(f"pid {self.key.pid} has ended") from error
-        rest = stat[stat.rfind(b")") + 1 :].split()
-        uid = _UID.search(status)
-        if len(rest) < 20 or uid is None or rest[0] in {b"Z", b"X"}:
-            raise TargetGone(f"pid {self.key.pid} has ended")
-        if self._booted_at_s is None:
-            raise TargetChanged(
-                "it is not known when the system was booted, so it cannot be known whether "
-                f"pid {self.key.pid} is still the same process"
-            )
-        started_at_s = self._booted_at_s + int(rest[19]) / os.sysconf("SC_CLK_TCK")
-        name = stat[stat.find(b"(") + 1 : stat.rfind(b")")]
-        return int(uid[1]), started_at_s, text.clean(name, limit=64)
-
-    def _seen_by_psutil(self) -> tuple[int, float, str]:
-        """Return the same where there is no /proc. Not verified on macOS."""
-        import psutil  # noqa: PLC0415 - Linux needs none
-
-        try:
-            process = psutil.Process(self.key.pid)
-            with process.oneshot():
-                if process.status() == psutil.STATUS_ZOMBIE:
-                    raise TargetGone(f"pid {self.key.pid} has ended")
-                name = text.clean(process.name(), limit=64)
-                return process.uids().real, process.create_time(), name
-        except psutil.NoSuchProcess as error:
-            raise TargetGone(f"pid {self.key.pid} has ended") from error
-        except psutil.AccessDenied as error:
-            raise NotAllowed(
-                f"pid {self.key.pid} is another user's", page="errors#not-yours"
-            ) from error
-
-    def handles(self, number: signal.Signals) -> bool | None:
-        """Say whether it has a handler of its own for a signal; None where that cannot be known.
-
-        Without one most signals end a process.
-        """
-        try:
-            status = (self._proc / str(self.key.pid) / "status").read_bytes()
-        except OSError:
-            return None
-        caught = _CAUGHT.search(status)
-        return None if caught is None else bool(int(caught[1], 16) >> (number - 1) & 1)
-
-    def send(self, number: signal.Signals) -> None:
-        """Send a signal to this process and no other, looked at as on entering once more first."""
-        self.check()
-        try:
-            if self._descriptor is None:
-                # Between the look above and this call the pid could be given anew: microseconds.
-                os.kill(self.key.pid, number)
-            else:
-                signal.pidfd_send_signal(self._descriptor, number)
-        except ProcessLookupError as error:
-            raise TargetGone(f"{self.name} has ended") from error
-        except PermissionError as error:
-            raise NotAllowed(
-                f"{self.name} may not be signalled", page="errors#not-yours"
-            ) from error
-
-
-def _open(pid: int) -> int | None:
-    """Return a descriptor of the process; None where the system has none."""
-    if not hasattr(os, "pidfd_open") or not hasattr(signal, "pidfd_send_signal"):
-        return None
-    try:
-        return os.pidfd_open(pid)
-    except (ProcessLookupError, OverflowError) as error:
-        raise TargetGone(f"pid {pid} has ended") from error
-    except OSError:
-        # An old kernel, a sandbox, or no descriptor to spare: the comparison must do.
-        return None
-
-
-def _without_proc(proc: Path) -> bool:
-    return sys.platform != "linux" and proc == Path("/proc")
-
-
-def _parents(proc: Path) -> set[int]:
-    """Return the pids of our parents, up to the first process."""
-    found: set[int] = set()
-    pid = os.getppid()
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        while pid > 1 and pid not in found and len(found) < _MANY:
-            found.add(pid)
-            stat = (proc / str(pid) / "stat").read_bytes()
-            pid = int(stat[stat.rfind(b")") + 1 :].split()[1])
-    return found

@@ -287,3 +287,14 @@ class CensusError(_Code):
     RUNNING = "running"
     DEVICE_MEMORY = "device-memory"
     COMPILING = "compiling"
+
+
+class ReapResult(_Code):
+    """What came of ending a process."""
+
+    ENDED = "ended"
+    RUNS = "still-running"
+    WAITS = "waits-in-kernel"
+    """It takes no signal."""
+    INTERRUPTED = "interrupted"
+    """Whoever asked did not wait; what was sent stays sent."""

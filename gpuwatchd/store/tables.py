@@ -306,7 +306,7 @@ class Action(Value, frozen=True, kw_only=True):
 
     at_s: float
     verb: str
-    """Name of the action: checkpoint, attach."""
+    """Name of the action: checkpoint, attach, reap."""
     process: ProcessKey | None
     phase: Phase
     dry_run: bool = False
@@ -326,10 +326,13 @@ ACTIONS: Final = records.Table(
 )
 
 
-def write_action(connection: sqlite3.Connection, action: Action) -> int:
-    """Write a row inside the caller's transaction; return its number."""
+def write_action(connection: sqlite3.Connection, action: Action, code: str = "") -> int:
+    """Write a row inside the caller's transaction; return its number.
+
+    ``code`` says what it is done for, what came of it, or why it was refused.
+    """
     row = ACTIONS.row(action)
-    row["code"] = _CODE if row.pop("saved") else None
+    row["code"] = _CODE if row.pop("saved") else code or None
     # The newest row of the process; NULL for one that no device was seen to be used by.
     process = _seen_process(connection, (row.pop("pid"), row.pop("started_at_s")), 1.0)
     return records.insert(connection, "action", row | {"process": process and process[0]})
@@ -367,6 +370,9 @@ _KINDS: Final = {
     ("attach", "asked"): "attaching",
     ("attach", "done"): "attached",
     ("attach", "refused"): "not-attached",
+    ("reap", "asked"): "reaping",
+    ("reap", "done"): "reaped",
+    ("reap", "refused"): "not-reaped",
 }
 
 # One look at each device: of one that runs for a month every minute has a row.
@@ -383,7 +389,8 @@ class ActionEvent(Value, frozen=True, kw_only=True):
 
     at_s: float
     kind: str
-    """ask-to-save, asked-to-save, not-asked-to-save, saved; attaching, attached, not-attached."""
+    """ask-to-save, asked-to-save, not-asked-to-save, saved; attaching, attached, not-attached;
+    reaping, reaped, not-reaped."""
     process: ProcessKey | None
     name: str = ""
     """Of the process, where it was seen."""

@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gpuwatchd.act import checkpoint as module
-from gpuwatchd.act.checkpoint import Target
+from gpuwatchd.act import target as module
+from gpuwatchd.act.target import Target
 from gpuwatchd.core.errors import NotAllowed, TargetChanged, TargetGone
 from gpuwatchd.core.model import ProcessKey
 from tests.act.children import booted_at_s, job, key_of

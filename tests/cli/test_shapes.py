@@ -104,6 +104,7 @@ LINES: list[tuple[str, type[msgspec.Struct]]] = [
     ("nonsense", base.Failure),
 ]
 ELSEWHERE = {
+    current.Reap,
     own.DriverRelease,
     own.DemoBegins,
     own.DemoGoesOn,

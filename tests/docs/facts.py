@@ -9,10 +9,11 @@ Row = tuple[str, str]
 
 EXIT_CODES: list[Row] = [
     ("0", "done; for `analyze`: nothing at or above `--fail-on`"),
-    ("1", "failed: no GPU readable, no data for the period, delivery failed, not inspected"),
+    ("1", ("failed: no GPU readable, no data for the period, delivery failed, not inspected,"
+          " not ended")),
     ("2", "usage"),
     ("3", ("findings: `analyze` always; `status`, `predict`, `zombies` and `inspect`"
-          " with `--exit-code`; `doctor` with warnings only;"
+          " with `--exit-code`; `doctor` with warnings only; `reap`: it ended, but not its memory;"
           " `service status` as systemctl: not running")),
     ("4", "`service status` as systemctl: there is no such service"),
     ("5", "bad input: a log that cannot be read or has no memory column, a configuration error"),

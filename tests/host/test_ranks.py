@@ -12,7 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatchd.collect.host import Host, processes
-from gpuwatchd.collect.host.process_identity import NOBODY, Membership, Place, facts, membership
+from gpuwatchd.collect.host.process_identity import (
+    NOBODY,
+    Membership,
+    Place,
+    facts,
+    launcher,
+    membership,
+)
 from gpuwatchd.collect.host.program import Ancestor
 from gpuwatchd.core.text import clean
 from tests.children import Child
@@ -249,3 +256,20 @@ def test_a_real_child_that_has_overwritten_its_environment(host: Host) -> None:
     assert info.framework == "vLLM"
     assert present(info.group).startswith(f"vLLM {os.getpid()}-")
     assert (info.rank, info.world) == (1, None)
+
+
+@pytest.mark.parametrize(
+    ("argv", "title", "launched"),
+    [
+        (("python", "/usr/bin/torchrun", "train.py"), "python", True),
+        (("python", "-m", "torch.distributed.run", "train.py"), "python", True),
+        (("python", "train.py"), "VLLM::Worker_TP1", True),
+        (("slurmstepd", "slurmstepd: [42.batch]"), "VLLM::EngineCore", True),
+        (("bash", "train.sh"), "python", False),
+        (("python", "train.py"), "python", False),
+    ],
+)
+def test_what_has_started_a_rank(argv: tuple[str, ...], title: str, launched: bool) -> None:
+    above = agent(argv[0], *argv)
+    assert launcher([above], title) == (above if launched else None)
+    assert launcher([], title) is None

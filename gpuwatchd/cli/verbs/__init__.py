@@ -49,6 +49,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
             "Report that a job has saved (to ask it: ask-checkpoint).",
             "what-it-costs",
         ),
+        "reap": ("End a process that holds idle memory (list: zombies).", "free-idle-memory"),
         "release": (
             "Release the NVIDIA driver: for a GPU reset, MIG, an update.",
             "run-the-service#letting-go-of-the-gpus",

@@ -526,6 +526,14 @@ def _launcher(env: Mapping[str, str]) -> str:
     return "torchrun" if "TORCHELASTIC_RESTART_COUNT" in env else "job"
 
 
+def launcher(family: Sequence[Ancestor], title: str) -> Ancestor | None:
+    """Return what has started a process as one rank of several; None where that does not live."""
+    if _SERVING.match(title):
+        return family[0] if family else None
+    launchers = {*_AGENTS, "slurmstepd"}
+    return next((one for one in family if not launchers.isdisjoint(_started(one))), None)
+
+
 def _agent(family: Sequence[Ancestor]) -> str | None:
     """Return the group of an agent among the ancestors, which started the ranks."""
     for ancestor in family:

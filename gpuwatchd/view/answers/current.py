@@ -20,6 +20,7 @@ from gpuwatchd.view.answers.base import (
     LedgerShape,
     Pid,
     Process,
+    ProcessId,
     Seconds,
     Sentence,
     Shape,
@@ -121,6 +122,26 @@ def idle_memory(view: View, loose: UnlistedOpeners) -> ZombiesData:
 
 
 IdleMemory = of_verb("zombies", "IdleMemory", ZombiesData, "``zombies``.")
+
+
+class Reaping(Shape):
+    """A process that is ended, or would be."""
+
+    process: ProcessId
+    holdings: tuple[HoldingShape, ...]
+    """What it holds, since when, how that is known and what it costs."""
+    signals: tuple[str, ...]
+    """In order, each only where those before have not ended it."""
+    sent: tuple[str, ...]
+    """Those that were sent, with SIGCONT where it was stopped."""
+    result: Literal["ended", "still-running", "waits-in-kernel", "interrupted"] | None
+    """Null: nothing was sent, only shown."""
+    still_held_bytes: Bytes | None
+    """What has not come back a minute after its end; null where that is not known."""
+    text: Sentence
+
+
+Reap = of_verb("reap", "Reap", Reaping, "``reap``.")
 
 
 class OthersShape(Shape):

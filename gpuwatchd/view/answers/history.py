@@ -157,7 +157,8 @@ class Event(Shape):
     at: Instant
     kind: str
     """Of alerts: watch, alert, critical, died, resolved. With `--events` also ask-to-save,
-    asked-to-save, not-asked-to-save, saved, attaching, attached and not-attached."""
+    asked-to-save, not-asked-to-save, saved, attaching, attached, not-attached,
+    reaping, reaped and not-reaped."""
     text: AsItIs
     pid: Pid | UnsetType | None = UNSET
     """Only of a job's work; null where the process is no longer known."""

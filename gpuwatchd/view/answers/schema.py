@@ -81,6 +81,7 @@ ANSWERS: Final[dict[str, tuple[type[Shape], ...]]] = {
     "web": (program.Web,),
     "doctor": (program.Doctor,),
     "ask-checkpoint": (program.AskCheckpoint,),
+    "reap": (current.Reap,),
     "release": (program.DriverRelease,),
     "config": (program.ConfigPath, program.ConfigPrint, program.ConfigInit, program.ConfigValidate),
     "policy": (alerts.PolicyShown, alerts.PolicyTested),

@@ -140,14 +140,15 @@ def idle_memory(query: Query) -> tuple[View, UnlistedOpeners]:
     GpuwatchdError
         When no GPU was found anywhere, or none that ``--gpu`` names.
     """
-    view = _idle_view(query)
+    view = idle_view(query)
     loose = unlisted_openers(view)
     people = user_filter.People(query.user)
     current_state.of_users(view, query)
     return view, structs.replace(loose, found=tuple(o for o in loose.found if people.own(o[0])))
 
 
-def _idle_view(query: Query) -> View:
+def idle_view(query: Query) -> View:
+    """Return what the daemon lists as idle, or one look can prove; raise as `idle_memory`."""
     state, _ = current_state.read_state()
     if state is not None and current_state.alive(state):
         return current_state.load_view(query, everybody=True)

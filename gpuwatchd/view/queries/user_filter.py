@@ -160,7 +160,9 @@ def concerns(
 # Who is asking: the user whose word is written down.
 
 
-def write_action(verb: str, key: ProcessKey, phase: Phase, result: str) -> list[tuple[str, str]]:
+def write_action(
+    verb: str, key: ProcessKey, phase: Phase, result: str, *, code: str = ""
+) -> list[tuple[str, str]]:
     """Write down what this user does to a process; return what is to be said where that fails."""
     from gpuwatchd.store import checked_connection, tables  # noqa: PLC0415 - SQLite comes with it
 
@@ -174,7 +176,7 @@ def write_action(verb: str, key: ProcessKey, phase: Phase, result: str) -> list[
     )
     try:
         with state_location.writing() as place:
-            checked_connection.transaction(place.state_dir, tables.write_action, row)
+            checked_connection.transaction(place.state_dir, tables.write_action, row, code)
     except GpuwatchdError as error:
         return [("not-written-down", f"it is not written down: {error.message}")]
     return []
