@@ -30,7 +30,6 @@ COMMAND_S: Final = 30.0
 """A program of the user's that has not ended by then is ended."""
 DECLARED: Final = "GPUWATCHD_CHECKPOINT_SIGNAL"
 """Variable of a job: the signal on which it saves, as whoever started it has said."""
-_ENVIRON_BYTES: Final = 1 << 20
 _SIGNALS: Final = frozenset({b"USR1", b"USR2", b"HUP"})
 _OFF = "[act] checkpoint is off"
 _OFF_HINT = 'set [act] checkpoint = "signal" or "command"'
@@ -64,7 +63,7 @@ class Checkpoint:
             return False
         try:
             with self._target(key) as target:
-                self._way_for(target, self._chosen(key))
+                self._way_for(target, self._chosen(target))
         except (ActionError, OSError):
             return False
         return True
@@ -88,7 +87,7 @@ class Checkpoint:
     def ask(self, key: ProcessKey, facts: dict[str, Any] | None = None, *, dry_run: bool) -> str:
         """Ask one process, as :meth:`run`; a program of the user's is told ``facts`` besides."""
         with self._target(key) as target:
-            chosen = self._chosen(key)
+            chosen = self._chosen(target)
             way = self._way_for(target, chosen)
             if dry_run:
                 return f"would ask {target.name} to save: {way}"
@@ -111,16 +110,10 @@ class Checkpoint:
     def _program(self) -> str:
         return text.clean(Path(self._argv[0]).name) if self._argv else ""
 
-    def _chosen(self, key: ProcessKey) -> str:
+    def _chosen(self, target: Target) -> str:
         """Return the signal to ask it by, its own before that of [act]; "" for a program."""
-        found = b""
-        with (
-            contextlib.suppress(OSError),
-            (self._proc / str(key.pid) / "environ").open("rb") as file,
-        ):
-            found = file.read(_ENVIRON_BYTES)
         start = f"{DECLARED}=".encode()
-        for word in found.split(b"\0"):
+        for word in target.read("environ").split(b"\0"):
             if word.startswith(start) and word[len(start) :] in _SIGNALS:
                 return word[len(start) :].decode()
         if self._way == "off":
