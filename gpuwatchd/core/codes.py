@@ -169,6 +169,20 @@ class Reason(_Code):
     """Only what the allocator of the framework holds ready grows."""
 
 
+class LimitKind(_Code):
+    """What keeps a process from taking the whole device."""
+
+    DRIVER = "driver"
+    """Set in the driver for its control group."""
+    DMEM = "dmem"
+    """Set in the kernel for its control group, or for one above."""
+    MPS = "mps"
+    """Of each client of MPS."""
+    FRAMEWORK = "framework"
+    """Its allocator takes no more."""
+    OTHER = ""
+
+
 class AllocatorVerdict(_Code):
     """What the allocator of a framework says of the growth of its process."""
 

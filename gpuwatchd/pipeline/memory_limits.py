@@ -1,0 +1,162 @@
+"""What limits a process below its device: its control group, MPS, or its framework's allocator."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from gpuwatchd.analysis.declared import MPS_LIMIT, XLA, plain
+from gpuwatchd.collect.host import control_groups
+from gpuwatchd.core.codes import LimitKind
+from gpuwatchd.core.model import MemoryLimit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from gpuwatchd.collect.host import Host
+    from gpuwatchd.core.model import Device, ProcessKey
+    from gpuwatchd.pipeline.track import Track, TrackedDevice
+    from gpuwatchd.pipeline.tracker import SampleIntake
+
+EVERY_S: Final = 60.0
+"""How often limits are read anew; those of a process that is new, at once."""
+CONTEXT_BYTES: Final = 512 * 1024**2
+"""What a context and its libraries take at least beside what PyTorch's fraction limits."""
+_TORCH: Final = "per_process_memory_fraction"
+
+
+class MemoryLimits:
+    """Gives each track the limit by which its process runs out first, besides its device."""
+
+    def __init__(
+        self,
+        intake: SampleIntake,
+        host: Host | None,
+        mono: Callable[[], float] = time.monotonic,
+        *,
+        proc: str = "/proc",
+        root: str = control_groups.ROOT,
+    ) -> None:
+        self._intake = intake
+        self._local = host is not None and not host.is_contained
+        self._mono = mono
+        self._places = proc, root
+        self._due_s = float("-inf")
+        self._created = -1
+        self._counted = False
+        """Whether the kernel limits the memory of devices here."""
+        self._groups: dict[ProcessKey, str | None] = {}
+        self._dmem: dict[tuple[str, str], tuple[MemoryLimit, ...]] = {}
+        self.faults: dict[str, str] = {}
+        """Files that are not understood, and why."""
+
+    def step(self, *, told: bool = False) -> None:
+        """Bring the limits up to date; ``told``: what processes were told has changed."""
+        now_s, created = self._mono(), self._intake.created
+        if now_s >= self._due_s:
+            self._due_s = now_s + EVERY_S
+            self._counted = self._local and control_groups.has_dmem(self._places[1])
+            for kept in (self._groups, self._dmem, self.faults):
+                kept.clear()
+        elif not told and created == self._created:
+            return
+        self._created = created
+        for device in self._intake.devices.values():
+            if device.reading is not None and device.reading.state == "ok":
+                self._limit(device)
+
+    def _limit(self, device: TrackedDevice) -> None:
+        reading = device.reading
+        shared = reading.limits if reading is not None else ()
+        groups: dict[ProcessKey, str | None] = {}
+        if self._local and (shared or self._counted) and not device.device.recorded:
+            groups = {key: self._group(key) for key in device.processes}
+        for key, track in device.processes.items():
+            limits = [*declared_limits(track, device.device)]
+            group = groups.get(key)
+            if group is not None:
+                mine = [one for one in shared if one.name == group]
+                mine += self._of_kernel(group, device.device)
+                limits += [_left(one, key, device, groups) for one in mine]
+            limit = min(limits, key=_end, default=None)
+            if limit != track.limit:
+                track.limit = limit
+            track.sharing = frozenset(
+                device.processes[other].subject.id
+                for other in groups
+                if limit is not None and other != key and _within(groups[other], limit)
+            )
+
+    def _group(self, key: ProcessKey) -> str | None:
+        info = self._intake.infos.get(key)
+        if key.started_at_s is None or info is None or info.foreign:
+            return None
+        if key not in self._groups:
+            self._groups[key] = control_groups.group_of(key.pid, *self._places)
+        return self._groups[key]
+
+    def _of_kernel(self, group: str, device: Device) -> tuple[MemoryLimit, ...]:
+        if not self._counted or device.pci_bus is None or device.parent_uid is not None:
+            return ()
+        at = (group, device.pci_bus)
+        if at not in self._dmem:
+            root = self._places[1]
+            self._dmem[at] = control_groups.dmem_limits(*at, self.faults, root)
+        return self._dmem[at]
+
+
+def _end(limit: MemoryLimit) -> float:
+    return float("inf") if limit.process_bytes is None else limit.process_bytes
+
+
+def _within(group: str | None, limit: MemoryLimit) -> bool:
+    """Say whether a limit is on a control group, or on one above it where that binds both."""
+    if limit.kind is LimitKind.DMEM and group is not None:
+        return f"{group}/".startswith(f"{limit.name}/")
+    return group == limit.name
+
+
+def _left(
+    limit: MemoryLimit, key: ProcessKey, device: TrackedDevice, groups: dict[ProcessKey, str | None]
+) -> MemoryLimit:
+    """Return a limit of a group with what it leaves to one process of it."""
+    if limit.hard_bytes is None:
+        return limit
+    held = {
+        other: 0.0 if track.window.last is None else track.window.last[1]
+        for other, track in device.processes.items()
+        if _within(groups.get(other), limit)
+    }
+    whole = sum(held.values())
+    # What no process of it is listed with is somebody's all the same.
+    others = max(whole, float(limit.used_bytes or 0)) - held.get(key, 0.0)
+    return msgspec.structs.replace(limit, process_bytes=max(0.0, limit.hard_bytes - others))
+
+
+def declared_limits(track: Track, device: Device) -> Iterator[MemoryLimit]:
+    """Yield the limits that a process was started with, which whoever enforces them never exceeds.
+
+    vLLM's and SGLang's shares are none: they size a pool, and what else is taken has no bound.
+    """
+    card, settings = track.room.total_bytes, track.sizes.settings or ()
+    of_cards: dict[str, float] = {}
+    pool = track.framework in XLA and all(one.value for one in settings if one.kind == "pool")
+    for one in settings:
+        if one.kind == "mps":
+            of_cards[one.option] = one.value
+        elif one.source == MPS_LIMIT:
+            yield _declared(LimitKind.MPS, one.source, one.value)
+        elif card and plain(one.option) == _TORCH and one.source.startswith("PYTORCH"):
+            yield _declared(LimitKind.FRAMEWORK, one.source, one.value * card, CONTEXT_BYTES)
+        elif card and one.kind == "xla" and pool:
+            yield _declared(LimitKind.FRAMEWORK, one.source, one.value * card)
+    if of_cards:
+        # Numbers count what the process sees; where that is another card, the largest holds.
+        own = of_cards.get(str(device.index), max(of_cards.values()))
+        yield _declared(LimitKind.MPS, MPS_LIMIT, own)
+
+
+def _declared(kind: LimitKind, name: str, size: float, beside: float = 0.0) -> MemoryLimit:
+    return MemoryLimit(kind=kind, name=name, hard_bytes=round(size), process_bytes=size + beside)
