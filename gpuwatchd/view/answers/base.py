@@ -505,6 +505,21 @@ class Info(Shape):
     )
 
 
+class Limit(Shape):
+    """What a process may hold, below its device."""
+
+    kind: str
+    """"driver" or "dmem" (of its control group), "mps" or "framework"."""
+    name: str
+    """Directory of the control group, or the variable that sets it."""
+    hard_bytes: Bytes | None
+    soft_bytes: Bytes | None
+    used_bytes: Bytes | None
+    """Of the whole control group."""
+    process_bytes: Bytes | None
+    """Where the process runs out by it: without what others of its group hold."""
+
+
 class Process(Info):
     """A process on a device."""
 
@@ -519,6 +534,8 @@ class Process(Info):
     verdict: Verdict | None
     host_verdict: Verdict | None
     """On the host's memory."""
+    limit: Limit | None
+    """The limit below the device by which it runs out first; null: none is known."""
     FROM = {name: f"info.{Info.FROM.get(name, name)}" for name in Info.__struct_fields__} | sources(
         framework_sure=lambda live: live.info.framework_sure if live.info.framework else None,
         verdict="finding",

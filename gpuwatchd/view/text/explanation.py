@@ -243,7 +243,8 @@ def _limit(case: ExplanationInput, limit_bytes: float) -> str:
     at, held = f"it is full at {units.size(limit_bytes)}", case.held_bytes
     if held is None:
         return f"{at}: what it held and what was free"
-    others = "" if case.subject.host else subject_facts.others_hold(case.item, limit_bytes)
+    process = case.process
+    others = "" if case.subject.host else subject_facts.why_sooner(case.item, limit_bytes, process)
     away = units.size(max(0.0, limit_bytes - held))
     return f"{at}, {away} away: {others or 'what it holds and what is free'}"
 
