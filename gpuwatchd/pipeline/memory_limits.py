@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from gpuwatchd.analysis.declared import MPS_LIMIT, XLA, plain
-from gpuwatchd.collect.host import control_groups
+from gpuwatchd.collect import control_groups
 from gpuwatchd.core.codes import LimitKind
 from gpuwatchd.core.model import MemoryLimit
 

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import os
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
+from gpuwatchd.collect import control_groups
 from gpuwatchd.collect.nvml.calls import (
     ABSENT_CODES,
     FATAL_CODES,
@@ -24,7 +26,8 @@ from gpuwatchd.collect.nvml.calls import (
 from gpuwatchd.collect.nvml.events import ERRORS_EVERY_S, DeviceHealth
 from gpuwatchd.collect.nvml.memory import NOT_CREDIBLE, MemoryReader, ProcessLists
 from gpuwatchd.core import units
-from gpuwatchd.core.model import DeviceReading, Event
+from gpuwatchd.core.codes import LimitKind
+from gpuwatchd.core.model import DeviceReading, Event, MemoryLimit
 from gpuwatchd.core.state_log import StateLog
 from gpuwatchd.core.text import clean
 
@@ -90,6 +93,7 @@ class Reader:
         self._memory = MemoryReader(self._calls, self._proc, self._sys)
         self._health = DeviceHealth(self._calls, self._gauge, self._refused, self._clock)
         self._accounting = Accounting(self._calls, self._error, self._clock)
+        self._limits = GroupLimits(self._calls, self._error, self._proc, self._sys)
 
     def happened(self) -> tuple[Event, ...]:
         """Return what has become worse, and who has ended, since this was last asked."""
@@ -149,6 +153,7 @@ class Reader:
             throttle=desk.throttle,
             ecc_errors=desk.errors[0],
             retired_pages=desk.errors[1],
+            limits=self._limits.read(card, desk, mono_s) if desk.by_pid else (),
         )
 
     def _processes(
@@ -262,6 +267,77 @@ class Reader:
             card.state = state_of(code)
         faults.append(card.fault(self.text(code), "memory"))
         return None
+
+
+# What the driver allows control groups (driver 615 and later). Not verified on hardware.
+
+LIMITS: Final = "limits"
+LIMITS_EVERY_S: Final = 60.0
+_MOST_BYTES: Final = 1 << 60
+
+
+class _Limits(ctypes.Structure):
+    """``nvmlGetMemoryLimits_v1_t``."""
+
+    _fields_ = (
+        ("group", ctypes.c_char_p),
+        ("soft", ctypes.c_ulonglong),
+        ("hard", ctypes.c_ulonglong),
+        ("used", ctypes.c_ulonglong),
+    )
+
+
+class GroupLimits:
+    """Asks for the limits of each control group that has a process on a card.
+
+    At the first sight of a process, and again after some time. Where the driver has no such limits
+    that is asked once per card.
+    """
+
+    def __init__(self, calls: Calls, error: type[Exception], proc: Path, sys: Path) -> None:
+        self._ask = calls.find("nvmlDeviceGetMemoryLimits_v1")
+        self._error = error
+        self._places = str(proc), str(sys / "fs/cgroup")
+        self._asked: dict[str, tuple[float, dict[int, str | None], dict[str, MemoryLimit]]] = {}
+        """UUID -> since when (monotonic), the group of each process, the limits of these."""
+
+    def read(self, card: Card, desk: HandleBuffers, mono_s: float) -> tuple[MemoryLimit, ...]:
+        """Return the limits that there are; runs in the card's lane."""
+        if LIMITS in card.refused or card.device.parent_uid is not None:
+            return ()
+        since_s, groups, limits = self._asked.get(card.uid, (-LIMITS_EVERY_S, {}, {}))
+        if not groups or mono_s - since_s >= LIMITS_EVERY_S:
+            groups, limits = {}, {}
+            self._asked[card.uid] = mono_s, groups, limits
+        if not groups.keys() >= desk.by_pid.keys():
+            for pid in desk.by_pid.keys() - groups.keys():
+                group = control_groups.group_of(pid, *self._places)
+                if group not in {None, *groups.values()} and LIMITS not in card.refused:
+                    self._add(card, desk, group, limits)
+                groups[pid] = group
+        return tuple(limits.values())
+
+    def _add(
+        self, card: Card, desk: HandleBuffers, group: str, limits: dict[str, MemoryLimit]
+    ) -> None:
+        found = _Limits(group=os.fsencode(group))
+        code = self._ask(desk.handle, ctypes.byref(found))
+        if code in FATAL_CODES:
+            raise self._error(code)
+        if code in ABSENT_CODES or code == NO_PERMISSION:
+            card.refused.add(LIMITS)
+        hard, soft, used = (
+            size if code == OK and 0 < size < _MOST_BYTES else None
+            for size in (found.hard, found.soft, found.used)
+        )
+        if hard is not None or soft is not None:
+            limits[group] = MemoryLimit(
+                kind=LimitKind.DRIVER,
+                name=group,
+                hard_bytes=hard,
+                soft_bytes=soft,
+                used_bytes=used,
+            )
 
 
 # What a process held at most, from the driver's own accounting, once it has ended.
