@@ -57,6 +57,8 @@ class Ending(_Code):
     """No memory is left that nobody owns."""
     AT_WORK = "at-work"
     NOT_LISTED = "not-listed"
+    BELOW_LIMIT = "below-limit"
+    """Its control group is not near its limit any more, or has none."""
     TURNED_OFF = "turned-off"
     """The setting that it was sent for was turned off."""
     LEGACY = "legacy"

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
 from gpuwatchd.analysis.declared import MPS_LIMIT, XLA, plain
 from gpuwatchd.collect import control_groups
-from gpuwatchd.core.codes import LimitKind
+from gpuwatchd.core.codes import Ending, LimitKind
 from gpuwatchd.core.model import MemoryLimit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from gpuwatchd.collect.host import Host
-    from gpuwatchd.core.model import Device, ProcessKey
+    from gpuwatchd.core.model import Device, ProcessKey, Subject
     from gpuwatchd.pipeline.track import Track, TrackedDevice
     from gpuwatchd.pipeline.tracker import SampleIntake
 
@@ -44,7 +44,8 @@ class MemoryLimits:
         self._mono = mono
         self._places = proc, root
         self._due_s = float("-inf")
-        self._created = -1
+        self._present = (-1, 0)
+        """Tracks ever made, and processes on devices, at the last look."""
         self._counted = False
         """Whether the kernel limits the memory of devices here."""
         self._groups: dict[ProcessKey, str | None] = {}
@@ -54,16 +55,17 @@ class MemoryLimits:
 
     def step(self, *, told: bool = False) -> None:
         """Bring the limits up to date; ``told``: what processes were told has changed."""
-        now_s, created = self._mono(), self._intake.created
+        now_s, devices = self._mono(), self._intake.devices.values()
+        present = (self._intake.created, sum([len(device.processes) for device in devices]))
         if now_s >= self._due_s:
             self._due_s = now_s + EVERY_S
             self._counted = self._local and control_groups.has_dmem(self._places[1])
             for kept in (self._groups, self._dmem, self.faults):
                 kept.clear()
-        elif not told and created == self._created:
+        elif not told and present == self._present:
             return
-        self._created = created
-        for device in self._intake.devices.values():
+        self._present = present
+        for device in devices:
             if device.reading is not None and device.reading.state == "ok":
                 self._limit(device)
 
@@ -125,7 +127,7 @@ def _left(
     if limit.hard_bytes is None:
         return limit
     held = {
-        other: 0.0 if track.window.last is None else track.window.last[1]
+        other: _held(track)
         for other, track in device.processes.items()
         if _within(groups.get(other), limit)
     }
@@ -160,3 +162,94 @@ def declared_limits(track: Track, device: Device) -> Iterator[MemoryLimit]:
 
 def _declared(kind: LimitKind, name: str, size: float, beside: float = 0.0) -> MemoryLimit:
     return MemoryLimit(kind=kind, name=name, hard_bytes=round(size), process_bytes=size + beside)
+
+
+NEAR_SHARE: Final = 0.95
+CLEAR_SHARE: Final = 0.90
+"""A control group is near its limit from the first share on, and until below the second."""
+LASTS_S: Final = 60.0
+
+
+class NearLimit(NamedTuple):
+    """A control group that is near its limit."""
+
+    track: Track
+    """Of the process that stands for it."""
+    limit: MemoryLimit
+    used_bytes: float
+    since_s: float
+
+
+class NearLimits:
+    """Which control groups are near their limits, and for how long."""
+
+    def __init__(self, intake: SampleIntake) -> None:
+        self._intake = intake
+        self._since_s: dict[tuple[str, str], float] = {}
+        """UUID and group -> since when."""
+        self._homes: dict[tuple[str, str], str] = {}
+        """The same -> id of the process that stands for it: another one does not take over."""
+        self._recalled: set[str] = set()
+
+    def recall(self, subject: Subject) -> None:
+        """Take over what an earlier run knew."""
+        self._recalled.add(subject.id)
+
+    def move(self, by_s: float) -> None:
+        """Let what has lasted last no longer for a step of the clock, or a time without looks."""
+        self._since_s = {key: since_s + by_s for key, since_s in self._since_s.items()}
+
+    def conditions(self, now_s: float) -> list[NearLimit]:
+        """Return those that have been near for long enough, each with one of its processes."""
+        near: dict[tuple[str, str], dict[str, NearLimit]] = {}
+        for uid, device in self._intake.devices.items():
+            for id_, track, limit, used_bytes in _limited(device):
+                key = (uid, limit.name)
+                share = CLEAR_SHARE if key in self._since_s else NEAR_SHARE
+                if used_bytes >= share * (limit.hard_bytes or 0):
+                    since_s = self._since_s.get(key, now_s)
+                    one = NearLimit(track, limit, used_bytes, since_s)
+                    near.setdefault(key, {})[id_] = one
+        homes, self._homes = self._homes, {}
+        self._since_s = {}
+        for key, members in near.items():
+            home = homes.get(key)
+            lost = home is not None and home not in members
+            # Of one that has just ended what its group holds is not known anew at once.
+            since_s = now_s if lost else next(iter(members.values())).since_s
+            self._since_s[key] = since_s
+            if now_s - since_s >= LASTS_S:
+                ranked = sorted(
+                    members, key=lambda id_: (id_ in self._recalled, _held(members[id_].track))
+                )
+                self._homes[key] = home or ranked[-1]
+        return [near[key][home] for key, home in self._homes.items()]
+
+    def is_over(self, subject: Subject) -> tuple[Ending, float] | None:
+        """Return why that is over, and for how long it must be; None: it is not, or not known."""
+        device = self._intake.devices.get(subject.device_uid)
+        reading = None if device is None else device.reading
+        if device is None or subject.process is None or reading is None or reading.uses is None:
+            return None
+        if subject.process not in device.processes:
+            return Ending.MEMORY_RELEASED, LASTS_S
+        for id_, _, limit, used_bytes in _limited(device):
+            if id_ == subject.id and used_bytes >= CLEAR_SHARE * (limit.hard_bytes or 0):
+                return None
+        return Ending.BELOW_LIMIT, LASTS_S
+
+
+def _limited(device: TrackedDevice) -> Iterator[tuple[str, Track, MemoryLimit, float]]:
+    """Yield the processes whose control group has a limit, and what the group holds now."""
+    for track in device.processes.values():
+        limit = track.limit
+        if limit is None or limit.kind not in {LimitKind.DRIVER, LimitKind.DMEM}:
+            continue
+        if limit.hard_bytes is not None and limit.process_bytes is not None:
+            # The others as of the last look at limits, itself as of now.
+            others = limit.hard_bytes - limit.process_bytes
+            yield track.subject.id, track, limit, others + _held(track)
+
+
+def _held(track: Track) -> float:
+    return 0.0 if track.window.last is None else track.window.last[1]

@@ -10,7 +10,7 @@ import pytest
 from gpuwatchd.analysis import declared
 from gpuwatchd.core.codes import Ending, LimitKind
 from gpuwatchd.core.model import Device, MemoryLimit, ProcessInfo, ProcessKey, Sample, Subject
-from gpuwatchd.pipeline.memory_limits import CONTEXT_BYTES, MemoryLimits
+from gpuwatchd.pipeline.memory_limits import CONTEXT_BYTES, MemoryLimits, NearLimits
 from gpuwatchd.pipeline.tick import Pipeline
 from tests.host.world import FakeProc, host_of
 from tests.making import CARD, GIB, LEAKER, MIB, present, sample
@@ -236,3 +236,68 @@ def test_what_holds_more_than_its_allocator_may_take_is_not_limited_by_it() -> N
     shared = msgspec.structs.replace(limit, kind=LimitKind.DMEM)
     assert [limit.ends_at(held) for held in (39.0, 40.0, None)] == [40.0, None, None]
     assert [shared.ends_at(held) for held in (39.0, 41.0)] == [40.0, 41.0]
+
+
+class Near(World):
+    """A process that holds what it is told to, of 10 GiB that its control group may hold."""
+
+    def __init__(self, folder: Path) -> None:
+        self.gib, self.processes = 5.0, (LEAKER,)
+        super().__init__(folder, self.look)
+        self.limit(line(10 * GIB))
+
+    def look(self, tick: int) -> Sample:
+        uses = [(info, round(self.gib * GIB) if info is LEAKER else 0) for info in self.processes]
+        return sample(1e9 + 5.0 * tick, uses, device=BIG)
+
+    def for_s(self, seconds: float, *, gib: float) -> list[str]:
+        """Hold so much for so long; return what became of alerts on limits."""
+        self.gib, changes = gib, list[str]()
+        for _ in range(round(seconds / 5.0)):
+            found = [one for one in self.pipeline.tick().changes if one.kind == "limit"]
+            changes += [one.ended_code or one.state for one in found]
+            self.mono_s += 5.0
+        return changes
+
+
+def test_a_group_near_its_limit_is_told_once_and_does_not_flap(tmp_path: Path) -> None:
+    world = Near(tmp_path)
+    assert world.for_s(300.0, gib=9.4) == []
+    assert world.for_s(30.0, gib=9.6) + world.for_s(20.0, gib=8.9) == []
+    assert world.for_s(90.0, gib=9.6) == ["firing"]
+    for gib in (9.4, 9.6, 9.1, 9.8):
+        assert world.for_s(90.0, gib=gib) == []
+    for _ in range(3):
+        assert world.for_s(30.0, gib=8.9) + world.for_s(30.0, gib=9.2) == []
+    assert world.for_s(90.0, gib=8.9) == [Ending.BELOW_LIMIT]
+
+
+def test_the_alert_on_a_limit_ends_with_the_limit_or_its_process(tmp_path: Path) -> None:
+    world = Near(tmp_path / "limit")
+    assert world.for_s(90.0, gib=9.6) == ["firing"]
+    world.limit(line("max"))
+    assert world.for_s(180.0, gib=9.6) == [Ending.BELOW_LIMIT]
+    world = Near(tmp_path / "process")
+    assert world.for_s(90.0, gib=9.6) == ["firing"]
+    world.processes = (OTHER,)
+    assert world.for_s(180.0, gib=0.0) == [Ending.MEMORY_RELEASED]
+
+
+def test_whoever_wants_no_alert_on_limits_gets_none(tmp_path: Path) -> None:
+    world = Near(tmp_path)
+    assert world.for_s(90.0, gib=9.6) == ["firing"]
+    policy = msgspec.structs.replace(EAGER.policy, tell_limit=False)
+    world.pipeline.reconfigure(msgspec.structs.replace(EAGER, policy=policy))
+    assert world.for_s(90.0, gib=9.6) == [Ending.TURNED_OFF]
+
+
+def test_a_soft_limit_that_is_passed_is_no_alert() -> None:
+    """It is shown with the process; memory beyond it may be evicted, and nothing fails."""
+    intake = Pipeline(config=EAGER, sources=[Script(leak, devices=(BIG,))])
+    intake.tick()
+    track = next(one for one in intake.watcher.tracks.values() if one.subject.process)
+    track.limit = MemoryLimit(
+        kind=LimitKind.DRIVER, name="/sys/fs/cgroup/a", soft_bytes=GIB, used_bytes=5 * GIB
+    )
+    assert NearLimits(intake.intake).conditions(0.0) == []
+    assert present(track.series().limit_bytes) > 70 * GIB

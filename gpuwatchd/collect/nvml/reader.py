@@ -312,7 +312,8 @@ class GroupLimits:
         if not groups.keys() >= desk.by_pid.keys():
             for pid in desk.by_pid.keys() - groups.keys():
                 group = control_groups.group_of(pid, *self._places)
-                if group not in {None, *groups.values()} and LIMITS not in card.refused:
+                fresh = LIMITS not in card.refused and group not in groups.values()
+                if group is not None and fresh:
                     self._add(card, desk, group, limits)
                 groups[pid] = group
         return tuple(limits.values())

@@ -42,8 +42,13 @@ _ENDS = {
         "it resolves when the process has ended, or has been active or held less for five minutes",
         "it stays open while the list of processes cannot be read",
     ),
+    "limit": ("it resolves when its control group has been below 90 % of its limit for a minute",),
 }
-_ABOUT = {"gpu": "how the GPU answers", "held": "idle memory"}
+_ABOUT = {
+    "gpu": "how the GPU answers",
+    "held": "idle memory",
+    "limit": "the limit of its control group",
+}
 
 
 def case_of(query: Query, target: str | None) -> tuple[ExplanationInput, list[tuple[str, str]]]:
@@ -173,7 +178,7 @@ def _plain_steps(alert: Alert) -> list[Step]:
         )
     if alert.kind == "held":
         found.append(Step("see everything that is held", "gpuwatchctl zombies"))
-    elif alert.state != "resolved":
+    elif alert.state != "resolved" and alert.kind == "gpu":
         found.append(Step("see what else the daemon misses", "gpuwatchctl doctor"))
     return found
 
