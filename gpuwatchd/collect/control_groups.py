@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from gpuwatchd.core.codes import LimitKind
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 
 ROOT: Final = "/sys/fs/cgroup"
 DMEM: Final = b"dmem"
-_MOST_BYTES: Final = 64 * 1024
-_DEEPEST: Final = 32
+_MOST_BYTES, _CHUNK_BYTES = 64 * 1024, 4096
+_DEEPEST: Final = 64
 _REGIONS: Final = ("vram", "vidmem")
 """How regions begin that are a device's memory; others are what it maps of the host's."""
 
@@ -42,19 +43,16 @@ def group_in(lines: bytes, root: str = ROOT) -> str | None:
     """
     found = None
     for line in lines.splitlines():
-        _, _, rest = line.partition(b":")
-        controllers, _, path = rest.partition(b":")
-        if not path.startswith(b"/") or b".." in path.split(b"/"):
+        number, controllers, path = (*line.split(b":", 2), b"", b"")[:3]
+        if not path.startswith(b"/") or b"/.." in path:
             continue
-        if DMEM in controllers.split(b","):
+        if number != b"0" and DMEM in controllers.split(b","):
             return f"{root}/dmem{os.fsdecode(path)}".rstrip("/")
-        if line.startswith(b"0::"):
+        if number == b"0":
             found = os.fsdecode(path).rstrip("/")
     if found is None:
         return None
-    # Beside the older version the newer one has a directory of its own.
-    hybrid = os.path.isdir(f"{root}/unified")  # noqa: PTH112 - per process: a Path costs 5 µs
-    return f"{root}/unified{found}" if hybrid else f"{root}{found}"
+    return f"{root}/unified{found}" if _is_hybrid(root) else f"{root}{found}"
 
 
 def has_dmem(root: str = ROOT) -> bool:
@@ -62,24 +60,31 @@ def has_dmem(root: str = ROOT) -> bool:
     return any(os.path.exists(f"{root}/{folder}dmem.capacity") for folder in ("", "dmem/"))  # noqa: PTH110
 
 
+Known = dict[tuple[str, str], tuple[MemoryLimit, ...]]
+"""Directory and PCI address -> what was read of it, and of those above."""
+
+
 def dmem_limits(
-    group: str, pci_bus: str, faults: dict[str, str], root: str = ROOT
+    group: str, pci_bus: str, known: Known, faults: dict[str, str], root: str = ROOT
 ) -> tuple[MemoryLimit, ...]:
     """Return the limits of a control group, and of those above it, on one device.
 
-    What is not understood limits nothing; it is added to ``faults``, by the file.
+    What is ``known`` is not read again. What is not understood limits nothing; it is added to
+    ``faults``, by the file.
     """
-    limits: list[MemoryLimit] = []
-    for _ in range(_DEEPEST):
-        if not group.startswith(f"{root}/"):
-            break
-        hard = _of_device(f"{group}/dmem.max", pci_bus, faults)
-        if hard is not None:
-            used = _of_device(f"{group}/dmem.current", pci_bus, faults)
-            limit = MemoryLimit(kind=LimitKind.DMEM, name=group, hard_bytes=hard, used_bytes=used)
-            limits.append(limit)
-        group = group.rpartition("/")[0]
-    return tuple(limits)
+    limits = known.get((group, pci_bus))
+    if limits is not None:
+        return limits
+    if not group.startswith(f"{root}/") or group.count("/") > _DEEPEST:
+        return ()
+    above = dmem_limits(group.rpartition("/")[0], pci_bus, known, faults, root)
+    hard = _of_device(f"{group}/dmem.max", pci_bus, faults)
+    if hard is not None:
+        used = _of_device(f"{group}/dmem.current", pci_bus, faults)
+        own = MemoryLimit(kind=LimitKind.DMEM, name=group, hard_bytes=hard, used_bytes=used)
+        above = (own, *above)
+    known[group, pci_bus] = above
+    return above
 
 
 def _of_device(path: str, pci_bus: str, faults: dict[str, str]) -> int | None:
@@ -105,7 +110,23 @@ def _of_device(path: str, pci_bus: str, faults: dict[str, str]) -> int | None:
 
 
 def _read(path: str) -> bytes:
-    """Return a file, and at most one byte more than is taken of it; b"" where there is none."""
-    with suppress(OSError), open(path, "rb") as file:  # noqa: PTH123 - a Path costs 5 µs
-        return file.read(_MOST_BYTES + 1)
-    return b""
+    """Return a file, and little more than is taken of it; b"" where there is none."""
+    found = b""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return found
+    with suppress(OSError):
+        while len(found) <= _MOST_BYTES:
+            more = os.read(descriptor, _CHUNK_BYTES)
+            found += more
+            if len(more) < _CHUNK_BYTES // 2:  # the usual small file: the rest is empty
+                break
+    os.close(descriptor)
+    return found
+
+
+@cache
+def _is_hybrid(root: str) -> bool:
+    """Say whether version 2 has a directory of its own, beside the older version."""
+    return os.path.isdir(f"{root}/unified")  # noqa: PTH112 - a string, as everywhere here

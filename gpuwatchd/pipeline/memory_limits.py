@@ -49,7 +49,7 @@ class MemoryLimits:
         self._counted = False
         """Whether the kernel limits the memory of devices here."""
         self._groups: dict[ProcessKey, str | None] = {}
-        self._dmem: dict[tuple[str, str], tuple[MemoryLimit, ...]] = {}
+        self._dmem: control_groups.Known = {}
         self.faults: dict[str, str] = {}
         """Files that are not understood, and why."""
 
@@ -103,10 +103,7 @@ class MemoryLimits:
         if not self._counted or device.pci_bus is None or device.parent_uid is not None:
             return ()
         at = (group, device.pci_bus)
-        if at not in self._dmem:
-            root = self._places[1]
-            self._dmem[at] = control_groups.dmem_limits(*at, self.faults, root)
-        return self._dmem[at]
+        return control_groups.dmem_limits(*at, self._dmem, self.faults, self._places[1])
 
 
 def _end(limit: MemoryLimit) -> float:
