@@ -20,7 +20,7 @@ from gpuwatchd.core.model import Alert, Finding, Subject
 from gpuwatchd.core.model.alerts import Title, TitlePart, device_title, process_title
 from gpuwatchd.core.model.findings import reason_fields
 from gpuwatchd.pipeline.clock import moved_alert
-from gpuwatchd.pipeline.memory_limits import NearLimits
+from gpuwatchd.pipeline.memory_limits import NearLimits, group_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from gpuwatchd.core.config import Config
     from gpuwatchd.core.model import Holding, HoldingKind, ProcessKey, Severity
     from gpuwatchd.pipeline.idle_memory import IdleMemory
-    from gpuwatchd.pipeline.memory_limits import NearLimit
-    from gpuwatchd.pipeline.track import TrackedDevice
+    from gpuwatchd.pipeline.track import Track, TrackedDevice
     from gpuwatchd.pipeline.tracker import SampleIntake
 
 # Which GPUs are in trouble, and for how long: lost, hanging, to be reset, or read no more.
@@ -342,25 +341,22 @@ def _owner(first: Holding) -> tuple[str, ...]:
     return (f"it belongs to {info.attribution}",)
 
 
-def _limited(near: NearLimit) -> Ailment:
+def _limited(track: Track, since_s: float) -> Ailment:
     """Return what is said of a control group that is near its limit."""
-    track, limit = near.track, near.limit
-    used, hard = units.size(near.used_bytes), units.size(limit.hard_bytes)
-    explain = f"gpuwatchctl explain {track.subject.process.pid}" if track.subject.process else ""
-    advice = (
-        ("beyond it allocations fail: end what is not needed, or have the limit raised", ""),
-        ("see how fast it grows", explain),
-    )
+    limit, pid = track.limit, track.subject.process.pid if track.subject.process else ""
+    hard, name = (limit.hard_bytes, limit.name) if limit else (None, "")
+    used, explain = units.size(group_bytes(track)), f"gpuwatchctl explain {pid}"
+    raised = "beyond it allocations fail: end what is not needed, or have the limit raised"
     return Ailment(
         kind="limit",
         subject=track.subject,
         severity="warning",
         title=track.title,
-        reasons=(f"{used} of {hard}: near the limit of its control group", limit.name),
-        advice=tuple([": ".join(filter(None, line)) for line in advice]),
-        commands=tuple([command for _, command in advice]),
-        group=f"limit:{limit.name}",
-        since_s=near.since_s,
+        reasons=(f"{used} of {units.size(hard)}: near the limit of its control group", name),
+        advice=(raised, f"see how fast it grows: {explain}"),
+        commands=("", explain),
+        group=f"limit:{name}",
+        since_s=since_s,
         framework=track.framework,
     )
 
@@ -407,9 +403,7 @@ class ConditionAlerts:
         self.alarms[alert.key] = ConditionAlert(alert, now_s)
         if alert.kind == "gpu":
             self._health.recall(alert.subject.device_uid, alert.opened_at_s)
-        elif alert.kind == "limit":
-            self._limits.recall(alert.subject)
-        else:
+        elif alert.kind == "held":
             self._waste.recall(alert.subject)
 
     def move(self, by_s: float) -> list[Alert]:
@@ -433,9 +427,8 @@ class ConditionAlerts:
         ailments = self._health.conditions(now_s) if config.tell_hardware else {}
         if config.tell_held:
             ailments = ailments | self._waste.conditions(config.tell_held, now_s)
-        near = self._limits.conditions(now_s) if config.tell_limit else []
-        if near:
-            ailments = ailments | {ail.key: ail for ail in map(_limited, near)}
+        near = self._limits.conditions(now_s, self.alarms) if config.tell_limit else ()
+        ailments = ailments | {ail.key: ail for ail in (_limited(*one) for one in near)}
         if not ailments and not self.alarms:
             return changed
         for key, ailment in ailments.items():

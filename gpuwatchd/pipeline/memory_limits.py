@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -13,7 +13,7 @@ from gpuwatchd.core.codes import Ending, LimitKind
 from gpuwatchd.core.model import MemoryLimit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Container, Iterator
 
     from gpuwatchd.collect.host import Host
     from gpuwatchd.core.model import Device, ProcessKey, Subject
@@ -57,39 +57,30 @@ class MemoryLimits:
         """Bring the limits up to date; ``told``: what processes were told has changed."""
         now_s, devices = self._mono(), self._intake.devices.values()
         present = (self._intake.created, sum([len(device.processes) for device in devices]))
-        if now_s >= self._due_s:
-            self._due_s = now_s + EVERY_S
+        if now_s >= self._due_s or present != self._present:
+            self._due_s, self._present = now_s + EVERY_S, present
             self._counted = self._local and control_groups.has_dmem(self._places[1])
             for kept in (self._groups, self._dmem, self.faults):
                 kept.clear()
-        elif not told and present == self._present:
+        elif not told:
             return
-        self._present = present
         for device in devices:
             if device.reading is not None and device.reading.state == "ok":
-                self._limit(device)
+                self._limit(device, device.reading.limits)
 
-    def _limit(self, device: TrackedDevice) -> None:
-        reading = device.reading
-        shared = reading.limits if reading is not None else ()
+    def _limit(self, device: TrackedDevice, shared: tuple[MemoryLimit, ...]) -> None:
         groups: dict[ProcessKey, str | None] = {}
         if self._local and (shared or self._counted) and not device.device.recorded:
             groups = {key: self._group(key) for key in device.processes}
         for key, track in device.processes.items():
             limits = [*declared_limits(track, device.device)]
-            group = groups.get(key)
-            if group is not None:
+            if (group := groups.get(key)) is not None:
                 mine = [one for one in shared if one.name == group]
                 mine += self._of_kernel(group, device.device)
                 limits += [_left(one, key, device, groups) for one in mine]
             limit = min(limits, key=_end, default=None)
-            if limit != track.limit:
-                track.limit = limit
-            track.sharing = frozenset(
-                device.processes[other].subject.id
-                for other in groups
-                if limit is not None and other != key and _within(groups[other], limit)
-            )
+            others = [key for key in groups if limit and _within(groups[key], limit)]
+            track.limit_to(limit, frozenset(device.processes[key].subject.id for key in others))
 
     def _group(self, key: ProcessKey) -> str | None:
         info = self._intake.infos.get(key)
@@ -167,16 +158,6 @@ CLEAR_SHARE: Final = 0.90
 LASTS_S: Final = 60.0
 
 
-class NearLimit(NamedTuple):
-    """A control group that is near its limit."""
-
-    track: Track
-    """Of the process that stands for it."""
-    limit: MemoryLimit
-    used_bytes: float
-    since_s: float
-
-
 class NearLimits:
     """Which control groups are near their limits, and for how long."""
 
@@ -184,43 +165,33 @@ class NearLimits:
         self._intake = intake
         self._since_s: dict[tuple[str, str], float] = {}
         """UUID and group -> since when."""
-        self._homes: dict[tuple[str, str], str] = {}
-        """The same -> id of the process that stands for it: another one does not take over."""
-        self._recalled: set[str] = set()
-
-    def recall(self, subject: Subject) -> None:
-        """Take over what an earlier run knew."""
-        self._recalled.add(subject.id)
 
     def move(self, by_s: float) -> None:
         """Let what has lasted last no longer for a step of the clock, or a time without looks."""
         self._since_s = {key: since_s + by_s for key, since_s in self._since_s.items()}
 
-    def conditions(self, now_s: float) -> list[NearLimit]:
-        """Return those that have been near for long enough, each with one of its processes."""
-        near: dict[tuple[str, str], dict[str, NearLimit]] = {}
+    def conditions(self, now_s: float, alerted: Container[str]) -> list[tuple[Track, float]]:
+        """Return one process of each that has been near for long enough, and since when.
+
+        One that is ``alerted`` (by the key of its alert), else the largest.
+        """
+        near: dict[tuple[str, str], list[Track]] = {}
         for uid, device in self._intake.devices.items():
-            for id_, track, limit, used_bytes in _limited(device):
-                key = (uid, limit.name)
-                share = CLEAR_SHARE if key in self._since_s else NEAR_SHARE
-                if used_bytes >= share * (limit.hard_bytes or 0):
-                    since_s = self._since_s.get(key, now_s)
-                    one = NearLimit(track, limit, used_bytes, since_s)
-                    near.setdefault(key, {})[id_] = one
-        homes, self._homes = self._homes, {}
-        self._since_s = {}
-        for key, members in near.items():
-            home = homes.get(key)
-            lost = home is not None and home not in members
-            # Of one that has just ended what its group holds is not known anew at once.
-            since_s = now_s if lost else next(iter(members.values())).since_s
-            self._since_s[key] = since_s
-            if now_s - since_s >= LASTS_S:
-                ranked = sorted(
-                    members, key=lambda id_: (id_ in self._recalled, _held(members[id_].track))
-                )
-                self._homes[key] = home or ranked[-1]
-        return [near[key][home] for key, home in self._homes.items()]
+            for track in device.processes.values():
+                if track.limit is None:
+                    continue
+                key = (uid, track.limit.name)
+                if _is_above(track, CLEAR_SHARE if key in self._since_s else NEAR_SHARE):
+                    near.setdefault(key, []).append(track)
+        self._since_s = {key: self._since_s.get(key, now_s) for key in near}
+        return [
+            (
+                max(near[key], key=lambda one: (f"limit:{one.subject.id}" in alerted, _held(one))),
+                since_s,
+            )
+            for key, since_s in self._since_s.items()
+            if now_s - since_s >= LASTS_S
+        ]
 
     def is_over(self, subject: Subject) -> tuple[Ending, float] | None:
         """Return why that is over, and for how long it must be; None: it is not, or not known."""
@@ -228,24 +199,26 @@ class NearLimits:
         reading = None if device is None else device.reading
         if device is None or subject.process is None or reading is None or reading.uses is None:
             return None
-        if subject.process not in device.processes:
+        track = device.processes.get(subject.process)
+        if track is None:
             return Ending.MEMORY_RELEASED, LASTS_S
-        for id_, _, limit, used_bytes in _limited(device):
-            if id_ == subject.id and used_bytes >= CLEAR_SHARE * (limit.hard_bytes or 0):
-                return None
-        return Ending.BELOW_LIMIT, LASTS_S
+        return None if _is_above(track, CLEAR_SHARE) else (Ending.BELOW_LIMIT, LASTS_S)
 
 
-def _limited(device: TrackedDevice) -> Iterator[tuple[str, Track, MemoryLimit, float]]:
-    """Yield the processes whose control group has a limit, and what the group holds now."""
-    for track in device.processes.values():
-        limit = track.limit
-        if limit is None or limit.kind not in {LimitKind.DRIVER, LimitKind.DMEM}:
-            continue
-        if limit.hard_bytes is not None and limit.process_bytes is not None:
-            # The others as of the last look at limits, itself as of now.
-            others = limit.hard_bytes - limit.process_bytes
-            yield track.subject.id, track, limit, others + _held(track)
+def group_bytes(track: Track) -> float | None:
+    """Return what the control group of a process holds now; None without a limit on it."""
+    limit = track.limit
+    if limit is None or limit.kind not in {LimitKind.DRIVER, LimitKind.DMEM}:
+        return None
+    if limit.hard_bytes is None or limit.process_bytes is None:
+        return None
+    # The others as of the last look at limits, itself as of now.
+    return limit.hard_bytes - limit.process_bytes + _held(track)
+
+
+def _is_above(track: Track, share: float) -> bool:
+    used_bytes, limit = group_bytes(track), track.limit
+    return used_bytes is not None and used_bytes >= share * ((limit and limit.hard_bytes) or 0)
 
 
 def _held(track: Track) -> float:

@@ -312,7 +312,7 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
     limit: MemoryLimit | None = None
     """What else than its device it runs out by first."""
     sharing: frozenset[str] = frozenset()
-    """Ids of the others that take from the same limit."""
+    """Ids of those that take from the same limit, its own among them."""
 
     changes: ClassVar[int] = 0
     """How often what is shown of any track has changed: as long as it has not, nobody looks."""
@@ -390,6 +390,12 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
             base_bytes = base_of(t_s, values, age_s)
             self.base_bytes = self.base_bytes if base_bytes is None else base_bytes
         return self.base_bytes
+
+    def limit_to(self, limit: MemoryLimit | None, sharing: frozenset[str]) -> None:
+        """Take over what limits it below its device, with the ids of those who share that."""
+        self.sharing = sharing
+        if limit != self.limit:
+            self.limit = limit
 
     def declare(self, sizes: declared.Declared) -> None:
         """Take over what its process was told."""

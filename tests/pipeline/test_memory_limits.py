@@ -143,7 +143,7 @@ def test_what_others_of_its_group_hold_is_not_left_to_it(tmp_path: Path) -> None
     # 3 GiB of the other process, 2 GiB of nobody who is listed.
     assert present(track.limit).process_bytes == 15 * GIB
     assert track.series().limit_bytes == 15 * GIB
-    assert track.sharing == {world.track(OTHER).subject.id}
+    assert track.sharing == {world.track(one).subject.id for one in (LEAKER, OTHER)}
     track.room.growing = {world.track(OTHER).subject.id: 5.0, "elsewhere": 7.0}
     assert track.series().neighbours_bytes_per_s == (5.0,)
 
@@ -299,5 +299,5 @@ def test_a_soft_limit_that_is_passed_is_no_alert() -> None:
     track.limit = MemoryLimit(
         kind=LimitKind.DRIVER, name="/sys/fs/cgroup/a", soft_bytes=GIB, used_bytes=5 * GIB
     )
-    assert NearLimits(intake.intake).conditions(0.0) == []
+    assert NearLimits(intake.intake).conditions(0.0, ()) == []
     assert present(track.series().limit_bytes) > 70 * GIB

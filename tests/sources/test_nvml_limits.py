@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 CARD = "gpu 0 total=80G;proc 0 pid=4711 mem=5G;proc 0 pid=4712 mem=3G"
-HARD = "limits 0 group=*/sys/fs/cgroup/a.scope hard=20G"
+HARD = "limits 0 group=*/sys/fs/cgroup/a.scope hard=20G used=8G"
 CALL = "nvmlDeviceGetMemoryLimits_v1"
 
 READS = """
@@ -52,8 +52,8 @@ def test_a_group_is_asked_about_once_a_minute_and_at_the_sight_of_a_new_one(fake
     later = {**first, "soft_bytes": 2 * GIB, "used_bytes": 7 * GIB}
     whole = [[{**first, **one} for one in limits] for limits in told]
     assert whole == [[first]] * 4 + [[later]]
-    # One for both processes of the first group, one for the new group; a minute later both.
-    assert fake.stats()[CALL] == 4
+    # One for both processes of the first group; then, and a minute later, for both groups.
+    assert fake.stats()[CALL] == 5
 
 
 @pytest.mark.parametrize("code", [3, 13, 4, 25])

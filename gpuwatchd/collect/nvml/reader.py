@@ -16,6 +16,7 @@ from gpuwatchd.collect import control_groups
 from gpuwatchd.collect.nvml.calls import (
     ABSENT_CODES,
     FATAL_CODES,
+    FUNCTION_NOT_FOUND,
     NO_PERMISSION,
     OK,
     TIMEOUT,
@@ -290,7 +291,7 @@ class _Limits(ctypes.Structure):
 class GroupLimits:
     """Asks for the limits of each control group that has a process on a card.
 
-    At the first sight of a process, and again after some time. Where the driver has no such limits
+    When a process comes or goes, and again after some time. Where the driver has no such limits
     that is asked once per card.
     """
 
@@ -298,31 +299,25 @@ class GroupLimits:
         self._ask = calls.find("nvmlDeviceGetMemoryLimits_v1")
         self._error = error
         self._places = str(proc), str(sys / "fs/cgroup")
-        self._asked: dict[str, tuple[float, dict[int, str | None], dict[str, MemoryLimit]]] = {}
-        """UUID -> since when (monotonic), the group of each process, the limits of these."""
+        self._asked: dict[str, tuple[float, frozenset[int] | None, tuple[MemoryLimit, ...]]] = {}
+        """UUID -> when (monotonic) it was asked about which processes, and what it said."""
 
     def read(self, card: Card, desk: HandleBuffers, mono_s: float) -> tuple[MemoryLimit, ...]:
         """Return the limits that there are; runs in the card's lane."""
         if LIMITS in card.refused or card.device.parent_uid is not None:
             return ()
-        since_s, groups, limits = self._asked.get(card.uid, (-LIMITS_EVERY_S, {}, {}))
-        if not groups or mono_s - since_s >= LIMITS_EVERY_S:
-            groups, limits = {}, {}
-            self._asked[card.uid] = mono_s, groups, limits
-        if not groups.keys() >= desk.by_pid.keys():
-            for pid in desk.by_pid.keys() - groups.keys():
-                group = control_groups.group_of(pid, *self._places)
-                fresh = LIMITS not in card.refused and group not in groups.values()
-                if group is not None and fresh:
-                    self._add(card, desk, group, limits)
-                groups[pid] = group
-        return tuple(limits.values())
+        since_s, pids, limits = self._asked.get(card.uid, (-LIMITS_EVERY_S, None, ()))
+        if pids != desk.by_pid.keys() or mono_s - since_s >= LIMITS_EVERY_S:
+            places = {control_groups.group_of(pid, *self._places) for pid in desk.by_pid}
+            found = [self._ask_for(card, desk, place) for place in sorted(filter(None, places))]
+            limits = tuple([limit for limit in found if limit is not None])
+            self._asked[card.uid] = mono_s, frozenset(desk.by_pid), limits
+        return limits
 
-    def _add(
-        self, card: Card, desk: HandleBuffers, group: str, limits: dict[str, MemoryLimit]
-    ) -> None:
-        found = _Limits(group=os.fsencode(group))
-        code = self._ask(desk.handle, ctypes.byref(found))
+    def _ask_for(self, card: Card, desk: HandleBuffers, group: str) -> MemoryLimit | None:
+        found, code = _Limits(group=os.fsencode(group)), FUNCTION_NOT_FOUND
+        if LIMITS not in card.refused:
+            code = self._ask(desk.handle, ctypes.byref(found))
         if code in FATAL_CODES:
             raise self._error(code)
         if code in ABSENT_CODES or code == NO_PERMISSION:
@@ -331,14 +326,11 @@ class GroupLimits:
             size if code == OK and 0 < size < _MOST_BYTES else None
             for size in (found.hard, found.soft, found.used)
         )
-        if hard is not None or soft is not None:
-            limits[group] = MemoryLimit(
-                kind=LimitKind.DRIVER,
-                name=group,
-                hard_bytes=hard,
-                soft_bytes=soft,
-                used_bytes=used,
-            )
+        kind = LimitKind.DRIVER
+        limit = MemoryLimit(
+            kind=kind, name=group, hard_bytes=hard, soft_bytes=soft, used_bytes=used
+        )
+        return None if hard is None and soft is None else limit
 
 
 # What a process held at most, from the driver's own accounting, once it has ended.
