@@ -21,7 +21,7 @@ ROOT: Final = "/sys/fs/cgroup"
 DMEM: Final = b"dmem"
 _MOST_BYTES, _CHUNK_BYTES = 64 * 1024, 4096
 _DEEPEST: Final = 64
-_REGIONS: Final = ("vram", "vidmem")
+_REGIONS: Final = (b"vram", b"vidmem")
 """How regions begin that are a device's memory; others are what it maps of the host's."""
 
 
@@ -97,13 +97,15 @@ def _of_device(path: str, pci_bus: str, faults: dict[str, str]) -> int | None:
         faults[path] = "is too long"
         return None
     total: int | None = None
-    for line in raw.decode("ascii", "replace").splitlines():
-        region, _, value = line.rpartition(" ")
-        _, bus, part, *_ = (*region.split("/"), "", "", "")
-        if value != "max" and not (value.isdecimal() and len(value) < 20):
+    bus = pci_bus.encode()
+    for line in raw.splitlines():
+        region, _, value = line.rpartition(b" ")
+        if value != b"max" and not (value.isdigit() and len(value) < 20):
             faults[path] = "is not understood"
-        elif bus.lower() == pci_bus and part.startswith(_REGIONS):
-            if value == "max":
+            continue
+        parts = region.split(b"/")
+        if len(parts) == 3 and parts[1].lower() == bus and parts[2].startswith(_REGIONS):
+            if value == b"max":
                 return None
             total = (total or 0) + int(value)
     return total

@@ -73,7 +73,9 @@ LIMITS = """
 import pathlib, tempfile
 from gpuwatchd.collect import control_groups
 from gpuwatchd.collect.nvml.source import NvmlSource
-folder = pathlib.Path(tempfile.mkdtemp())
+shared = pathlib.Path("/dev/shm")  # in memory, as the kernel's own files are
+held = tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None)
+folder = pathlib.Path(held.name)
 root, faults, bus = str(folder / "sys/fs/cgroup"), {}, "0000:0a:00.0"
 first = NvmlSource().read().readings
 pids = [use.key.pid for reading in first for use in reading.uses or ()]
