@@ -79,8 +79,11 @@ class MemoryLimits:
                 mine += self._of_kernel(group, device.device)
                 limits += [_left(one, key, device, groups) for one in mine]
             limit = min(limits, key=_end, default=None)
-            others = [key for key in groups if limit and _within(groups[key], limit)]
-            track.limit_to(limit, frozenset(device.processes[key].subject.id for key in others))
+            if limit is not None or track.limit is not None:
+                members = [one for one in groups if limit and _within(groups[one], limit)]
+                track.limit_to(
+                    limit, frozenset(device.processes[one].subject.id for one in members)
+                )
 
     def _group(self, key: ProcessKey) -> str | None:
         info = self._intake.infos.get(key)
