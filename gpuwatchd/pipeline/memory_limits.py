@@ -43,7 +43,8 @@ class MemoryLimits:
         self._local = host is not None and not host.is_contained
         self._mono = mono
         self._places = proc, root
-        self._due_s = float("-inf")
+        self.due_s = self._stale_s = float("-inf")
+        """From when on (monotonic) there is something to do, and when all is read anew."""
         self._present = (-1, 0)
         """Tracks ever made, and processes on devices, at the last look."""
         self._counted = False
@@ -57,12 +58,15 @@ class MemoryLimits:
         """Bring the limits up to date; ``told``: what processes were told has changed."""
         now_s, devices = self._mono(), self._intake.devices.values()
         present = (self._intake.created, sum([len(device.processes) for device in devices]))
-        if now_s >= self._due_s or present != self._present:
-            self._due_s, self._present = now_s + EVERY_S, present
+        fresh = now_s < self._stale_s and present == self._present
+        if not fresh:
+            self._stale_s, self._present = now_s + EVERY_S, present
             self._counted = self._local and control_groups.has_dmem(self._places[1])
             for kept in (self._groups, self._dmem, self.faults):
                 kept.clear()
-        elif not told:
+        # Who is missing from a list is believed to have gone with the next one.
+        self.due_s = now_s if told else self._stale_s
+        if fresh and not told:
             return
         for device in devices:
             if device.reading is not None and device.reading.state == "ok":

@@ -297,7 +297,8 @@ class Pipeline:
         told = bool(self.declared.waiting) or news != self.declared.news
         if told:
             self._guard("declared sizes", lambda: self.declared.step(news))
-        self._guard("memory limits", lambda: self.limits.step(told=told))
+        if told or self._mono() >= self.limits.due_s:
+            self._guard("memory limits", lambda: self.limits.step(told=told))
         self._guard("holdings", lambda: self.holdings.update(now_s))
         self._guard("checkpoints", lambda: self.costing.step(self._wall()))
         changed = self._guard("alarms", lambda: self.alarms.step(now_s)) or []
