@@ -145,7 +145,7 @@ def declared_limits(track: Track, device: Device) -> Iterator[MemoryLimit]:
             of_cards[one.option] = one.value
         elif one.source == MPS_LIMIT:
             yield _declared(LimitKind.MPS, one.source, one.value)
-        elif card and plain(one.option) == _TORCH and one.source.startswith("PYTORCH"):
+        elif card and one.source.startswith("PYTORCH") and plain(one.option) == _TORCH:
             yield _declared(LimitKind.FRAMEWORK, one.source, one.value * card, CONTEXT_BYTES)
         elif card and one.kind == "xla" and pool:
             yield _declared(LimitKind.FRAMEWORK, one.source, one.value * card)
