@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 import signal
 import socket
@@ -13,6 +15,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from gpuwatchd.collect import control_groups
+from gpuwatchd.core.codes import LimitKind
 from gpuwatchd.service import own_process
 from gpuwatchd.store import live
 from tests import test_daemon
@@ -20,11 +24,14 @@ from tests.children import Child
 from tests.conftest import need
 from tests.fakenvml import FakeNvml
 from tests.fakenvml.build import LIBRARY
+from tests.making import GIB, present
 from tests.test_daemon import SIMULATED, environ, said, state_of, wait_for
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
+
+    from gpuwatchd.core.model import MemoryLimit
 
 pytestmark = pytest.mark.slow
 
@@ -296,3 +303,28 @@ def test_it_goes_on_as_the_program_that_its_path_leads_to_now(tmp_path: Path) ->
     with Child(argv, stdout=subprocess.PIPE, text=True) as process:
         said, _ = process.communicate(timeout=30)
     assert said == f"pid {process.pid} as {fresh}: --interval 2 (kept)\n"
+
+
+def known_limits(tmp_path: Path) -> list[MemoryLimit | None]:
+    devices = state_of(tmp_path).devices
+    return [process.limit for device in devices for process in device.processes or ()]
+
+
+def test_the_limit_of_a_control_group_reaches_what_people_are_shown(
+    fake: FakeNvml, tmp_path: Path
+) -> None:
+    need(control_groups.group_of(os.getpid()) is not None, "control groups of version 2")
+    with Child(["sleep", "120"]) as child:
+        card = (TWO[0], f"proc 0 pid={child.pid} mem=5G")
+        fake.write(*card, "limits 0 soft=4G hard=20G")
+        with daemon(fake, tmp_path) as process:
+            wait_for(lambda: any(known_limits(tmp_path)))
+            limit = present(known_limits(tmp_path)[0])
+            assert (limit.kind, limit.hard_bytes) == (LimitKind.DRIVER, 20 * GIB)
+            assert (limit.soft_bytes, limit.process_bytes) == (4 * GIB, 20 * GIB)
+            assert limit.name == control_groups.group_of(child.pid)
+            shown = json.loads(ctl(fake, tmp_path, "status", "--json").stdout)
+            assert shown["data"][0]["processes"][0]["limit"]["hard_bytes"] == 20 * GIB
+            assert state_of(tmp_path).alerts == ()
+            assert end(process) < 5.0
+    assert "Traceback" not in said(tmp_path)

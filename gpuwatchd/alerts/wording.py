@@ -36,6 +36,7 @@ _ENDINGS: dict[Ending, str] = {
     Ending.MEMORY_RELEASED: "the process ended or released the GPU",
     Ending.MEMORY_OWNED: "no memory without an owner is left",
     Ending.AT_WORK: "it is active again or released the memory",
+    Ending.BELOW_LIMIT: "its control group is below 90 % of its limit",
     Ending.NOT_LISTED: "it is no longer listed",
     Ending.TURNED_OFF: "[policy] {setting}",
 }

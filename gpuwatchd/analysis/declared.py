@@ -43,6 +43,7 @@ Kind = Literal[
     "tokens",
     "sequences",
     "gpu",  # whether buffers are there
+    "mps",  # what is taken of the card of a number, where each has a limit of its own, bytes
 ]
 
 
@@ -259,11 +260,12 @@ _COUNTLESS: Final = float(1 << 30)
 _NAME: Final = re.compile(rf"[A-Za-z][\w.\-]{{0,{LONGEST_NAME - 1}}}")
 _CAMEL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
+MPS_LIMIT: Final = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 VARIABLES: Final = (
     *("XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION"),
     *("XLA_PYTHON_CLIENT_PREALLOCATE", "XLA_PYTHON_CLIENT_ALLOCATOR"),
     *("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"),
-    *("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "CUPY_GPU_MEMORY_LIMIT"),
+    *(MPS_LIMIT, "CUPY_GPU_MEMORY_LIMIT"),
     *("CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_MEMORY_LIMIT_0"),
     *("FLAGS_fraction_of_gpu_memory_to_use", "FLAGS_gpu_memory_limit_mb", "CUDA_MEMORY_FRACTION"),
 )
@@ -333,6 +335,10 @@ def of_variables(variables: Iterable[tuple[str, str]]) -> tuple[Setting, ...]:
         if name.startswith("PYTORCH"):
             parts = [part.partition(":") for part in text[:1024].split(",")]
             pairs = [(key.strip(), value) for key, _, value in parts]
+        elif name == MPS_LIMIT and "," in text:
+            parts = [part.partition("=") for part in text[:1024].split(",")]
+            sizes = [(key.strip(), _limit("", value)) for key, _, value in parts]
+            found += [Setting("mps", size, name, key, 0.7) for key, size in sizes if size]
         found += of_pairs(pairs, name)
     return tuple(found)
 
@@ -390,7 +396,7 @@ WARM_UP_S: Final[dict[str, float]] = {
 _WARM: Final = 0.6
 _GUESSED: Final = 0.3
 """Weight of a size whose element is a guess."""
-_XLA: Final = frozenset({"JAX", "TensorFlow", "TensorFlow or JAX"})
+XLA: Final = frozenset({"JAX", "TensorFlow", "TensorFlow or JAX"})
 _USUAL: Final = {"pool": 0.75, "serves": 0.92}
 """What XLA and vLLM take at most unless told otherwise; before, vLLM took 0.9."""
 
@@ -437,7 +443,7 @@ def _levels(
 ) -> Iterator[GrowthFact]:
     """Yield what it takes of the card at most; ``told``: its server says so itself."""
     name, kinds = FactName.DECLARED_SHARE, [one.kind for one in settings]
-    has_pool = framework in _XLA and all(one.value for one in settings if one.kind == "pool")
+    has_pool = framework in XLA and all(one.value for one in settings if one.kind == "pool")
     usual = {"pool": "xla" not in kinds, "serves": framework == "vLLM" and not told}
     # vLLM takes no share where it is told how large its cache is.
     whole = any(plain(one.option) == "kv_cache_memory_bytes" for one in settings)

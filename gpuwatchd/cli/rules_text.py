@@ -15,7 +15,7 @@ from gpuwatchd.notify import NOTIFIERS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-KINDS: Final = ("leak", "gpu", "held")
+KINDS: Final = ("leak", "gpu", "held", "limit")
 PATTERNS: Final = (*sorted(LEAK_PATTERNS), "spike")
 ALL: Final = "all"
 _CONDITIONS: Final = (
@@ -178,6 +178,8 @@ def explain(settings: Config) -> list[str]:
     texts.append("Growth that is only watched is not sent; status shows it.")
     how = "reported" if policy.tell_hardware else "only shown"
     texts.append(f"A GPU that is lost, hangs or must be reset is {how}.")
+    how = "reported" if policy.tell_limit else "only shown"
+    texts.append(f"A control group that is near its limit of GPU memory is {how}.")
     if policy.tell_held:
         texts.append(f"Idle memory is reported where it is {_listed(policy.tell_held, 'or')}.")
     else:

@@ -57,6 +57,8 @@ class Ending(_Code):
     """No memory is left that nobody owns."""
     AT_WORK = "at-work"
     NOT_LISTED = "not-listed"
+    BELOW_LIMIT = "below-limit"
+    """Its control group is not near its limit any more, or has none."""
     TURNED_OFF = "turned-off"
     """The setting that it was sent for was turned off."""
     LEGACY = "legacy"
@@ -167,6 +169,20 @@ class Reason(_Code):
     """What keeps the memory has a bound that is reached before the limit."""
     FREE_CACHE = "free-cache"
     """Only what the allocator of the framework holds ready grows."""
+
+
+class LimitKind(_Code):
+    """What keeps a process from taking the whole device."""
+
+    DRIVER = "driver"
+    """Set in the driver for its control group."""
+    DMEM = "dmem"
+    """Set in the kernel for its control group, or for one above."""
+    MPS = "mps"
+    """Of each client of MPS."""
+    FRAMEWORK = "framework"
+    """Its allocator takes no more."""
+    OTHER = ""
 
 
 class AllocatorVerdict(_Code):

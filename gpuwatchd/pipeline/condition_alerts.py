@@ -1,4 +1,4 @@
-"""Alerts that no curve is judged for: a GPU that is lost, idle memory.
+"""Alerts that no curve is judged for: a GPU that is lost, idle memory, a limit that is near.
 
 What is not known changes nothing: an alert opens when something bad was seen for long enough, and
 ends when something good was. So a driver that is restarted, a release, or a GPU that sleeps is
@@ -20,6 +20,7 @@ from gpuwatchd.core.model import Alert, Finding, Subject
 from gpuwatchd.core.model.alerts import Title, TitlePart, device_title, process_title
 from gpuwatchd.core.model.findings import reason_fields
 from gpuwatchd.pipeline.clock import moved_alert
+from gpuwatchd.pipeline.memory_limits import NearLimits, group_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from gpuwatchd.core.config import Config
     from gpuwatchd.core.model import Holding, HoldingKind, ProcessKey, Severity
     from gpuwatchd.pipeline.idle_memory import IdleMemory
-    from gpuwatchd.pipeline.track import TrackedDevice
+    from gpuwatchd.pipeline.track import Track, TrackedDevice
     from gpuwatchd.pipeline.tracker import SampleIntake
 
 # Which GPUs are in trouble, and for how long: lost, hanging, to be reset, or read no more.
@@ -340,9 +341,29 @@ def _owner(first: Holding) -> tuple[str, ...]:
     return (f"it belongs to {info.attribution}",)
 
 
+def _limited(track: Track, since_s: float) -> Ailment:
+    """Return what is said of a control group that is near its limit."""
+    limit, pid = track.limit, track.subject.process.pid if track.subject.process else ""
+    hard, name = (limit.hard_bytes, limit.name) if limit else (None, "")
+    used, explain = units.size(group_bytes(track)), f"gpuwatchctl explain {pid}"
+    raised = "beyond it allocations fail: end what is not needed, or have the limit raised"
+    return Ailment(
+        kind="limit",
+        subject=track.subject,
+        severity="warning",
+        title=track.title,
+        reasons=(f"{used} of {units.size(hard)}: near the limit of its control group", name),
+        advice=(raised, f"see how fast it grows: {explain}"),
+        commands=("", explain),
+        group=f"limit:{name}",
+        since_s=since_s,
+        framework=track.framework,
+    )
+
+
 SOURCE: Final = "alarms"
 """Under what the alert notifier announces them."""
-KINDS: Final = frozenset({"gpu", "held"})
+KINDS: Final = frozenset({"gpu", "held", "limit"})
 """Kinds of alerts that are opened here."""
 GAP_S: Final = 600.0
 """What lasts over a longer time without a look has to last anew."""
@@ -370,6 +391,7 @@ class ConditionAlerts:
         self._intake = intake
         self._health = DeviceHealth(intake)
         self._waste = IdleAlerts(intake, holdings)
+        self._limits = NearLimits(intake)
         self.alarms: dict[str, ConditionAlert] = {}
         """Alert key -> its alarm."""
         self._told_s: dict[str, float] = {}
@@ -381,12 +403,13 @@ class ConditionAlerts:
         self.alarms[alert.key] = ConditionAlert(alert, now_s)
         if alert.kind == "gpu":
             self._health.recall(alert.subject.device_uid, alert.opened_at_s)
-        else:
+        elif alert.kind == "held":
             self._waste.recall(alert.subject)
 
     def move(self, by_s: float) -> list[Alert]:
         """Move what is remembered in time: the wall clock was stepped; return the open alerts."""
         self._health.move(by_s)
+        self._limits.move(by_s)
         self._told_s = {key: at_s + by_s for key, at_s in self._told_s.items()}
         self._last_s = None if self._last_s is None else self._last_s + by_s
         for alarm in self.alarms.values():
@@ -404,6 +427,8 @@ class ConditionAlerts:
         ailments = self._health.conditions(now_s) if config.tell_hardware else {}
         if config.tell_held:
             ailments = ailments | self._waste.conditions(config.tell_held, now_s)
+        near = self._limits.conditions(now_s, self.alarms) if config.tell_limit else ()
+        ailments = ailments | {ail.key: ail for ail in (_limited(*one) for one in near)}
         if not ailments and not self.alarms:
             return changed
         for key, ailment in ailments.items():
@@ -469,6 +494,8 @@ class ConditionAlerts:
         """Return why an alert is over; None while it is not, or nobody knows."""
         if alert.kind == "gpu":
             pair = self._health.is_well(alert.subject)
+        elif alert.kind == "limit":
+            pair = self._limits.is_over(alert.subject)
         else:
             pair = self._waste.is_over(alert.subject, float(self.config.zombies.idle_after))
         if pair is None:
@@ -484,6 +511,8 @@ class ConditionAlerts:
         section = self.config.policy
         if alert.kind == "gpu":
             return "" if section.tell_hardware else "tell-hardware was turned off"
+        if alert.kind == "limit":
+            return "" if section.tell_limit else "tell-limit was turned off"
         return "" if section.tell_held else "tell-held was emptied"
 
     def _keep_time(self, now_s: float) -> None:
@@ -493,6 +522,7 @@ class ConditionAlerts:
             return
         by_s = now_s - last_s
         self._health.move(by_s)
+        self._limits.move(by_s)
         self._waste.doubt(alert.alert.subject for alert in self.alarms.values() if alert.alert)
         for alarm in self.alarms.values():
             alarm.well_since_s = None

@@ -133,6 +133,7 @@ class LiveDevices:
         parts += [track.finding for track in tracks]
         parts += [track.alert if track.lead is None else track.lead.alert for track in tracks]
         parts += [track.memo.shown for track in processes]
+        parts += [track.limit for track in processes]
         if kept is not None and kept.parts == parts:
             kept.now = now
             return kept
@@ -177,6 +178,7 @@ def _process(
         sm_pct=use.sm_pct,
         host_bytes=use.host_bytes,
         host_finding=None if host is None else host.shown(),
+        limit=None if track is None else track.limit,
     )
 
 

@@ -199,6 +199,9 @@ def _room_then(track: Track, series: Series) -> float | None:
     """Return where a process that has gone would have run out: all that is free now was its."""
     most = float(series.used_bytes.max())
     free, total = track.room.free_bytes, track.room.total_bytes
+    own = None if track.limit is None else track.limit.ends_at(most)
+    if own is not None and (free is None or own < max(free, most)):
+        return own
     if free is None:
         return None if total is None else max(total, most)
     return max(free, most)

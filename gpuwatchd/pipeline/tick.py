@@ -29,6 +29,7 @@ from gpuwatchd.pipeline.event_log import DeviceLog, EventLog
 from gpuwatchd.pipeline.history_exchange import HistoryLink, Last
 from gpuwatchd.pipeline.idle_memory import IdleMemory
 from gpuwatchd.pipeline.live_state import LiveDevices
+from gpuwatchd.pipeline.memory_limits import MemoryLimits
 from gpuwatchd.pipeline.outbox import Dispatcher, Outbox
 from gpuwatchd.pipeline.prepared_processes import PreparedProcesses
 from gpuwatchd.pipeline.restored_state import EARLIER
@@ -178,6 +179,7 @@ class Pipeline:
         self.happenings = EventLog(history)
         self.serving = Serving(config, host)
         self.declared = DeclaredSizes(self.intake, self.serving, host)
+        self.limits = MemoryLimits(self.intake, host, mono)
         self.holdings = IdleMemory(config, self.intake, self.serving, host)
         self.silencing = ActiveSilences(None if history is None else history.shelf, mono)
         self.alarms = ConditionAlerts(config, self.intake, self.holdings)
@@ -206,8 +208,7 @@ class Pipeline:
         self._started_at_s = wall()
         self._ticks = 0
         self._rss_bytes: int | None = None
-        self._clock = Clock()
-        self._scene = LiveDevices()
+        self._clock, self._scene = Clock(), LiveDevices()
         self._judged: tuple[int, dict[str, Finding]] = (-1, {})
         self._pieces = live.Pieces()
 
@@ -293,8 +294,11 @@ class Pipeline:
         present = self.intake.people.present(self.intake.devices.values())
         self._guard("endpoints", lambda: self.serving.step(present))
         news = (present, self.serving.readings, self.intake.created)
-        if self.declared.waiting or news != self.declared.news:
+        told = bool(self.declared.waiting) or news != self.declared.news
+        if told:
             self._guard("declared sizes", lambda: self.declared.step(news))
+        if told or self._mono() >= self.limits.due_s:
+            self._guard("memory limits", lambda: self.limits.step(told=told))
         self._guard("holdings", lambda: self.holdings.update(now_s))
         self._guard("checkpoints", lambda: self.costing.step(self._wall()))
         changed = self._guard("alarms", lambda: self.alarms.step(now_s)) or []
@@ -396,6 +400,7 @@ class Pipeline:
         if self.history is not None:
             texts += self.history.problems
         texts += [*self.serving.problems, *self.costing.problems]
+        texts += [f"{path} {why}" for path, why in self.limits.faults.items()]
         return [
             *told,
             *((text, other) for text in texts),

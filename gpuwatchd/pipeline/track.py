@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         FloatArray,
         GrowthFact,
         Ledger,
+        MemoryLimit,
         ProcessKey,
         ProcessUse,
     )
@@ -66,7 +67,10 @@ def end_reason(track: Track) -> Ending:
             return written
     last, full_s = track.window.last, track.room.full_at_s
     crashed = last is not None and full_s is not None and full_s >= last[0]
-    full = crashed or _filled_it(track)
+    full_bytes = None if track.limit is None or last is None else track.limit.ends_at(last[1])
+    held_bytes = 0.0 if last is None else last[1]
+    filled = full_bytes is not None and held_bytes >= (1.0 - FULL_SHARE) * full_bytes
+    full = crashed or filled or _filled_it(track)
     return Ending.ENDED_NEAR_LIMIT if full else Ending.PROCESS_ENDED
 
 
@@ -158,10 +162,15 @@ class Headroom(msgspec.Struct, kw_only=True):
         if isinstance(self.activity, RecentActivity):
             self.activity.move(by_s)
 
-    def others(self, subject: Subject) -> tuple[float, ...]:
-        """Return the bytes/s at which each other is being seen to leak; never negative."""
-        mine = subject.id
-        return tuple([rate for key, rate in self.growing.items() if key != mine])
+    def others(self, subject: Subject, among: frozenset[str] | None = None) -> tuple[float, ...]:
+        """Return the bytes/s at which each other is being seen to leak; never negative.
+
+        ``among``: of these alone, by their ids.
+        """
+        mine, rates = subject.id, self.growing.items()
+        return tuple(
+            [rate for key, rate in rates if key != mine and (among is None or key in among)]
+        )
 
     def is_owned(self, now_s: float) -> bool:
         """Say whether it is known, or was until a moment ago, who holds the device's memory."""
@@ -249,7 +258,7 @@ class TrackBaseline(msgspec.Struct, kw_only=True, eq=False):
 DAYS_BACK_S, DAYS_EVERY_S = 21 * 86_400.0, 3600.0
 """How far back a record of days is looked at, and how often."""
 _SETTLED = frozenset({Reason.NORMAL, Reason.BOUNDED, Reason.FREE_CACHE})
-_SHOWN = frozenset({"finding", "alert", "lead", "memo"})
+_SHOWN = frozenset({"finding", "alert", "lead", "memo", "limit"})
 
 
 class Track(msgspec.Struct, kw_only=True, eq=False):
@@ -300,6 +309,10 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
     """What it held when its process had started, where that was seen."""
     sizes: declared.Declared = declared.Declared()
     """What it was told of sizes, and what its model server says."""
+    limit: MemoryLimit | None = None
+    """What else than its device it runs out by first."""
+    sharing: frozenset[str] = frozenset()
+    """Ids of those that take from the same limit, its own among them."""
 
     changes: ClassVar[int] = 0
     """How often what is shown of any track has changed: as long as it has not, nobody looks."""
@@ -327,15 +340,22 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
         age_s = None if begun_s is None or not values.size else max(0.0, float(t_s[-1]) - begun_s)
         info = self.info
         framework = info.framework if self.subject.host and info is not None else self.framework
+        joint = not raw and self.joint is not None
+        limit_bytes = self.room.limit(newest, whole=whole, joint=joint)
+        among, total_bytes, own = None, self.room.total_bytes, self.limit
+        end_bytes = None if own is None else own.ends_at(newest)
+        if own and end_bytes is not None and (limit_bytes is None or end_bytes < limit_bytes):
+            # It is on a smaller card, so to speak, with those who share its limit.
+            limit_bytes, among = end_bytes, self.sharing
+            sizes = (total_bytes, own.hard_bytes)
+            total_bytes = min([float(size) for size in sizes if size], default=None)
         return Series(
             subject=self.subject,
             t_s=t_s,
             used_bytes=values,
-            limit_bytes=self.room.limit(
-                newest, whole=whole, joint=not raw and self.joint is not None
-            ),
-            neighbours_bytes_per_s=() if whole else self.room.others(self.subject),
-            total_bytes=self.room.total_bytes,
+            limit_bytes=limit_bytes,
+            neighbours_bytes_per_s=() if whole else self.room.others(self.subject, among),
+            total_bytes=total_bytes,
             framework=framework,
             role=None if info is None else frameworks.role(info.argv, info.name),
             util_pct=self.room.util_pct,
@@ -370,6 +390,12 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
             base_bytes = base_of(t_s, values, age_s)
             self.base_bytes = self.base_bytes if base_bytes is None else base_bytes
         return self.base_bytes
+
+    def limit_to(self, limit: MemoryLimit | None, sharing: frozenset[str]) -> None:
+        """Take over what limits it below its device, with the ids of those who share that."""
+        self.sharing = sharing
+        if limit != self.limit:
+            self.limit = limit
 
     def declare(self, sizes: declared.Declared) -> None:
         """Take over what its process was told."""

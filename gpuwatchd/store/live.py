@@ -29,6 +29,7 @@ from gpuwatchd.core.model import (
     Finding,
     Holding,
     Ledger,
+    MemoryLimit,
     ProcessInfo,
     ServerReading,
     Severity,
@@ -195,6 +196,8 @@ class LiveProcess(Value, frozen=True, kw_only=True):
     """Anonymous memory and swap on the host."""
     host_finding: Finding | None = None
     """The judgement on that memory."""
+    limit: MemoryLimit | None = None
+    """What else than the device limits it first."""
 
 
 class LiveDevice(Value, frozen=True, kw_only=True):

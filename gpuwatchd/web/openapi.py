@@ -71,7 +71,7 @@ class SnoozeBody(RequestBody, frozen=True, kw_only=True):
     process: Text | None = None
     framework: Text | None = None
     job: Text | None = None
-    kind: Literal["leak", "gpu", "held"] | None = None
+    kind: Literal["leak", "gpu", "held", "limit"] | None = None
 
 
 class FeedbackBody(RequestBody, frozen=True, kw_only=True):

@@ -23,7 +23,9 @@ from tests.fakenvml import FakeNvml
 
 GPUS, PROCESSES = 8, 8
 HANGS = "delay nvmlDeviceGetMemoryInfo* 0 3600000000"
+READ = "gpuwatchd: NvmlSource.read"
 OURS = "gpuwatchd: NvmlSource.read + Host.processes"
+WITH_LIMITS = "gpuwatchd: NvmlSource.read + all limits"
 
 FRAME = """
 import json, resource, sys, time
@@ -65,6 +67,37 @@ def tick():
     readings = source.read().readings
     host.processes({use.key.pid for reading in readings for use in reading.uses or ()})
 """
+# Limits are read at the first sight of a process and once a minute: here in every tick, of
+# processes with a control group each, five deep, with a limit of the kernel on every level.
+LIMITS = """
+import pathlib, tempfile
+from gpuwatchd.collect import control_groups
+from gpuwatchd.collect.nvml.source import NvmlSource
+shared = pathlib.Path("/dev/shm")  # in memory, as the kernel's own files are
+held = tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None)
+folder = pathlib.Path(held.name)
+root, faults, bus = str(folder / "sys/fs/cgroup"), {}, "0000:0a:00.0"
+first = NvmlSource().read().readings
+pids = [use.key.pid for reading in first for use in reading.uses or ()]
+for pid in pids:
+    group = pathlib.PurePosixPath("a/b/c/d") / str(pid)
+    (folder / f"proc/{pid}").mkdir(parents=True)
+    (folder / f"proc/{pid}/cgroup").write_text(f"0::/{group}\\n")
+    for above in (group, *list(group.parents)[:-1]):
+        (pathlib.Path(root) / above).mkdir(parents=True, exist_ok=True)
+        for name in ("dmem.max", "dmem.current"):
+            (pathlib.Path(root) / above / name).write_text(f"drm/{bus}/vram0 4294967296\\n")
+proc = str(folder / "proc")
+source = NvmlSource(proc_root=proc, sys_root=str(folder / "sys"))
+source.read()
+def tick():
+    source._reader._limits._asked.clear()
+    source.read()
+    known = {}
+    for pid in pids:
+        group = control_groups.group_of(pid, proc, root)
+        control_groups.dmem_limits(group, bus, known, faults, root)
+"""
 NVITOP = """
 from nvitop import Device, take_snapshots
 devices = Device.all()
@@ -79,8 +112,9 @@ def tick():
 # name, needed package, set-up, warm-up ticks (ours reads one memory map per tick at first), ticks
 ROWS = (
     ("bare nvidia-ml-py", "pynvml", BARE, 5, 200),
-    ("gpuwatchd: NvmlSource.read", "pynvml", SOURCE, 5, 200),
+    (READ, "pynvml", SOURCE, 5, 200),
     (OURS, "pynvml", WITH_HOST, 70, 200),
+    (WITH_LIMITS, "pynvml", LIMITS, 5, 50),
     ("nvitop: take_snapshots", "nvitop", NVITOP, 2, 20),
     ("gpustat: new_query", "gpustat", GPUSTAT, 1, 3),
 )
@@ -89,6 +123,7 @@ ROWS = (
 def configuration(pids: list[int], gpus: int = GPUS) -> list[str]:
     """Return the stand-in's world: cards, and as many growing processes on each."""
     lines = [f"gpu {gpu} total=80G reserved=600M base=500M util=90" for gpu in range(gpus)]
+    lines += [f"limits {gpu} hard=20G" for gpu in range(gpus)]
     lines += [
         f"proc {index * gpus // len(pids)} pid={pid} mem=2G rate=1M max=8G"
         f" sm={90 * gpus // len(pids)}"
@@ -133,7 +168,7 @@ def run(
     return results
 
 
-def table(results: dict[str, list[float] | None], runs: int, machine: str) -> str:
+def table(results: dict[str, list[float] | None], runs: int, machine: str, processes: int) -> str:
     """Return the results for people, with how many times dearer than ours each is."""
     ours = results[OURS]
     lines = [
@@ -148,6 +183,10 @@ def table(results: dict[str, list[float] | None], runs: int, machine: str) -> st
         lines.append(
             f"{name:40} {cpu_ms:12.3f} {wall_ms:9.3f} {rss_mb:8.1f} {cpu_ms / ours[0]:8.2f}"
         )
+    read, limits = results[READ], results[WITH_LIMITS]
+    if read is not None and limits is not None:
+        each_us = 1000.0 * (limits[0] - read[0]) / processes
+        lines.append(f"limits: {each_us:.1f} us of CPU a process, at first sight and every 60 s")
     return "\n".join(lines)
 
 
@@ -166,7 +205,11 @@ def main() -> int:
     gpus, processes = options.gpus, options.processes
     results = run(options.runs, options.ticks, gpus, processes, hang=options.hang)
     machine = f"{gpus} GPUs x {processes} processes" + (", one GPU hangs" if options.hang else "")
-    print(json.dumps(results) if options.json else table(results, options.runs, machine))
+    print(
+        json.dumps(results)
+        if options.json
+        else table(results, options.runs, machine, gpus * processes)
+    )
     return 0
 
 

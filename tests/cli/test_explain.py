@@ -11,11 +11,11 @@ import pytest
 from gpuwatchd.alerts import wording
 from gpuwatchd.cli.global_flags import Globals
 from gpuwatchd.collect.host.procfs import Headroom
-from gpuwatchd.core.codes import Ending, FactName
-from gpuwatchd.core.model import Event, GrowthFact, ProcessKey, Subject
+from gpuwatchd.core.codes import Ending, FactName, LimitKind
+from gpuwatchd.core.model import Event, GrowthFact, MemoryLimit, ProcessKey, Subject
 from gpuwatchd.view.blocks import Page
 from gpuwatchd.view.queries import history_query
-from gpuwatchd.view.text import explanation, explanation_page
+from gpuwatchd.view.text import explanation, explanation_page, subject_facts
 from gpuwatchd.view.text.explanation_parts import Section, Step
 from tests import making
 from tests.cli import world
@@ -362,3 +362,27 @@ def test_what_a_process_held_when_it_had_started_is_measured_again(
     subject = Subject(device_uid="GPU-1", process=info.key)
     series = history_query.series_of(subject, history_query.track(points), None, None, info=info)
     assert series.base_bytes == base
+
+
+@pytest.mark.parametrize(
+    ("end_gib", "binds"),
+    [(60.0, True), (77.0, True), (79.0, False), (None, False)],
+)
+def test_the_limit_that_binds_is_named(end_gib: float | None, binds: bool, ctl: Ctl) -> None:
+    """The process holds 50 of 80 GiB, 28 are free: beyond 78 GiB the card is full before."""
+    end_bytes = None if end_gib is None else end_gib * GIB
+    limit = MemoryLimit(
+        kind=LimitKind.DMEM, name="/sys/fs/cgroup/job", hard_bytes=79 * GIB, process_bytes=end_bytes
+    )
+    first, *others = world.state().devices
+    found = world.leak(limit_bytes=end_bytes)
+    process = msgspec.structs.replace(present(first.processes)[0], limit=limit, finding=found)
+    item = msgspec.structs.replace(first, processes=(process,))
+    world.write(devices=(item, *others))
+    bound = subject_facts.binding(item, process)
+    assert (bound is limit) is binds
+    words = subject_facts.why_sooner(item, end_bytes, process)
+    assert not binds or words in explained(ctl, "4711")
+    shown = ctl.data("status")[0]["processes"][0]["limit"]
+    assert (shown["kind"], shown["hard_bytes"]) == ("dmem", 79 * GIB)
+    assert shown["process_bytes"] == end_bytes

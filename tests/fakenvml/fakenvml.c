@@ -27,6 +27,9 @@
  *        alive=1: the line counts only while the pid exists and is not a zombie.
  *   event I type=8 data=79 [gi= ci=]   handed out once by nvmlEventSetWait, to who registered for
  *                              it; a line that was added to the file later comes then
+ *   limits I group=PATTERN soft=N hard=N [used=N]   of the control groups whose directory fits (*
+ *                              and ?); used: else what all processes of the GPU hold. A world
+ *                              without such a line answers NOT_SUPPORTED
  *   fail FUNC GPU CODE         FUNC is the entry point (nvmlDeviceGetMemoryInfo_v2), GPU is "1",
  *   delay FUNC GPU MICROSEC    or "1:0" (first MIG instance of GPU 1); both may hold * and ?
  *   procs_v3_fail_second [N]   the list "grew" between sizing and reading: the first N reads with a
@@ -87,16 +90,18 @@ typedef struct {
 
 typedef struct { char func[TEXT], gpu[16]; long value; } Rule;
 typedef struct { int gpu; unsigned gi, ci; uint64_t type, data; char line[TEXT]; } Event;
+typedef struct { int gpu; uint64_t soft, hard, used; char group[256]; } Limit;
 
 typedef struct {
   char driver[TEXT], nvml[TEXT];
   int cuda, init_error, gpus, migs[MAX_GPUS], nprocs, nfails, ndelays, nevents, inclusive, widened,
-      procutil_success, procutil_room, first[MAX_GPUS], last[MAX_GPUS];
+      procutil_success, procutil_room, nlimits, first[MAX_GPUS], last[MAX_GPUS];
   int fail_second; /* how many buffered reads fail; -1: all */
   Unit gpu[MAX_GPUS], mig[MAX_GPUS][MAX_MIGS];
   Proc procs[MAX_PROCS];
   Rule fails[MAX_RULES], delays[MAX_RULES];
   Event events[MAX_EVENTS];
+  Limit limits[MAX_GPUS];
 } World;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -266,6 +271,21 @@ static void event_line(World *w, int gpu, char *rest, const char *line) {
   }
 }
 
+static void limits_line(World *w, int gpu, char *rest) {
+  if (w->nlimits == MAX_GPUS) return;
+  Limit *l = &w->limits[w->nlimits++];
+  *l = (Limit){gpu, 0, NA, NA, "*"};
+  for (char *save, *word = strtok_r(rest, " \t\r\n", &save); word; word = strtok_r(NULL, " \t\r\n", &save)) {
+    char *value = strchr(word, '=');
+    if (!value) continue;
+    *value++ = 0;
+    if (strcmp(word, "soft") == 0) l->soft = number(value);
+    else if (strcmp(word, "hard") == 0) l->hard = number(value);
+    else if (strcmp(word, "used") == 0) l->used = number(value);
+    else if (strcmp(word, "group") == 0) snprintf(l->group, sizeof l->group, "%s", value);
+  }
+}
+
 static void one_line(World *w, char *line) {
   char whole[1024], *rest;
   snprintf(whole, sizeof whole, "%s", line);
@@ -292,6 +312,7 @@ static void one_line(World *w, char *line) {
     else if (strcmp(verb, "mig") == 0) unit_line(w, gpu, rest, 1);
     else if (strcmp(verb, "proc") == 0) proc_line(w, gpu, rest, whole);
     else if (strcmp(verb, "event") == 0) event_line(w, gpu, rest, whole);
+    else if (strcmp(verb, "limits") == 0) limits_line(w, gpu, rest);
   }
 }
 
@@ -626,6 +647,26 @@ int nvmlDeviceGetAccountingStats(Handle *h, unsigned pid, Accounting *to) {
     LEAVE(OK);
   }
   LEAVE(NOT_FOUND);
+}
+
+/* ---- limits of control groups --------------------------------------------------------------- */
+
+typedef struct { const char *group; uint64_t soft, hard, used; } GroupLimits;
+
+int nvmlDeviceGetMemoryLimits_v1(Handle *h, GroupLimits *to) {
+  BEGIN(h);
+  if (h->mig >= 0 || !world.nlimits) LEAVE(NOT_SUPPORTED);
+  if (!to || !to->group) LEAVE(INVALID);
+  to->soft = 0; to->hard = NA; to->used = 0;
+  for (int i = world.first[h->gpu]; i >= 0; i = world.procs[i].next)
+    if (on(&world.procs[i], h) && memory_of(&world.procs[i]) != NA) to->used += memory_of(&world.procs[i]);
+  for (int i = 0; i < world.nlimits; i++) {
+    const Limit *l = &world.limits[i];
+    if (l->gpu != h->gpu || fnmatch(l->group, to->group, 0) != 0) continue;
+    to->soft = l->soft; to->hard = l->hard;
+    if (l->used != NA) to->used = l->used;
+  }
+  LEAVE(OK);
 }
 
 /* ---- the system ---------------------------------------------------------------------------- */

@@ -97,7 +97,7 @@ def _conditions(function: Callable[..., Any]) -> Callable[..., Any]:
         shell_complete=options.complete_gpu,
         help="On this GPU: index, name or UUID, as a glob like all of these.",
     )(function)
-    kinds = click.Choice(["leak", "gpu", "held"])
+    kinds = click.Choice(["leak", "gpu", "held", "limit"])
     return click.option("--kind", type=kinds, help="Alerts of this kind.")(function)
 
 

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import os
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
+from gpuwatchd.collect import control_groups
 from gpuwatchd.collect.nvml.calls import (
     ABSENT_CODES,
     FATAL_CODES,
+    FUNCTION_NOT_FOUND,
     NO_PERMISSION,
     OK,
     TIMEOUT,
@@ -24,7 +27,8 @@ from gpuwatchd.collect.nvml.calls import (
 from gpuwatchd.collect.nvml.events import ERRORS_EVERY_S, DeviceHealth
 from gpuwatchd.collect.nvml.memory import NOT_CREDIBLE, MemoryReader, ProcessLists
 from gpuwatchd.core import units
-from gpuwatchd.core.model import DeviceReading, Event
+from gpuwatchd.core.codes import LimitKind
+from gpuwatchd.core.model import DeviceReading, Event, MemoryLimit
 from gpuwatchd.core.state_log import StateLog
 from gpuwatchd.core.text import clean
 
@@ -90,6 +94,7 @@ class Reader:
         self._memory = MemoryReader(self._calls, self._proc, self._sys)
         self._health = DeviceHealth(self._calls, self._gauge, self._refused, self._clock)
         self._accounting = Accounting(self._calls, self._error, self._clock)
+        self._limits = GroupLimits(self._calls, self._error, self._proc, self._sys)
 
     def happened(self) -> tuple[Event, ...]:
         """Return what has become worse, and who has ended, since this was last asked."""
@@ -149,6 +154,7 @@ class Reader:
             throttle=desk.throttle,
             ecc_errors=desk.errors[0],
             retired_pages=desk.errors[1],
+            limits=self._limits.read(card, desk, mono_s) if desk.by_pid else (),
         )
 
     def _processes(
@@ -262,6 +268,69 @@ class Reader:
             card.state = state_of(code)
         faults.append(card.fault(self.text(code), "memory"))
         return None
+
+
+# What the driver allows control groups (driver 615 and later). Not verified on hardware.
+
+LIMITS: Final = "limits"
+LIMITS_EVERY_S: Final = 60.0
+_MOST_BYTES: Final = 1 << 60
+
+
+class _Limits(ctypes.Structure):
+    """``nvmlGetMemoryLimits_v1_t``."""
+
+    _fields_ = (
+        ("group", ctypes.c_char_p),
+        ("soft", ctypes.c_ulonglong),
+        ("hard", ctypes.c_ulonglong),
+        ("used", ctypes.c_ulonglong),
+    )
+
+
+class GroupLimits:
+    """Asks for the limits of each control group that has a process on a card.
+
+    When a process comes or goes, and again after some time. Where the driver has no such limits
+    that is asked once per card.
+    """
+
+    def __init__(self, calls: Calls, error: type[Exception], proc: Path, sys: Path) -> None:
+        self._ask = calls.find("nvmlDeviceGetMemoryLimits_v1")
+        self._error = error
+        self._places = str(proc), str(sys / "fs/cgroup")
+        self._asked: dict[str, tuple[float, frozenset[int] | None, tuple[MemoryLimit, ...]]] = {}
+        """UUID -> when (monotonic) it was asked about which processes, and what it said."""
+
+    def read(self, card: Card, desk: HandleBuffers, mono_s: float) -> tuple[MemoryLimit, ...]:
+        """Return the limits that there are; runs in the card's lane."""
+        if LIMITS in card.refused or card.device.parent_uid is not None:
+            return ()
+        since_s, pids, limits = self._asked.get(card.uid, (-LIMITS_EVERY_S, None, ()))
+        if pids != desk.by_pid.keys() or mono_s - since_s >= LIMITS_EVERY_S:
+            places = {control_groups.group_of(pid, *self._places) for pid in desk.by_pid}
+            found = [self._ask_for(card, desk, place) for place in sorted(filter(None, places))]
+            limits = tuple([limit for limit in found if limit is not None])
+            self._asked[card.uid] = mono_s, frozenset(desk.by_pid), limits
+        return limits
+
+    def _ask_for(self, card: Card, desk: HandleBuffers, group: str) -> MemoryLimit | None:
+        found, code = _Limits(group=os.fsencode(group)), FUNCTION_NOT_FOUND
+        if LIMITS not in card.refused:
+            code = self._ask(desk.handle, ctypes.byref(found))
+        if code in FATAL_CODES:
+            raise self._error(code)
+        if code in ABSENT_CODES or code == NO_PERMISSION:
+            card.refused.add(LIMITS)
+        hard, soft, used = (
+            size if code == OK and 0 < size < _MOST_BYTES else None
+            for size in (found.hard, found.soft, found.used)
+        )
+        kind = LimitKind.DRIVER
+        limit = MemoryLimit(
+            kind=kind, name=group, hard_bytes=hard, soft_bytes=soft, used_bytes=used
+        )
+        return None if hard is None and soft is None else limit
 
 
 # What a process held at most, from the driver's own accounting, once it has ended.

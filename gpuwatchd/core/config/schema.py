@@ -159,6 +159,8 @@ class PolicySection(Section, frozen=True, kw_only=True):
     """An alert that opens this often within an hour is reported as flapping."""
     tell_hardware: bool = True
     """Raise an alert when a GPU is lost, hangs or must be reset."""
+    tell_limit: bool = True
+    """Raise an alert when a control group is near its limit of GPU memory."""
     tell_held: tuple[HoldingKind, ...] = ()
     """Kinds of idle memory (see zombies) that raise an alert: gone, defunct,
     driver-wait, ghost, orphaned-runner, no-model, leaked-kv, hung-rank, idle."""
@@ -182,7 +184,7 @@ class OverrideSection(Section, frozen=True, kw_only=True):
     container: str = ""
     """Container of the process."""
     kind: str = ""
-    """leak, gpu or held."""
+    """leak, gpu, held or limit."""
     pattern: str = ""
     """gradual, step, cyclic or spike."""
     mute: bool = False

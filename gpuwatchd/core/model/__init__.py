@@ -68,6 +68,7 @@ from gpuwatchd.core.model.readings import (
     Event,
     Fault,
     FunctionCalls,
+    MemoryLimit,
     ProcessInfo,
     ProcessKey,
     ProcessUse,

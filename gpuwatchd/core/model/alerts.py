@@ -76,7 +76,7 @@ class Matcher(Value, frozen=True, kw_only=True):
     key: str = ""
     """Key of an alert."""
     kind: str = ""
-    """leak, gpu or held."""
+    """leak, gpu, held or limit."""
     gpu: str = ""
     """Index, uid or name of the device."""
     user: str = ""

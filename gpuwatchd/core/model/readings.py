@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from gpuwatchd.core.codes import NameKind
+from gpuwatchd.core.codes import LimitKind, NameKind
 from gpuwatchd.core.model.base import DeviceState, EventKind, MemoryKind, Value
 
 _WITH_VALUE = frozenset({"-X", "-W", "--check-hash-based-pycs"})
@@ -241,6 +241,33 @@ class ProcessUse(Value, frozen=True, kw_only=True):
     """Anonymous memory and swap that it holds on the host; the same figure on every device."""
 
 
+class MemoryLimit(Value, frozen=True, kw_only=True):
+    """The most that a process, or a control group, may hold on one device."""
+
+    kind: LimitKind
+    name: str
+    """Directory of the control group, or the variable that says it."""
+    hard_bytes: int | None = None
+    """Beyond it nothing is allocated; None: no such limit."""
+    soft_bytes: int | None = None
+    """Beyond it memory may be taken away."""
+    used_bytes: int | None = None
+    """What the control group holds."""
+    process_bytes: float | None = None
+    """Where the process itself runs out by it: without what others of its group hold."""
+
+    def ends_at(self, held_bytes: float | None) -> float | None:
+        """Return where a process that holds so much runs out by it; None: not by this limit.
+
+        One that holds more than it was told to take grows beside what that limits.
+        """
+        if self.process_bytes is None or held_bytes is None:
+            return None
+        if self.kind in {LimitKind.MPS, LimitKind.FRAMEWORK}:
+            return self.process_bytes if held_bytes < self.process_bytes else None
+        return max(self.process_bytes, held_bytes)
+
+
 class DeviceReading(Value, frozen=True, kw_only=True):
     """One look at one device."""
 
@@ -271,6 +298,8 @@ class DeviceReading(Value, frozen=True, kw_only=True):
     """Uncorrected memory errors since the driver was loaded."""
     retired_pages: int | None = None
     """Pages or rows of memory taken out of use; more of them need a reset or an exchange."""
+    limits: tuple[MemoryLimit, ...] = ()
+    """What the driver allows the control groups of its processes, where it limits one."""
 
 
 class Fault(Value, frozen=True, kw_only=True):

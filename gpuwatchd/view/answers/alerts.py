@@ -104,7 +104,7 @@ class AlertShape(Shape):
     code: str = msgspec.field(name="id")
     """Six characters that other verbs take, too."""
     key: str
-    kind: Literal["leak", "gpu", "held"]
+    kind: Literal["leak", "gpu", "held", "limit"]
     state: AlertState
     severity: Severity
     title: str

@@ -505,27 +505,6 @@ class Info(Shape):
     )
 
 
-class Process(Info):
-    """A process on a device."""
-
-    kind: str
-    """C, G, M, joined with +."""
-    used_bytes: Bytes | None
-    sm_pct: float | None
-    host_bytes: Bytes | None
-    """Anonymous memory and swap on the host."""
-    history: KnownShape | None
-    """Null where the program cannot be recognised."""
-    verdict: Verdict | None
-    host_verdict: Verdict | None
-    """On the host's memory."""
-    FROM = {name: f"info.{Info.FROM.get(name, name)}" for name in Info.__struct_fields__} | sources(
-        framework_sure=lambda live: live.info.framework_sure if live.info.framework else None,
-        verdict="finding",
-        host_verdict="host_finding",
-    )
-
-
 A = TypeVar("A", bound=Answer)
 
 

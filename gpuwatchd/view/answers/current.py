@@ -17,6 +17,7 @@ from gpuwatchd.view.answers.base import (
     HappenedShape,
     Info,
     Instant,
+    KnownShape,
     LedgerShape,
     Pid,
     Process,
@@ -40,6 +41,44 @@ if TYPE_CHECKING:
     from gpuwatchd.core import model
     from gpuwatchd.view.queries.current_state import View
     from gpuwatchd.view.queries.direct_holdings import UnlistedOpeners
+
+
+class Limit(Shape):
+    """What a process may hold, below its device."""
+
+    kind: str
+    """"driver" or "dmem" (of its control group), "mps" or "framework"."""
+    name: str
+    """Directory of the control group, or the variable that sets it."""
+    hard_bytes: Bytes | None
+    soft_bytes: Bytes | None
+    used_bytes: Bytes | None
+    """Of the whole control group."""
+    process_bytes: Bytes | None
+    """Where the process runs out by it: without what others of its group hold."""
+
+
+class Process(Info):
+    """A process on a device."""
+
+    kind: str
+    """C, G, M, joined with +."""
+    used_bytes: Bytes | None
+    sm_pct: float | None
+    host_bytes: Bytes | None
+    """Anonymous memory and swap on the host."""
+    history: KnownShape | None
+    """Null where the program cannot be recognised."""
+    verdict: Verdict | None
+    host_verdict: Verdict | None
+    """On the host's memory."""
+    limit: Limit | None
+    """The limit below the device by which it runs out first; null: none is known."""
+    FROM = {name: f"info.{Info.FROM.get(name, name)}" for name in Info.__struct_fields__} | sources(
+        framework_sure=lambda live: live.info.framework_sure if live.info.framework else None,
+        verdict="finding",
+        host_verdict="host_finding",
+    )
 
 
 class HoldingShape(Shape):

@@ -13,7 +13,6 @@ from gpuwatchd.view.answers.base import (
     HappenedShape,
     Instant,
     LedgerShape,
-    Process,
     Seconds,
     Sentence,
     Shape,
@@ -23,6 +22,7 @@ from gpuwatchd.view.answers.base import (
     of_verb,
     sources,
 )
+from gpuwatchd.view.answers.current import Process
 from gpuwatchd.view.text import subject_facts
 
 if TYPE_CHECKING:

@@ -114,7 +114,7 @@ def of_process(
         live=None if used is None else (view.taken_at_s, used),
         now_s=max(view.taken_at_s, asked.end_s),
     )
-    others = subject_facts.others_hold(item, about.limit_bytes)
+    others = subject_facts.why_sooner(item, about.limit_bytes, process)
     note = f"full at {units.size(about.limit_bytes)}: {others}" if others else ""
     about = about._replace(
         marks=tuple(live_marks(view, about.id, ())), notes=(note,) if note else ()

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from gpuwatchd.view.report.period import Period
 
 _RANK = {"critical": 0, "warning": 1, "info": 2}
-_KINDS = {"leak": 0, "gpu": 1, "held": 2}
+_KINDS = {"leak": 0, "limit": 1, "gpu": 2, "held": 3}
 _POINTS: Final = 240
 _FEW_GPUS: Final = 8
 _MOST_MARKS: Final = 60

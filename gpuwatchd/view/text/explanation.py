@@ -42,8 +42,13 @@ _ENDS = {
         "it resolves when the process has ended, or has been active or held less for five minutes",
         "it stays open while the list of processes cannot be read",
     ),
+    "limit": ("it resolves when its control group has been below 90 % of its limit for a minute",),
 }
-_ABOUT = {"gpu": "how the GPU answers", "held": "idle memory"}
+_ABOUT = {
+    "gpu": "how the GPU answers",
+    "held": "idle memory",
+    "limit": "the limit of its control group",
+}
 
 
 def case_of(query: Query, target: str | None) -> tuple[ExplanationInput, list[tuple[str, str]]]:
@@ -173,7 +178,7 @@ def _plain_steps(alert: Alert) -> list[Step]:
         )
     if alert.kind == "held":
         found.append(Step("see everything that is held", "gpuwatchctl zombies"))
-    elif alert.state != "resolved":
+    elif alert.state != "resolved" and alert.kind == "gpu":
         found.append(Step("see what else the daemon misses", "gpuwatchctl doctor"))
     return found
 
@@ -243,7 +248,8 @@ def _limit(case: ExplanationInput, limit_bytes: float) -> str:
     at, held = f"it is full at {units.size(limit_bytes)}", case.held_bytes
     if held is None:
         return f"{at}: what it held and what was free"
-    others = "" if case.subject.host else subject_facts.others_hold(case.item, limit_bytes)
+    process = case.process
+    others = "" if case.subject.host else subject_facts.why_sooner(case.item, limit_bytes, process)
     away = units.size(max(0.0, limit_bytes - held))
     return f"{at}, {away} away: {others or 'what it holds and what is free'}"
 

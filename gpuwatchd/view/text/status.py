@@ -274,7 +274,7 @@ def _processes(
         ]
     subject = item.finding.subject if whole and item.finding is not None else None
     for process in ordered:
-        parts = _process(process, in_full=not whole, subject=subject)
+        parts = _process(item, process, in_full=not whole, subject=subject)
         out.flow(parts, first=inner, rest=inner + "  ")
         if wide_at_s is not None:
             more = subject_facts.wide(process, now_s=wide_at_s)
@@ -297,9 +297,15 @@ def _beside(process: LiveProcess) -> KnownRuns | None:
     return msgspec.structs.replace(history, siblings=0)
 
 
-def _process(process: LiveProcess, *, in_full: bool, subject: Subject | None) -> list[Part]:
+def _process(
+    item: LiveDevice, process: LiveProcess, *, in_full: bool, subject: Subject | None
+) -> list[Part]:
     """Return the line of a process; the verdict on ``subject`` is its device's, just above."""
-    parts: list[Part] = [verdict_text.who(process.info), units.size(process.used_bytes)]
+    size, limit = units.size(process.used_bytes), subject_facts.binding(item, process)
+    most = "" if limit is None else f" of {units.size(limit.hard_bytes)}"
+    parts: list[Part] = [verdict_text.who(process.info), f"{size}{most}"]
+    if limit is not None:
+        parts.append((subject_facts.limit_words(limit), "dim"))
     parts.append((subject_facts.runs(process.info), "dim"))
     finding = process.finding
     if finding is not None and finding.subject != subject and (in_full or is_leak(finding)):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gpuwatchd.analysis import hardware
 from gpuwatchd.core import text, units
+from gpuwatchd.core.codes import LimitKind
 from gpuwatchd.core.model import LEAK_PATTERNS, is_leak, limit_of
 from gpuwatchd.view.text import verdict_text
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
         EventKind,
         Ledger,
         MemoryKind,
+        MemoryLimit,
         ProcessInfo,
     )
     from gpuwatchd.store.live import LiveDevice, LiveProcess
@@ -122,6 +124,7 @@ def wide(process: LiveProcess, *, now_s: float) -> list[tuple[str, str]]:
         parts.append(f"sm {process.sm_pct:.0f} %")
     if process.host_bytes is not None:
         parts.append(f"host {units.size(process.host_bytes)}")
+    parts += [] if process.limit is None else _limits(process.limit)
     if process.kind not in _ALONE:
         parts.append(f"lists {process.kind}")
     if info.key.started_at_s is not None:
@@ -345,8 +348,42 @@ def unowned(item: LiveDevice) -> str:
     return f"{bound}{units.size(amount)} {UNOWNED}{text}"
 
 
-def others_hold(item: LiveDevice, limit_bytes: float | None) -> str:
+_LIMITS: Final = {
+    LimitKind.MPS: "limit of an MPS client",
+    LimitKind.FRAMEWORK: "limit of its allocator",
+}
+
+
+def limit_words(limit: MemoryLimit) -> str:
+    """Return what a limit below the device is of: "limit of its cgroup"."""
+    return _LIMITS.get(limit.kind, "limit of its cgroup")
+
+
+def _limits(limit: MemoryLimit) -> Iterator[str]:
+    if limit.hard_bytes is not None:
+        yield f"{limit_words(limit)} {units.size(limit.hard_bytes)} ({limit.name})"
+    if limit.soft_bytes and (limit.used_bytes or 0) > limit.soft_bytes:
+        size = units.size(limit.soft_bytes)
+        yield f"its cgroup is above its soft limit {size}: memory may be evicted"
+
+
+def binding(item: LiveDevice, process: LiveProcess | None) -> MemoryLimit | None:
+    """Return the limit by which a process runs out before its device is full."""
+    limit = None if process is None else process.limit
+    if process is None or limit is None:
+        return None
+    free_bytes = None if item.reading is None else item.reading.free_bytes
+    card, end = limit_of(process.used_bytes, free_bytes), limit.ends_at(process.used_bytes)
+    return limit if end is not None and (card is None or end < card) else None
+
+
+def why_sooner(item: LiveDevice, limit_bytes: float | None, process: LiveProcess | None) -> str:
     """Return why a process runs out before its card does: "others hold 35.0 GiB"; "" if not."""
+    limit = binding(item, process)
+    if limit is not None:
+        others = (limit.hard_bytes or 0) - (limit.process_bytes or 0.0)
+        beside = f"; others of it hold {units.size(others)}" if others > 0.0 else ""
+        return f"{limit_words(limit)}, not of the card{beside}"
     reading = item.reading
     whole = None if reading is None else limit_of(reading.used_bytes, reading.free_bytes)
     if whole is None or limit_bytes is None or whole - limit_bytes < _LEAST_OTHERS * whole:
