@@ -20,7 +20,6 @@ from gpuwatchd.view.answers.base import (
     KnownShape,
     LedgerShape,
     Pid,
-    Process,
     ProcessId,
     Seconds,
     Sentence,
