@@ -223,3 +223,32 @@ def test_slurmd_runs_the_health_check_and_a_fact_drains_the_node_once(cluster: C
     said = (folder / "health.said").read_text()
     assert said.count("unfit for jobs") == 1, said
     assert f"SLURMD_NODENAME={node}" in (folder / "health.env").read_text().split()
+
+
+def test_a_job_that_sleeps_holds_a_gpu_without_a_process_on_it(cluster: Cluster) -> None:
+    _held(job=None)
+    node = cluster.ask("sinfo", "-h", "-o", "%N").strip()
+    submit = ("sbatch", "--parsable", "--gres=gpu:2", "-o", "/dev/null", "--wrap", "sleep 120")
+    number = cluster.ask(*submit).strip()
+    until(lambda: "R" in cluster.ask("squeue", "-h", "-o", "%t", "-j", number).split(), 30)
+
+    def listed(*extra: str) -> list[tuple[str, str, int, list[str] | None]]:
+        environ = {**cluster.environ, "SLURMD_NODENAME": node}
+        done = ran([world.PROGRAM, "zombies", "--slurm", "--json", *extra], env=environ, timeout=60)
+        jobs = msgspec.json.decode(done.stdout)["data"]["jobs"]
+        return [(job["job"], job["user"], job["gpu_count"], job["device_uids"]) for job in jobs]
+
+    uids = [item.device.uid for item in world.state().devices]
+    second = msgspec.structs.replace(world.state().devices[1], processes=())
+    first = msgspec.structs.replace(second, device=world.state().devices[0].device)
+    world.write(devices=(first, second), alerts=(), taken_at_s=time.time() + 60)
+    assert listed() == []  # it has just begun
+    until(lambda: listed("--grace", "2s") == [(number, "root", 2, uids)], 30)
+    process = world.process(used_gib=3)
+    info = msgspec.structs.replace(process.info, user="root", job=f"slurm {number} batch")
+    process = msgspec.structs.replace(process, info=info)
+    first = msgspec.structs.replace(first, processes=(process,))
+    world.write(devices=(first, second), alerts=(), taken_at_s=time.time() + 60)
+    assert listed("--grace", "2s") == [(number, "root", 2, uids[1:])]
+    cluster.ask("scancel", number)
+    until(lambda: listed("--grace", "2s") == [], 30)
