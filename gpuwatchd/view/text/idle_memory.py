@@ -155,7 +155,7 @@ def _below(out: Page, holding: Holding) -> None:
 def _jobs(out: Page, view: View, jobs: Sequence[IdleJob]) -> None:
     """Write the jobs of Slurm that hold GPUs without a process on them."""
     if not jobs:
-        out.prose("no job of Slurm on this node holds a GPU without a process on it", "green")
+        out.prose("no job of Slurm on this node is known to hold a GPU without a process", "green")
         return
     labels = {item.device.uid: item.device.label for item in view.devices}
     out.line(("jobs of Slurm that hold GPUs without a process on them:", "bold"))
