@@ -76,12 +76,18 @@ class Answer(NamedTuple):
 
 
 def ask(
-    argv: Sequence[str], data: bytes, *, environ: Mapping[str, str], timeout_s: float
+    argv: Sequence[str],
+    data: bytes,
+    *,
+    environ: Mapping[str, str],
+    timeout_s: float,
+    limit_bytes: int | None = None,
 ) -> Answer:
-    """Run a program of ours with some data on standard input, and return what it answers.
+    """Run a program with some data on standard input, and return what it answers.
 
     As :func:`run`, but what it writes is kept, and it is ended at once and by force: it has nothing
-    to put in order. One that cannot be killed is left behind, not waited for.
+    to put in order. One that cannot be killed is left behind, not waited for. One that is not ours
+    gets a ``limit_bytes`` and no data: as soon as it writes more it is ended too.
 
     Raises
     ------
@@ -98,8 +104,13 @@ def ask(
         start_new_session=True,
     )
     try:
-        out, said = process.communicate(data, timeout=timeout_s)
+        if limit_bytes is None:
+            out, said = process.communicate(data, timeout=timeout_s)
+        else:
+            out, said = _bounded(process, timeout_s, limit_bytes)
     except subprocess.TimeoutExpired:
+        # Perhaps it has ended, and a child of its own keeps the pipe open.
+        _signal_group(process, signal.SIGKILL, _KILL_WAIT_S)
         return Answer(None, b"", b"")
     finally:
         if process.poll() is None:
@@ -109,6 +120,26 @@ def ask(
                 with contextlib.suppress(OSError):
                     stream.close()
     return Answer(process.returncode, out, said)
+
+
+def _bounded(process: subprocess.Popen[bytes], timeout_s: float, limit_bytes: int) -> list[bytes]:
+    """Return standard output and error; TimeoutExpired also where one is longer than the limit."""
+    deadline = time.monotonic() + timeout_s
+    kept = {stream.fileno(): b"" for stream in (process.stdout, process.stderr) if stream}
+    with selectors.DefaultSelector() as selector:
+        for number in kept:
+            selector.register(number, selectors.EVENT_READ)
+        while selector.get_map():
+            left_s = deadline - time.monotonic()
+            if left_s <= 0 or max(map(len, kept.values())) > limit_bytes:
+                raise subprocess.TimeoutExpired(process.args, timeout_s)
+            for key, _ in selector.select(left_s):
+                chunk = os.read(key.fd, 65536)
+                kept[key.fd] += chunk
+                if not chunk:
+                    selector.unregister(key.fd)
+    process.wait(max(0.0, deadline - time.monotonic()))
+    return list(kept.values())
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""The Slurm prolog and epilog: real shells, the real program, a pretended node."""
+"""The Slurm prolog, epilog and health check: real shells, the real program, a pretended node."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from gpuwatchd.core.model import Holding
 from tests import making
 from tests.children import Child
 from tests.cli import world
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 SLURM = ROOT / "contrib" / "slurm"
-SCRIPTS = ("prolog", "epilog", "common")
+SCRIPTS = ("prolog", "epilog", "health", "common")
 NEXT_S = 60.0
 
 
@@ -39,10 +40,10 @@ class Node:
         self.marks = folder / "marks"
         bin_ = folder / "bin"
         bin_.mkdir()
-        for name in ("logger", "scontrol"):
-            program = bin_ / name
-            program.write_text(f'#!/bin/sh\nprintf "%s\\n" "$*" >> "{folder}/{name}.said"\n')
-            program.chmod(0o755)
+        self.answer("logger", "")
+        self.answer("scontrol", f"echo drained > {folder}/state")
+        self.answer("sinfo", f"cat {folder}/state")
+        (folder / "state").write_text("idle\n")
         self.environ = {
             **os.environ, "SLURM_JOB_ID": "42", "SLURM_JOB_GPUS": "0,1", "SLURM_JOB_USER": "alice",
             "SLURMD_NODENAME": "node7", "GPUWATCHD_SLURM_MARKS": str(self.marks),
@@ -50,6 +51,13 @@ class Node:
             "GPUWATCHCTL": str(world.PROGRAM),
         }  # fmt: skip
         (folder / "settings").write_text(f"PATH={bin_}:$PATH\n")
+
+    def answer(self, name: str, script: str) -> None:
+        """Let a program of Slurm do so, after it has written down what it is told."""
+        program = self.folder / "bin" / name
+        said = f'printf "%s\\n" "$*" >> "{self.folder}/{name}.said"'
+        program.write_text(f"#!/bin/sh\n{said}\n{script}\n")
+        program.chmod(0o755)
 
     def run(self, name: str, **environ: str) -> subprocess.CompletedProcess[str]:
         """Run prolog or epilog as slurmd does."""
@@ -228,3 +236,108 @@ def test_a_job_without_gpus_is_none_of_ours(gpus: str, node: Node) -> None:
     done = node.run("prolog", SLURM_JOB_GPUS=gpus, GPUWATCHCTL="/nowhere")
     assert (done.returncode, done.stdout) == (0, "")
     assert node.run("epilog", SLURM_JOB_ID="x").stdout == ""
+
+
+def _ghost(*processes: LiveProcess, util_pct: float | None = 0.0, **changes: Any) -> None:
+    """Let a daemon list idle memory on GPU 0, where these processes are."""
+    card, second = world.state().devices
+    seen = msgspec.structs.replace(world.reading(making.CARD.uid, 9), util_pct=util_pct)
+    device = msgspec.structs.replace(card, reading=seen, processes=processes, finding=None)
+    values: dict[str, Any] = {"kind": "ghost", "device_uid": making.CARD.uid, "held_bytes": 9 << 30}
+    holding = Holding(**{**values, **changes})
+    world.write(devices=(device, second), alerts=(), holdings=(holding,))
+
+
+def _drains(node: Node) -> int:
+    return node.said("scontrol").count("State=DRAIN")
+
+
+def test_a_fact_drains_the_node_once_until_it_comes_again(node: Node) -> None:
+    for times in (1, 2):
+        _ghost()
+        assert node.run("health").returncode == 0
+        assert _drains(node) == times
+        assert (
+            "update NodeName=node7 State=DRAIN Reason=gpuwatchd: GPU 0: nobody holds 9216 MiB"
+            in (node.said("scontrol"))
+        )
+        (node.folder / "state").write_text("idle\n")  # as an administrator resumes it
+        done = node.run("health")
+        assert (done.returncode, done.stdout, _drains(node)) == (0, "", times)
+        _on_the_node()
+        assert node.run("health").stdout == ""
+
+
+def test_a_lost_gpu_drains_the_node(node: Node) -> None:
+    card, _ = world.state().devices
+    lost = world.unread(making.CARD.uid, "lost")
+    world.write(devices=(msgspec.structs.replace(card, reading=lost, processes=None),), alerts=())
+    node.run("health")
+    assert _drains(node) == 1
+
+
+@pytest.mark.parametrize(
+    ("job", "kind", "drained"),
+    [(None, "idle", 1), ("slurm 42 batch", "gone", 1), ("slurm 42 batch", "idle", 0)],
+)
+def test_idle_memory_of_a_job_is_that_jobs_while_it_is_there(
+    job: str | None, kind: str, drained: int, node: Node
+) -> None:
+    process = _process(job=job)
+    _ghost(*(() if kind == "gone" else (process,)), kind=kind, process=process.info)
+    node.run("health")
+    assert _drains(node) == drained
+
+
+@pytest.mark.parametrize("util_pct", [3.0, None])
+def test_a_gpu_that_works_or_may_work_is_no_fact(util_pct: float | None, node: Node) -> None:
+    _ghost(util_pct=util_pct)
+    assert node.run("health").stdout == ""
+    _ghost(_process(job="slurm 43.0"))
+    assert node.run("health").stdout == ""
+    assert node.said("scontrol") == ""
+
+
+@pytest.mark.parametrize(
+    "state",
+    ["echo drained", "echo draining", "echo 'down*'", "echo unknown", "echo 7", "exit 1",
+     "echo idle; echo drained", "head -c 1048576 /dev/zero | tr '\\0' i",
+     "yes idle,idle", "sleep 60"],
+)  # fmt: skip
+def test_a_node_is_drained_only_from_a_state_that_allows_it(state: str, node: Node) -> None:
+    node.answer("sinfo", state)
+    _ghost()
+    done = node.run("health", GPUWATCHD_SLURM_LIMIT="3")
+    assert (done.returncode, node.said("scontrol")) == (0, "")
+
+
+@pytest.mark.parametrize("answer", ["exit 1", "exit 0", "sleep 60"])
+def test_a_controller_that_fails_or_lies_is_asked_twice_at_most_and_said(
+    answer: str, node: Node
+) -> None:
+    node.answer("scontrol", answer)
+    _ghost()
+    done = node.run("health", GPUWATCHD_SLURM_LIMIT="3")
+    assert (done.returncode, done.stdout.count("\n"), done.stderr) == (0, 2, "")
+    assert _drains(node) == (1 if answer == "exit 0" else 2)
+    node.answer("scontrol", f"echo drained > {node.folder}/state")
+    node.run("health")
+    assert (node.folder / "state").read_text() == "drained\n"
+
+
+def test_only_the_log_where_draining_is_off(node: Node) -> None:
+    _ghost()
+    off = {"GPUWATCHD_SLURM_HEALTH_DRAIN": "0"}
+    assert [node.run("health", **off).stdout.count("\n") for _ in range(2)] == [1, 0]
+    assert node.said("scontrol") == ""
+
+
+def test_without_a_daemon_that_looks_the_node_is_not_judged(node: Node) -> None:
+    _ghost()
+    for program, said in (("/nowhere/gpuwatchctl", "No such file"), ("/bin/true", "told")):
+        done = node.run("health", GPUWATCHCTL=program)
+        assert (done.returncode, done.stdout.count("\n"), said in done.stdout) == (0, 1, True)
+    world.write(stopped=True)
+    assert node.run("health").stdout.count("\n") == 1
+    assert "old" in _with_old_state(node, "health")
+    assert node.said("scontrol") == ""

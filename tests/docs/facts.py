@@ -78,6 +78,7 @@ ENVIRONMENT: dict[str, list[Row]] = {
             "by `run --checkpoint-signal`: the signal on which the job saves",
         ),
         ("GPUWATCHD_PROBE_RECORD", "by `run --record`: the allocator records who allocates"),
+        ("SLURMD_NODENAME", "by Slurm: what it calls this machine; else that is its host name"),
         ("CUDA_DEVICE_ORDER", "of a job: with `PCI_BUS_ID` those numbers are those of the bus"),
         ("CUDA_VISIBLE_DEVICES", "of a job: which GPU a number means, without a UUID"),
         ("PYTHONPATH", "`run` puts the probe in front of it"),

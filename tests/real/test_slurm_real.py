@@ -1,4 +1,4 @@
-"""Prolog and epilog run by a real Slurm: controller, node and munge, pretended GPUs, one job."""
+"""Scripts that a real Slurm runs: controller, node and munge, pretended GPUs, a job or two."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from gpuwatchd.core.model import Holding
 from tests.cli import world
 from tests.conftest import ROOT, need, ran
 from tests.real.mailserver import free_port
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.real_slurm
+_HEALTH_S = 3
 _PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch", "scontrol", "sinfo")
 
 
@@ -80,12 +82,12 @@ def _configure(folder: Path, node: str) -> None:
         f"export GPUWATCHD_RUNTIME_DIR={os.environ['GPUWATCHD_RUNTIME_DIR']}\n"
         f"export GPUWATCHD_STATE_DIR={os.environ['GPUWATCHD_STATE_DIR']}\n"
     )
-    for name in ("prolog", "epilog"):
+    for name in ("prolog", "epilog", "health"):
         script = folder / name
         script.write_text(
             f"#!/bin/sh\nenv > {folder}/{name}.env\n"
             f"export GPUWATCHD_SLURM_SETTINGS={folder}/settings\n"
-            f'{ours}/{name} > "{folder}/{name}.said" 2>&1\ncode=$?\n'
+            f'{ours}/{name} >> "{folder}/{name}.said" 2>&1\ncode=$?\n'
             f"echo $code > {folder}/{name}.code\nexit $code\n"
         )
         script.chmod(0o755)
@@ -100,6 +102,7 @@ def _configure(folder: Path, node: str) -> None:
         "sched_interval=1\nAccountingStorageType=accounting_storage/none\n"
         "JobAcctGatherType=jobacct_gather/none\n"
         f"PrologFlags=Alloc\nProlog={folder}/prolog\nEpilog={folder}/epilog\n"
+        f"HealthCheckProgram={folder}/health\nHealthCheckInterval={_HEALTH_S}\n"
         f"NodeName={node} NodeAddr=127.0.0.1 CPUs=1 Gres=gpu:h100:2 State=UNKNOWN\n"
         f"PartitionName=all Nodes={node} Default=YES State=UP\n"
     )
@@ -175,3 +178,77 @@ def test_slurm_runs_them_and_drains_the_node_of_a_job_that_leaks(cluster: Cluste
     assert f"gpuwatchd: job {int(number) + 1} left memory" in cluster.ask(
         "sinfo", "-R", "-h", "-o", "%E"
     )
+
+
+def test_slurmd_runs_the_health_check_and_a_fact_drains_the_node_once(cluster: Cluster) -> None:
+    folder = cluster.folder
+    code = folder / "health.code"
+
+    def another() -> None:
+        """Wait until it has run from beginning to end."""
+        for _ in range(2):
+            code.unlink(missing_ok=True)
+            until(lambda: code.exists() and bool(code.read_text()), 30)
+        assert code.read_text() == "0\n"
+
+    def state() -> str:
+        return cluster.ask("sinfo", "-h", "-o", "%T").strip()
+
+    _held(job=None)
+    another()
+    assert state() == "idle", (folder / "health.said").read_text()
+    card, _ = world.state().devices
+    reading = world.reading(card.device.uid, 9)
+    holding = Holding(kind="ghost", device_uid=card.device.uid, held_bytes=9 << 30)
+    device = msgspec.structs.replace(
+        card, reading=msgspec.structs.replace(reading, util_pct=0.0), processes=(), finding=None
+    )
+    world.write(devices=(device,), alerts=(), holdings=(holding,), taken_at_s=time.time() + 60)
+    (folder / "health.said").write_text("")
+    until(lambda: state() == "drained", 30)
+    assert "gpuwatchd: GPU 0: nobody holds 9216 MiB" in cluster.ask("sinfo", "-R", "-h", "-o", "%E")
+    another()
+    # An administrator's word counts: it is not drained again for what is known.
+    node = cluster.ask("sinfo", "-h", "-o", "%N").strip()
+    cluster.ask("scontrol", "update", f"NodeName={node}", "State=RESUME")
+    another()
+    assert state() == "idle"
+    cluster.ask("scontrol", "update", f"NodeName={node}", "State=DRAIN", "Reason=repair")
+    # Gone, and come again: a new fact, but somebody else has drained the node.
+    _held(job=None)
+    another()
+    world.write(devices=(device,), alerts=(), holdings=(holding,), taken_at_s=time.time() + 60)
+    another()
+    assert cluster.ask("sinfo", "-R", "-h", "-o", "%E").strip() == "repair"
+    said = (folder / "health.said").read_text()
+    assert said.count("unfit for jobs") == 1, said
+    assert f"SLURMD_NODENAME={node}" in (folder / "health.env").read_text().split()
+
+
+def test_a_job_that_sleeps_holds_a_gpu_without_a_process_on_it(cluster: Cluster) -> None:
+    _held(job=None)
+    node = cluster.ask("sinfo", "-h", "-o", "%N").strip()
+    submit = ("sbatch", "--parsable", "--gres=gpu:2", "-o", "/dev/null", "--wrap", "sleep 120")
+    number = cluster.ask(*submit).strip()
+    until(lambda: "R" in cluster.ask("squeue", "-h", "-o", "%t", "-j", number).split(), 30)
+
+    def listed(*extra: str) -> list[tuple[str, str, int, list[str] | None]]:
+        environ = {**cluster.environ, "SLURMD_NODENAME": node}
+        done = ran([world.PROGRAM, "zombies", "--slurm", "--json", *extra], env=environ, timeout=60)
+        jobs = msgspec.json.decode(done.stdout)["data"]["jobs"]
+        return [(job["job"], job["user"], job["gpu_count"], job["device_uids"]) for job in jobs]
+
+    uids = [item.device.uid for item in world.state().devices]
+    second = msgspec.structs.replace(world.state().devices[1], processes=())
+    first = msgspec.structs.replace(second, device=world.state().devices[0].device)
+    world.write(devices=(first, second), alerts=(), taken_at_s=time.time() + 60)
+    assert listed() == []  # it has just begun
+    until(lambda: listed("--grace", "2s") == [(number, "root", 2, uids)], 30)
+    process = world.process(used_gib=3)
+    info = msgspec.structs.replace(process.info, user="root", job=f"slurm {number} batch")
+    process = msgspec.structs.replace(process, info=info)
+    first = msgspec.structs.replace(first, processes=(process,))
+    world.write(devices=(first, second), alerts=(), taken_at_s=time.time() + 60)
+    assert listed("--grace", "2s") == [(number, "root", 2, uids[1:])]
+    cluster.ask("scancel", number)
+    until(lambda: listed("--grace", "2s") == [], 30)

@@ -51,6 +51,7 @@ from gpuwatchd.core.model.findings import (
     GrowthFact,
     Holder,
     Holding,
+    IdleJob,
     Ledger,
     Period,
     Profile,

@@ -514,6 +514,18 @@ class Holding(Value, frozen=True, kw_only=True):
         return f"{self.kind}/{self.device_uid}{who}"
 
 
+class IdleJob(Value, frozen=True, kw_only=True):
+    """A job of Slurm that holds GPUs of this node without a process on them."""
+
+    number: str
+    user: str
+    running_s: float
+    gpu_count: int
+    """That it was given on this node."""
+    device_uids: tuple[str, ...] | None = None
+    """Those without a process; None: all of them, but which they are is not known."""
+
+
 def is_leak(finding: Finding | None) -> bool:
     """Return whether a judgement says "leak": a leaking pattern that policy did not wave off."""
     return finding is not None and finding.pattern in LEAK_PATTERNS and finding.tier != "none"

@@ -134,6 +134,20 @@ class OpenFiles(Shape):
     )
 
 
+class IdleJobShape(Shape):
+    """A job of Slurm that holds GPUs of this node without a process on them."""
+
+    job: str
+    """Its number; that of an array's task is its own."""
+    user: str
+    running_s: Seconds
+    gpu_count: Count
+    """GPUs that it was given on this node."""
+    device_uids: tuple[str, ...] | None
+    """Those without a process; null: all of them, but which they are is not known."""
+    FROM = sources(job="number")
+
+
 class ZombiesData(Shape):
     """Idle memory."""
 
@@ -141,6 +155,8 @@ class ZombiesData(Shape):
     """The surest first."""
     checked: Checked
     open_files: OpenFiles
+    jobs: tuple[IdleJobShape, ...] | None
+    """Null without --slurm."""
 
 
 def idle_memory(view: View, loose: UnlistedOpeners) -> ZombiesData:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         ChannelHealth,
         Device,
         Holding,
+        IdleJob,
         ProcessKey,
         Sample,
         ServerReading,
@@ -120,6 +121,8 @@ class View(msgspec.Struct, eq=False):
     """At which the daemon looks; 0 where none did."""
     alerts: tuple[Alert, ...] = ()
     holdings: tuple[Holding, ...] = ()
+    jobs: tuple[IdleJob, ...] | None = None
+    """Of Slurm, without a process on their GPUs; None where nobody has asked."""
     servers: tuple[ServerReading, ...] = ()
     channels: tuple[ChannelHealth, ...] = ()
     untold: tuple[str, ...] = ()

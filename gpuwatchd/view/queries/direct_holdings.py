@@ -16,7 +16,7 @@ from gpuwatchd.collect.host import Host, procfs
 from gpuwatchd.collect.host.procfs import absent, inside_container, probe
 from gpuwatchd.core.errors import SourceUnavailable
 from gpuwatchd.core.model import Value
-from gpuwatchd.view.queries import current_state, state_location, user_filter
+from gpuwatchd.view.queries import current_state, slurm_jobs, state_location, user_filter
 from gpuwatchd.view.queries.current_state import BOOT
 
 if TYPE_CHECKING:
@@ -132,15 +132,22 @@ def unlisted_openers(view: View) -> UnlistedOpeners:
     )
 
 
-def idle_memory(query: Query) -> tuple[View, UnlistedOpeners]:
+def idle_memory(query: Query, slurm_s: float | None = None) -> tuple[View, UnlistedOpeners]:
     """Return what the daemon lists, or one look can prove, and who has device files open.
+
+    Parameters
+    ----------
+    slurm_s
+        Also the jobs of Slurm that have run for so long and have no process on their GPUs.
 
     Raises
     ------
     GpuwatchdError
-        When no GPU was found anywhere, or none that ``--gpu`` names.
+        When no GPU was found anywhere, or none that ``--gpu`` names, or Slurm does not answer.
     """
     view = idle_view(query)
+    if slurm_s is not None:
+        view = structs.replace(view, jobs=slurm_jobs.without_process(view, query, slurm_s))
     loose = unlisted_openers(view)
     people = user_filter.People(query.user)
     current_state.of_users(view, query)

@@ -50,13 +50,13 @@ def predict(query: Query, pids: Sequence[int] = ()) -> Answered:
     return Answered(observed(Predict, view), FINDINGS if leaks else OK)
 
 
-def idle_memory(query: Query) -> Answered:
-    """Return idle memory, and who has device files open."""
+def idle_memory(query: Query, slurm_s: float | None = None) -> Answered:
+    """Return idle memory, who has device files open, and as there jobs of Slurm."""
     from gpuwatchd.view.queries import direct_holdings  # noqa: PLC0415 - what reads /proc
 
-    view, loose = direct_holdings.idle_memory(query)
+    view, loose = direct_holdings.idle_memory(query, slurm_s)
     answer = answer_of(current.IdleMemory, current.idle_memory(view, loose), view=view)
-    return Answered(answer, FINDINGS if view.holdings else OK)
+    return Answered(answer, FINDINGS if view.holdings or view.jobs else OK)
 
 
 def explain(query: Query, target: str | None = None) -> Answered:

@@ -13,7 +13,7 @@ from gpuwatchd.view.text import cost_text, verdict_text
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from gpuwatchd.core.model import Holding, ProcessInfo
+    from gpuwatchd.core.model import Holding, IdleJob, ProcessInfo
     from gpuwatchd.view.blocks import Page, Part
     from gpuwatchd.view.queries.current_state import View
     from gpuwatchd.view.queries.direct_holdings import UnlistedOpeners
@@ -41,6 +41,8 @@ def show(out: Page, query: Query, view: View, loose: UnlistedOpeners) -> None:
         by = f" by {user_filter.People(query.user).named}" if query.user else ""
         nothing = blocks.sentence(f"there is no idle memory{by}:", "green")
         out.flow([*nothing, *blocks.sentence(checked(view), "")], rest="  ", gap=" ")
+    if view.jobs is not None:
+        _jobs(out, view, view.jobs)
     openers_told(out, loose, wide=out.wide or out.verbose, quiet=out.quiet, sure=not unknown)
 
 
@@ -148,6 +150,23 @@ def _below(out: Page, holding: Holding) -> None:
     wide = out.wide or out.verbose
     for line in holding.advice if wide else holding.advice[:1]:
         out.prose(f"-> {line}", "cyan", first="  ", rest="     ")
+
+
+def _jobs(out: Page, view: View, jobs: Sequence[IdleJob]) -> None:
+    """Write the jobs of Slurm that hold GPUs without a process on them."""
+    if not jobs:
+        out.prose("no job of Slurm on this node is known to hold a GPU without a process", "green")
+        return
+    labels = {item.device.uid: item.device.label for item in view.devices}
+    out.line(("jobs of Slurm that hold GPUs without a process on them:", "bold"))
+    for job in jobs:
+        named = "" if job.device_uids is None else ", ".join(labels[uid] for uid in job.device_uids)
+        held = f"{named} of {job.gpu_count}" if named else f"all of {job.gpu_count}"
+        ran = f"running for {units.duration(job.running_s)}"
+        out.flow([f"slurm {job.number} of {job.user}", held, (ran, "dim")], first="  ", rest="    ")
+        if not out.quiet:
+            line = f"-> ask {job.user}; scancel {job.number} ends it"
+            out.prose(line, "cyan", first="  ", rest="     ")
 
 
 def context(info: ProcessInfo) -> list[tuple[str, str]]:
