@@ -261,6 +261,7 @@ _NAME: Final = re.compile(rf"[A-Za-z][\w.\-]{{0,{LONGEST_NAME - 1}}}")
 _CAMEL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 MPS_LIMIT: Final = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+TORCH: Final = "per_process_memory_fraction"
 VARIABLES: Final = (
     *("XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION"),
     *("XLA_PYTHON_CLIENT_PREALLOCATE", "XLA_PYTHON_CLIENT_ALLOCATOR"),
@@ -438,6 +439,12 @@ def _fact(
     )
 
 
+def is_enforced(one: Setting) -> bool:
+    """Say whether memory runs out there: a limit, which a leak reaches, and no size to grow to."""
+    torch = one.source.startswith("PYTORCH") and plain(one.option) == TORCH
+    return torch or one.source == MPS_LIMIT
+
+
 def _levels(
     settings: Sequence[Setting], framework: str | None, card_bytes: float, *, told: bool
 ) -> Iterator[GrowthFact]:
@@ -450,7 +457,7 @@ def _levels(
     usual["serves"] &= "vllm" not in kinds and not whole
     for position, one in enumerate(settings):
         kind, size = one.kind, _USUAL.get(one.kind, one.value) * card_bytes
-        if kind in {"xla", "pool"} and not has_pool:
+        if (kind in {"xla", "pool"} and not has_pool) or is_enforced(one):
             continue
         if kind == "limit" and one.value < card_bytes:
             text = f"takes {units.size(one.value)} of the card at most ({one.option})"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from gpuwatchd.analysis.declared import MPS_LIMIT, XLA, plain
+from gpuwatchd.analysis.declared import MPS_LIMIT, XLA, is_enforced
 from gpuwatchd.collect import control_groups
 from gpuwatchd.core.codes import Ending, LimitKind
 from gpuwatchd.core.model import MemoryLimit
@@ -24,7 +24,6 @@ EVERY_S: Final = 60.0
 """How often limits are read anew; those of a process that is new, at once."""
 CONTEXT_BYTES: Final = 512 * 1024**2
 """What a context and its libraries take at least beside what PyTorch's fraction limits."""
-_TORCH: Final = "per_process_memory_fraction"
 
 
 class MemoryLimits:
@@ -145,7 +144,7 @@ def declared_limits(track: Track, device: Device) -> Iterator[MemoryLimit]:
             of_cards[one.option] = one.value
         elif one.source == MPS_LIMIT:
             yield _declared(LimitKind.MPS, one.source, one.value)
-        elif card and one.source.startswith("PYTORCH") and plain(one.option) == _TORCH:
+        elif card and is_enforced(one):
             yield _declared(LimitKind.FRAMEWORK, one.source, one.value * card, CONTEXT_BYTES)
         elif card and one.kind == "xla" and pool:
             yield _declared(LimitKind.FRAMEWORK, one.source, one.value * card)
