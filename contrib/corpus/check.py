@@ -48,7 +48,7 @@ FACTS = {
     *("warm-up", "period", "probe-bound", "joined-or-left", "other"),
 }
 ENDINGS = {
-    *("process-ended", "ended-near-limit", "fell-near-limit", "ran-out-of-memory"),
+    *("process-ended", "ended-near-limit", "fell-near-limit", "ran-out-of-memory", "below-limit"),
     *("ended-unobserved", "stopped-growing", "other-rank", "part-of-job", "holder-known"),
     *("holder-unknown", "pages-kept", "left-device", "instances-judged", "labelled-normal"),
     *("not-seen", "device-gone", "device-answers", "memory-released", "memory-owned", "at-work"),
