@@ -30,8 +30,8 @@ SAME_S: Final = 0.5
 SAME_LOOSELY_S: Final = 2.5
 """The same for the times of psutil, which reckons with whole seconds on some systems."""
 _MANY: Final = 1024
-_MOST_WAIT_S: Final = 3600.0
-"""The kernel waits no longer than a month at once."""
+_MOST_WAIT_S: Final = 1.0
+"""A signal that comes just before a wait begins does not end it: Ctrl-C is then seen after this."""
 _CAUGHT = re.compile(rb"^SigCgt:\s*([0-9a-fA-F]+)", re.MULTILINE)
 _UID = re.compile(rb"^Uid:\s+(\d+)", re.MULTILINE)
 

@@ -186,12 +186,20 @@ def test_what_is_not_listed_is_refused_and_written(stage: Stage, ctl: Ctl) -> No
 @pytest.mark.slow
 @pytest.mark.usefixtures("own_pids")
 def test_ctrl_c_ends_the_waiting_and_is_written(stage: Stage, ctl: Ctl) -> None:
-    with stage.holder("ignore") as job, stage.daemon():
+    waits, notes = present(threading.main_thread().ident), stage.folder / "notes"
+
+    def press() -> None:
+        until = time.monotonic() + 60
+        while not notes.exists() and time.monotonic() < until:
+            time.sleep(0.05)
+        signal.pthread_kill(waits, signal.SIGINT)
+
+    with stage.holder("SIGTERM", "stay") as job, stage.daemon():
         stage.listed("idle")
-        waits = present(threading.main_thread().ident)
-        me = threading.Timer(2.0, signal.pthread_kill, [waits, signal.SIGINT])
-        me.start()
+        pressing = threading.Thread(target=press)
+        pressing.start()
         done = ctl.data("reap", str(job.pid), "--yes", "--kill", "--grace", "1h", code=130)
+        pressing.join()
         assert (done["result"], done["sent"]) == ("interrupted", ["SIGTERM"])
         assert job.poll() is None
         assert [row[:2] for row in rows(stage.folder / "state", ACTIONS)] == [

@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from gpuwatchd.core.model.base import HoldingKind  # noqa: TC001 - msgspec reads it
+from gpuwatchd.core.model.base import ActMode, ActStep, HoldingKind  # noqa: TC001 - msgspec reads
 
 
 class Seconds(float):
@@ -199,6 +199,8 @@ class OverrideSection(Section, frozen=True, kw_only=True):
     """Sent through these channels."""
     repeat: tuple[Seconds, ...] | None = None
     """Reminders."""
+    act: ActMode | None = None
+    """Mode of [act]; auto opts its targets in, and needs command and user."""
     why: str = ""
     """Shown where the rule is applied."""
 
@@ -340,6 +342,20 @@ class ActSection(Section, frozen=True, kw_only=True):
     """USR1, USR2 or HUP; sent only to a job of yours that has a handler for it."""
     argv: tuple[str, ...] = ()
     """A program of yours; it gets the finding as JSON on standard input."""
+    mode: ActMode = "propose"
+    """observe; propose: an alert names the command of its next step, nothing is sent; auto: the
+    steps for idle memory are taken, for targets that opted in, and all others are proposed."""
+    leak_steps: tuple[ActStep, ...] = ("restart",)
+    """Steps that an alert on a leak proposes, in this order: checkpoint, restart, requeue, end."""
+    idle_steps: tuple[ActStep, ...] = ("end",)
+    """The same for idle memory."""
+    notices: Annotated[int, Meta(ge=2, le=10)] = 2
+    """Notices that must have been delivered before a step; the last names command and minute."""
+    notice_gap: Seconds = Seconds(900)
+    """Time between two of them, and between the last one and the step."""
+    runner: tuple[str, ...] = ()
+    """A program of the site's that takes the steps: it gets the request as JSON on standard
+    input."""
 
 
 class ProbeSection(Section, frozen=True, kw_only=True):

@@ -25,6 +25,8 @@ _AT_LEAST = (
     ("checkpoints", "every"), ("cost", "lifetime"),
     ("endpoints", "every"), ("endpoints", "timeout"),
 )  # fmt: skip
+SHORTEST_GAP_S = 60.0
+"""Between two notices there is time to read one."""
 LONGEST_TEXT = 4096
 """As long as a path can be; nothing that is meant is longer."""
 LONGEST_GLOB = 500
@@ -59,6 +61,7 @@ def _wrong(config: Config) -> Iterator[tuple[str, str]]:
             yield f"[{section}] {key}", f"shorter than {SHORTEST_S:g} s"
     if config.endpoints.timeout > LONGEST_QUESTION_S:
         yield "[endpoints] timeout", f"longer than {LONGEST_QUESTION_S:g} s"
+    yield from _act(config)
     for channel, ranges in config.policy.quiet_hours.items():
         for words in ranges:
             try:
@@ -72,6 +75,21 @@ def _wrong(config: Config) -> Iterator[tuple[str, str]]:
             "[cost] currency",
             f'"{config.cost.currency}" is not three capital letters such as "EUR"',
         )
+
+
+def _act(config: Config) -> Iterator[tuple[str, str]]:
+    act = config.act
+    for key, steps in (("leak-steps", act.leak_steps), ("idle-steps", act.idle_steps)):
+        if len(set(steps)) < len(steps):
+            yield f"[act] {key}", "names a step twice"
+        if "checkpoint" in steps and act.checkpoint == "off":
+            yield f"[act] {key}", 'names checkpoint while [act] checkpoint is "off"'
+    if act.notice_gap < SHORTEST_GAP_S:
+        yield "[act] notice-gap", f"shorter than {SHORTEST_GAP_S:g} s"
+    for number, rule in enumerate(config.override, start=1):
+        # Whose processes may be ended is said in full, never by a rule that fits everybody.
+        if rule.act == "auto" and not (rule.command.strip("*") and rule.user.strip("*")):
+            yield f"[[override]] {number} act", '"auto" needs command and user'
 
 
 def _web(section: WebSection, file: str) -> None:

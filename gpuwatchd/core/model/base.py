@@ -21,6 +21,8 @@ Severity = Literal["info", "warning", "critical"]
 DecisionKind = Literal["notify", "act", "hold"]
 NoticeKind = Literal["firing", "escalated", "repeat", "resolved", "test", "digest"]
 ButtonName = Literal["snooze", "show", "checkpoint"]
+ActStep = Literal["checkpoint", "restart", "requeue", "end"]
+ActMode = Literal["observe", "propose", "auto"]
 AlertState = Literal["pending", "watch", "firing", "resolved"]
 EventKind = Literal[
     "gpu-lost",
