@@ -272,6 +272,10 @@ class Reader:
         """Return when jobs saved their work, oldest first."""
         return self.ask(small.CHECKPOINTS.load)
 
+    def holds(self, now_s: float) -> dict[ProcessKey, float]:
+        """Return the processes on which no automatic step is taken, and until when."""
+        return self.ask(small.load_holds, now_s)
+
     def action_events(self, since_s: float = 0.0) -> list[ActionEvent]:
         """Return what was asked of jobs, and when they saved, since then, oldest first."""
         return self.ask(small.load_action_events, since_s)

@@ -11,6 +11,8 @@ one row.
 from __future__ import annotations
 
 import functools
+import math
+import re
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
@@ -22,7 +24,7 @@ from gpuwatchd.store import legacy_text, records
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Mapping
 
     from gpuwatchd.core.model import Alert
 
@@ -248,13 +250,13 @@ class Checkpoint(Value, frozen=True, kw_only=True):
 CHECKPOINTS: Final = records.Table("checkpoint", Checkpoint, order="saved_ts_ms, id")
 
 
-def same_process(key: ProcessKey, other: ProcessKey) -> bool:
+def same_process(key: ProcessKey, other: ProcessKey, within_s: float = SAME_S) -> bool:
     """Say whether two identities, perhaps from different programs, are of one process."""
     if key.pid != other.pid:
         return False
     if key.started_at_s is None or other.started_at_s is None:
         return key.started_at_s is other.started_at_s
-    return abs(key.started_at_s - other.started_at_s) < SAME_S
+    return abs(key.started_at_s - other.started_at_s) < within_s
 
 
 def last_saved_s(
@@ -294,6 +296,61 @@ def write_checkpoint(connection: sqlite3.Connection, checkpoint: Checkpoint) -> 
     return msgspec.structs.replace(checkpoint, row=row)
 
 
+# ---- processes on which the daemon takes no step by itself, and until when
+
+LONGEST_HOLD_S: Final = 7 * 86_400.0
+_HOLD: Final = re.compile(r"act\.hold\.([0-9]{1,10})\.([0-9]{1,12}\.[0-9]{3})")
+_HOLD_SAME_S: Final = 1.0
+
+
+def save_hold(connection: sqlite3.Connection, key: ProcessKey, until_s: float) -> None:
+    """Keep until when no automatic step is taken on a process; inside the caller's transaction.
+
+    ``key`` has a start time, and ``until_s`` is at most :data:`LONGEST_HOLD_S` ahead: what ended
+    so long before it is over by any clock, and is removed.
+    """
+    clear_hold(connection, key)
+    for name, _, other_until_s in _all_holds(connection):
+        if other_until_s <= until_s - LONGEST_HOLD_S:
+            connection.execute("DELETE FROM meta WHERE key = ?", (name,))
+    save_meta(connection, f"act.hold.{key.pid}.{key.started_at_s:.3f}", until_s)
+
+
+def load_holds(connection: sqlite3.Connection, now_s: float) -> dict[ProcessKey, float]:
+    """Return the holds in force: process -> until when; what nobody understands is left out."""
+    return {key: until_s for _, key, until_s in _all_holds(connection) if until_s > now_s}
+
+
+def held_until_s(holds: Mapping[ProcessKey, float], key: ProcessKey) -> float | None:
+    """Return until when a process is held; None where it is not."""
+    return max(
+        (until_s for other, until_s in holds.items() if same_process(key, other, _HOLD_SAME_S)),
+        default=None,
+    )
+
+
+def clear_hold(connection: sqlite3.Connection, key: ProcessKey) -> int:
+    """End the hold of a process inside the caller's transaction; return how many there were."""
+    names = [
+        (name,)
+        for name, other, _ in _all_holds(connection)
+        if same_process(key, other, _HOLD_SAME_S)
+    ]
+    return connection.executemany("DELETE FROM meta WHERE key = ?", names).rowcount if names else 0
+
+
+def _all_holds(connection: sqlite3.Connection) -> list[tuple[str, ProcessKey, float]]:
+    """Return name, process and end of all that are kept, whether over or not."""
+    holds = []
+    names = connection.execute("SELECT key FROM meta WHERE key GLOB 'act.hold.*' ORDER BY key")
+    for (name,) in names.fetchall():
+        match, until_s = _HOLD.fullmatch(name), load_instant(connection, name)
+        if match is not None and until_s is not None and math.isfinite(until_s):
+            key = ProcessKey(pid=int(match[1]), started_at_s=float(match[2]))
+            holds.append((name, key, until_s))
+    return holds
+
+
 # ---- what was done to processes, by whom, and what came of it: a row before and a row after
 # One that was asked for and has no row after it was cut off in the middle.
 
@@ -306,7 +363,7 @@ class Action(Value, frozen=True, kw_only=True):
 
     at_s: float
     verb: str
-    """Name of the action: checkpoint, attach, reap."""
+    """Name of the action: checkpoint, attach, reap, hold, clear-hold."""
     process: ProcessKey | None
     phase: Phase
     dry_run: bool = False
@@ -373,6 +430,8 @@ _KINDS: Final = {
     ("reap", "asked"): "reaping",
     ("reap", "done"): "reaped",
     ("reap", "refused"): "not-reaped",
+    ("hold", "done"): "held",
+    ("clear-hold", "done"): "hold-cleared",
 }
 
 # One look at each device: of one that runs for a month every minute has a row.
@@ -390,7 +449,7 @@ class ActionEvent(Value, frozen=True, kw_only=True):
     at_s: float
     kind: str
     """ask-to-save, asked-to-save, not-asked-to-save, saved; attaching, attached, not-attached;
-    reaping, reaped, not-reaped."""
+    reaping, reaped, not-reaped; held, hold-cleared."""
     process: ProcessKey | None
     name: str = ""
     """Of the process, where it was seen."""

@@ -50,6 +50,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
             "what-it-costs",
         ),
         "reap": ("End a process that holds idle memory (list: zombies).", "free-idle-memory"),
+        "hold": ("Take no automatic step on a process for a while.", "free-idle-memory#hold"),
         "release": (
             "Release the NVIDIA driver: for a GPU reset, MIG, an update.",
             "run-the-service#letting-go-of-the-gpus",

@@ -6,7 +6,6 @@ daemon notices it within a tick, one that is stopped when it starts.
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import click
@@ -69,23 +68,7 @@ def command(pid: int, at_s: float | None) -> int:
 
 def _whose(pid: int) -> ProcessInfo:
     """Return who a process is; GpuwatchdError when there is none or it is somebody else's."""
-    from gpuwatchd.collect.host import Host  # noqa: PLC0415 - not needed for --help
-
-    host = Host(anchor=state_location.state_dir() / current_state.BOOT, writes_anchor=False)
-    info = host.processes([pid]).get(pid)
-    if info is None or info.foreign:
-        raise GpuwatchdError(
-            f"no process {pid} on this machine",
-            hint="gpuwatchctl status",
-            page="errors#no-such-process",
-        )
-    if os.geteuid() != 0 and info.uid != os.getuid():
-        owner = f" of {info.user}" if info.user else ""
-        raise GpuwatchdError(
-            f"process {pid} is not yours: only the owner{owner} or root may report that it saved",
-            hint=f"sudo gpuwatchctl checkpointed {pid}",
-            page="errors#not-yours",
-        )
+    info = user_filter.own_process(pid, "checkpointed", "report that it saved")
     if not _holds(info):
         raise GpuwatchdError(
             f"process {pid} holds no GPU memory, as far as the daemon knows",

@@ -158,7 +158,7 @@ class Event(Shape):
     kind: str
     """Of alerts: watch, alert, critical, died, resolved. With `--events` also ask-to-save,
     asked-to-save, not-asked-to-save, saved, attaching, attached, not-attached,
-    reaping, reaped and not-reaped."""
+    reaping, reaped, not-reaped, held and hold-cleared."""
     text: AsItIs
     pid: Pid | UnsetType | None = UNSET
     """Only of a job's work; null where the process is no longer known."""

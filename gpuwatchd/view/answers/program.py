@@ -240,6 +240,17 @@ class Asked(Shape):
     result: str
 
 
+class Held(Shape):
+    """A process on which the daemon takes no step by itself."""
+
+    process: ProcessId
+    name: str | None
+    """Null: it has ended, or cannot be seen."""
+    until_at: Instant
+    cleared: bool
+    """It was taken back just now."""
+
+
 # ``web``.
 
 
@@ -383,6 +394,7 @@ ServicePrint = of_verb("service", "ServicePrint", Unit, "``service print``.")
 DriverRelease = of_verb("release", "DriverRelease", ReleaseData, "``release``.")
 Checkpointed = of_verb("checkpointed", "Checkpointed", tuple[Saved, ...], "``checkpointed``.")
 AskCheckpoint = of_verb("ask-checkpoint", "AskCheckpoint", Asked, "``ask-checkpoint``.")
+ProcessHolds = of_verb("hold", "ProcessHolds", tuple[Held, ...], "``hold``.")
 Web = of_verb("web", "Web", Serving, "``web``, once it answers, and ``web --token``.")
 DemoBegins = of_verb("demo", "DemoBegins", DemoStarted, "``demo``, first line.")
 DemoGoesOn = of_verb("demo", "DemoGoesOn", DemoEvent, "``demo``, a line per event.")

@@ -82,6 +82,7 @@ ANSWERS: Final[dict[str, tuple[type[Shape], ...]]] = {
     "doctor": (program.Doctor,),
     "ask-checkpoint": (program.AskCheckpoint,),
     "reap": (current.Reap,),
+    "hold": (program.ProcessHolds,),
     "release": (program.DriverRelease,),
     "config": (program.ConfigPath, program.ConfigPrint, program.ConfigInit, program.ConfigValidate),
     "policy": (alerts.PolicyShown, alerts.PolicyTested),

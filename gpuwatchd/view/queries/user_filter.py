@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import closing
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
@@ -180,6 +181,35 @@ def write_action(
     except GpuwatchdError as error:
         return [("not-written-down", f"it is not written down: {error.message}")]
     return []
+
+
+def own_process(pid: int, verb: str, what: str) -> ProcessInfo:
+    """Return who a process is, for a verb that speaks for it; ``what`` it may do, for a refusal.
+
+    Raises
+    ------
+    GpuwatchdError
+        There is no such process, or it is another user's and we are not root.
+    """
+    from gpuwatchd.collect.host import Host  # noqa: PLC0415 - 60 ms, no view needs it
+
+    anchor = state_location.state_dir() / "boot.json"
+    with closing(Host(anchor=anchor, writes_anchor=False)) as host:
+        info = host.processes([pid]).get(pid)
+    if info is None or info.foreign:
+        raise GpuwatchdError(
+            f"no process {pid} on this machine",
+            hint="gpuwatchctl status",
+            page="errors#no-such-process",
+        )
+    if os.geteuid() != 0 and info.uid != os.getuid():
+        owner = f" of {info.user}" if info.user else ""
+        raise GpuwatchdError(
+            f"process {pid} is not yours: only the owner{owner} or root may {what}",
+            hint=f"sudo gpuwatchctl {verb} {pid}",
+            page="errors#not-yours",
+        )
+    return info
 
 
 def user() -> str:
