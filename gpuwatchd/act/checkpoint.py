@@ -63,7 +63,7 @@ class Checkpoint:
             return False
         try:
             with self._target(key) as target:
-                self._way_for(target, self._chosen(target))
+                self._way_for(target, self.signal_of(target))
         except (ActionError, OSError):
             return False
         return True
@@ -87,7 +87,7 @@ class Checkpoint:
     def ask(self, key: ProcessKey, facts: dict[str, Any] | None = None, *, dry_run: bool) -> str:
         """Ask one process, as :meth:`run`; a program of the user's is told ``facts`` besides."""
         with self._target(key) as target:
-            chosen = self._chosen(target)
+            chosen = self.signal_of(target)
             way = self._way_for(target, chosen)
             if dry_run:
                 return f"would ask {target.name} to save: {way}"
@@ -110,7 +110,7 @@ class Checkpoint:
     def _program(self) -> str:
         return text.clean(Path(self._argv[0]).name) if self._argv else ""
 
-    def _chosen(self, target: Target) -> str:
+    def signal_of(self, target: Target) -> str:
         """Return the signal to ask it by, its own before that of [act]; "" for a program."""
         start = f"{DECLARED}=".encode()
         for word in target.read("environ").split(b"\0"):

@@ -7,13 +7,13 @@ signal through that descriptor arrives, everything that was read in between was 
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import signal
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from gpuwatchd.act.managers import command_for, manager_of
 from gpuwatchd.act.target import Target, read
 from gpuwatchd.analysis.frameworks import GRAPHICS
 from gpuwatchd.analysis.idle import DAEMONS
@@ -24,6 +24,7 @@ from gpuwatchd.core.errors import NotAllowed, TargetChanged, TargetGone
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from gpuwatchd.act.managers import Manager
     from gpuwatchd.core.model import HoldingKind, ProcessInfo, ProcessKey
 
 FREED: Final[frozenset[HoldingKind]] = frozenset(
@@ -44,17 +45,9 @@ _STUCK_AGAIN_S: Final = 0.2
 """Every disk access waits in state D for a moment."""
 KILL_S: Final = 10.0
 """How long the kernel is given to take a killed process away."""
-_STATUS: Final = re.compile(rb"^(Uid|NSpid|TracerPid):[ \t]*(.*)$", re.MULTILINE)
+_STATUS: Final = re.compile(rb"^(Uid|TracerPid):[ \t]*(.*)$", re.MULTILINE)
 _UNIFIED: Final = re.compile(rb"^(?:0:|\d+:name=systemd):(/.+)$", re.MULTILINE)
 """The control group that a manager has made, unless it is the root."""
-_JOB: Final = re.compile(r"slurm (\d+)")
-_JOB_VARIABLE: Final = re.compile(rb"(?:^|\0)SLURM_JOB_ID=(\d{1,19})(?:\0|$)")
-_RESTART: Final = {
-    **{name: f"{name} restart" for name in ("docker", "podman")},
-    **dict.fromkeys(("containerd", "cri-o"), "crictl stop"),
-    "lxc": "lxc-stop -n",
-    "machine": "machinectl terminate",
-}
 
 
 class Subject(NamedTuple):
@@ -170,11 +163,11 @@ def _signals(target: Target) -> tuple[signal.Signals, ...]:
     return (signal.SIGINT, signal.SIGTERM)
 
 
-def _require(target: Target, subject: Subject, proc: Path) -> None:
-    """Raise NotAllowed unless the process may be ended by us."""
-    name, info, by_hand = target.name, subject.info, f"kill -TERM {target.key.pid}"
+def require_no_part_of_the_system(target: Target, info: ProcessInfo, proc: Path) -> None:
+    """Raise NotAllowed for what is the system's, a session's or our own, and where none is held."""
+    name, by_hand = target.name, f"kill -TERM {target.key.pid}"
     status = dict(_STATUS.findall(target.read("status")))
-    if len(fields := target.fields()) < 7 or len(status) < 3:
+    if len(fields := target.fields()) < 7 or len(status) < 2:
         raise TargetGone(f"{name} has ended, or its files cannot be read")
     if not target.held:
         why = "no process can be held here (pidfd): another one that has got the pid could be hit"
@@ -183,7 +176,7 @@ def _require(target: Target, subject: Subject, proc: Path) -> None:
     own = {*_UNIFIED.findall(read(proc, "self", "cgroup"))}
     reasons = {
         "is a thread of the kernel": int(fields[6]) & _KERNEL_THREAD,
-        "runs with another user's rights": {*status[b"Uid"].split()} != {b"%d" % os.getuid()},
+        "runs with another user's rights": len({*status[b"Uid"].split()}) != 1,
         "leads the session of a terminal": fields[4] != b"0" and int(fields[3]) == target.key.pid,
         "belongs to the system or to a session": names & _CUT or info.unit == "init.scope",
         "draws the screen": info.framework in GRAPHICS,
@@ -192,15 +185,26 @@ def _require(target: Target, subject: Subject, proc: Path) -> None:
     }
     for why in (why for why, applies in reasons.items() if applies):
         raise NotAllowed(f"{name} {why}", hint=by_hand, page="errors#never-ended")
+
+
+def require_idle(target: Target, subject: Subject) -> None:
+    """Raise NotAllowed unless it is listed as memory that its end would free, and works nowhere."""
+    name = target.name
     require_freed(name, subject.kinds)
     if subject.busy_on or not subject.kinds:
         why = "is not listed as idle memory"
         if subject.busy_on:
             why = f"works, or has memory in use, on {subject.busy_on}"
-        hint = f"{subject.needs}; to end it all the same: {by_hand}"
+        hint = f"{subject.needs}; to end it all the same: kill -TERM {target.key.pid}"
         raise NotAllowed(f"{name} {why}", hint=hint, page="errors#not-idle")
-    inside = info.foreign or len(status[b"NSpid"].split()) > 1
-    if command := _managed(target, info, inside=inside):
+
+
+def _require(target: Target, subject: Subject, proc: Path) -> None:
+    """Raise NotAllowed unless the process may be ended by us."""
+    require_no_part_of_the_system(target, subject.info, proc)
+    require_idle(target, subject)
+    name = target.name
+    if command := _managed(manager_of(subject.info, proc=proc), target.key):
         why = f"{name} has a manager, which would miss it or start it again"
         raise NotAllowed(why, hint=command, page="errors#managed")
     if subject.launcher is not None:
@@ -218,19 +222,8 @@ def require_freed(name: str, kinds: frozenset[HoldingKind]) -> None:
         raise NotAllowed(why, hint="gpuwatchctl zombies --wide", page="errors#no-signal-frees")
 
 
-def _managed(target: Target, info: ProcessInfo, *, inside: bool) -> str | None:
-    """Return how the manager of a process ends or restarts it; None where it has none."""
-    variable = _JOB_VARIABLE.search(target.read("environ"))
-    job = _JOB.match(info.job or "") or _JOB.match(info.group or "")
-    if job is not None or variable is not None:
-        number = job[1] if job is not None else text.clean(variable[1] if variable else "")
-        return f"scancel -b --signal=TERM {number}"
-    if info.container is not None:
-        runtime, _, name = info.container.partition(" ")
-        return f"{_RESTART.get(runtime, runtime)} {name}"
-    if info.pod is not None:
-        return f"kubectl delete pod: the one with the uid {info.pod}"
-    if info.unit is not None and info.unit.endswith(".service"):
-        user = "--user " if b"/user@" in target.read("cgroup") else ""
-        return f"systemctl {user}restart {info.unit}"
-    return "end it inside its container: it has pids of its own" if inside else None
+def _managed(manager: Manager, key: ProcessKey) -> str:
+    """Return how the manager of a process ends or restarts it; "" where it has none."""
+    if manager.kind == "slurm":
+        return f"scancel -b --signal=TERM {manager.name}"
+    return "" if manager.kind == "bare" else command_for("restart", manager, key)

@@ -45,6 +45,8 @@ class Target:
         When the system was booted, epoch seconds, as it was taken for the start time of ``key``.
         None refuses the process where start times count from the boot, as on Linux: the kernel's
         present value moves with the clock, so it cannot say who a pid was.
+    of_anyone
+        Hold another user's process too, for a program of the site's to act on: it gets no signal.
 
     Raises
     ------
@@ -57,12 +59,18 @@ class Target:
     """
 
     def __init__(
-        self, key: ProcessKey, *, booted_at_s: float | None, proc: Path = Path("/proc")
+        self,
+        key: ProcessKey,
+        *,
+        booted_at_s: float | None,
+        proc: Path = Path("/proc"),
+        of_anyone: bool = False,
     ) -> None:
         self.key = key
         self.name = f"pid {key.pid}"
         self._booted_at_s = booted_at_s
         self._proc = proc
+        self._of_anyone = of_anyone
         self._descriptor: int | None = None
 
     def __enter__(self) -> Self:
@@ -100,7 +108,7 @@ class Target:
         same_s = SAME_LOOSELY_S if by_psutil else SAME_S
         if not abs(started_at_s - self.key.started_at_s) <= same_s:
             raise TargetChanged(f"pid {pid} belongs to another process now: {self.name}")
-        if uid != os.getuid():
+        if uid != os.getuid() and not self._of_anyone:
             raise NotAllowed(
                 f"{self.name} is another user's",
                 hint="only its owner can ask it for something",
@@ -151,8 +159,7 @@ class Target:
 
         Without one most signals end a process.
         """
-        caught = _CAUGHT.search(self.read("status"))
-        return None if caught is None else bool(int(caught[1], 16) >> (number - 1) & 1)
+        return handles(self._proc, self.key.pid, number)
 
     def read(self, name: str) -> bytes:
         """Return what one of its files under /proc says; b"" where that cannot be read."""
@@ -177,6 +184,8 @@ class Target:
     def send(self, number: signal.Signals) -> None:
         """Send a signal to this process and no other, looked at as on entering once more first."""
         self.check()
+        if self._of_anyone:
+            raise NotAllowed(f"{self.name} is held for another program", page="errors#not-yours")
         try:
             if self._descriptor is None:
                 # Between the look above and this call the pid could be given anew: microseconds.
@@ -210,6 +219,12 @@ def read(proc: Path, pid: int | str, name: str) -> bytes:
         return (proc / str(pid) / name).read_bytes()
     except OSError:
         return b""
+
+
+def handles(proc: Path, pid: int, number: signal.Signals) -> bool | None:
+    """Say whether a process has a handler for a signal; None where that cannot be known."""
+    caught = _CAUGHT.search(read(proc, pid, "status"))
+    return None if caught is None else bool(int(caught[1], 16) >> (number - 1) & 1)
 
 
 def _after_name(stat: bytes) -> list[bytes]:

@@ -5,17 +5,27 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import shlex
 import shutil
 import socket
 import stat
 import subprocess
+import sys
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
-from gpuwatchd.core.model import Holding
+from gpuwatchd.act.checkpoint import Checkpoint
+from gpuwatchd.act.reap import Subject
+from gpuwatchd.act.steps import Manager, Outcome, Request, manager_of, take
+from gpuwatchd.core.codes import ActResult
+from gpuwatchd.core.errors import ActionError
+from gpuwatchd.core.model import Holding, ProcessInfo
+from tests.act.children import booted_at_s, job, key_of
+from tests.act.reuse import View
 from tests.cli import world
 from tests.conftest import ROOT, need, ran
 from tests.real.mailserver import free_port
@@ -23,7 +33,6 @@ from tests.real.stage import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.real_slurm
 _HEALTH_S = 3
@@ -252,3 +261,137 @@ def test_a_job_that_sleeps_holds_a_gpu_without_a_process_on_it(cluster: Cluster)
     assert listed("--grace", "2s") == [(number, "root", 2, uids[1:])]
     cluster.ask("scancel", number)
     until(lambda: listed("--grace", "2s") == [], 30)
+
+
+class Worker:
+    """A batch job that runs one program beside the shell of its script."""
+
+    def __init__(self, cluster: Cluster, *words: str, trap: str = "", srun: bool = False) -> None:
+        folder = Path(ran(["mktemp", "-d", "-p", str(cluster.folder)]).stdout.strip())
+        self.saved, self._pid = folder / "saved", folder / "pid"
+        code = f"import os, time; open({str(self._pid)!r}, 'w').write(f'{{os.getpid()}} ')"
+        work = shlex.join([sys.executable, "-Sc", f"{code}; time.sleep(600)"])
+        handler = f"trap 'echo saved >> {self.saved}' {trap}" if trap else ""
+        self.saved.write_text("")
+        script = folder / "script"
+        script.write_text(
+            f"#!/bin/bash\n{handler}\n{'srun ' * srun}{work} &\n"
+            "while kill -0 $!; do wait; done 2>/dev/null\n"
+        )
+        self._cluster = cluster
+        submit = ("sbatch", "--parsable", "-o", "/dev/null", *words, str(script))
+        self.number = cluster.ask(*submit).strip()
+        assert self.number.isdecimal(), cluster.logs()
+        self._began()
+
+    def _began(self) -> None:
+        began = until(lambda: self._pid.exists() and self._pid.read_text().endswith(" "), 60)
+        assert began, self._cluster.logs()
+        self.pid = int(self._pid.read_text())
+        self._pid.unlink()
+        self.key = key_of(self.pid)
+
+    def shown(self, key: str, number: str = "") -> list[str]:
+        """Return each value that Slurm shows of the job, or of every task of its array."""
+        words = self._cluster.ask("scontrol", "show", "job", "-o", number or self.number).split()
+        return [word.partition("=")[2] for word in words if word.startswith(f"{key}=")]
+
+    def again(self) -> None:
+        """Let it start now that it waits to be started again; Slurm itself waits two minutes."""
+        until(lambda: self.shown("JobState") == ["PENDING"], 30)
+        self._cluster.ask("scontrol", "update", f"JobId={self.number}", "StartTime=now")
+        self._began()
+
+    @property
+    def manager(self) -> Manager:
+        return manager_of(ProcessInfo(key=self.key, name="python"))
+
+    def take(self, step: Any, *, has_checkpoint: bool = True) -> Outcome:
+        info = ProcessInfo(key=self.key, name="python")
+        # Slurm's jobs and the tests are in one control group here, whichever it is.
+        proc: Any = View({"self/cgroup": b"0::/\n"})
+        return take(
+            Request(step, self.key, self.manager, has_checkpoint=has_checkpoint),
+            runner=(),
+            checkpoint=Checkpoint("signal", booted_at_s=booted_at_s()),
+            grace_s=10.0,
+            booted_at_s=booted_at_s(),
+            look=lambda: Subject(info, frozenset()),
+            proc=proc,
+        )
+
+    def refusal(self, step: Any, **more: Any) -> str:
+        with pytest.raises(ActionError) as error:
+            self.take(step, **more)
+        assert Path(f"/proc/{self.pid}").exists()
+        return error.value.page
+
+
+@pytest.fixture
+def slurm(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """Let our own programs find the cluster."""
+    monkeypatch.setenv("SLURM_CONF", cluster.environ["SLURM_CONF"])
+    _held(job=None)
+    return cluster
+
+
+def test_a_job_with_a_handler_saves_and_one_without_gets_no_signal(slurm: Cluster) -> None:
+    times = 20
+    worker = Worker(slurm, trap="USR1")
+    assert worker.manager == Manager("slurm", worker.number)
+    for number in range(1, times + 1):
+        assert worker.take("checkpoint").result is ActResult.ASKED
+        assert until(lambda n=number: worker.saved.read_text() == "saved\n" * n, 30)
+    assert Path(f"/proc/{worker.pid}").exists()
+    assert worker.take("end").result is ActResult.ENDED
+    # The handler must be the script's: the process that is looked at is another one.
+    for more in ({"trap": "USR2"}, {"srun": True}):
+        worker = Worker(slurm, **more)  # type: ignore[arg-type]
+        assert worker.refusal("checkpoint") == "errors#no-handler"
+        assert worker.take("end").result is ActResult.ENDED
+
+
+def test_a_job_is_requeued_twice_and_not_again(slurm: Cluster) -> None:
+    worker = Worker(slurm)
+    assert worker.refusal("requeue", has_checkpoint=False) == "errors#no-checkpoint"
+    for restarts in ("1", "2"):
+        assert worker.take("requeue").result is ActResult.REQUEUED
+        assert worker.shown("Restarts") == [restarts]
+        assert worker.shown("Comment") == ["gpuwatchd:"]
+        worker.again()
+    assert worker.refusal("requeue") == "errors#restarts"
+    assert worker.take("end").result is ActResult.ENDED
+    worker = Worker(slurm, "--no-requeue", "--comment=mine")
+    assert worker.refusal("requeue") == "errors#no-requeue"
+    assert worker.shown("Comment") == ["mine"]
+
+
+def test_of_an_array_one_task_ends(slurm: Cluster) -> None:
+    worker = Worker(slurm, "--array=1-3")
+    assert worker.manager == Manager("slurm", f"{worker.number}_1")
+    assert worker.take("end").result is ActResult.ENDED
+    task = f"{worker.number}_1"
+    until(lambda: worker.shown("JobState", task) in ([], ["CANCELLED"]), 30)
+    states = worker.shown("JobState")
+    assert sum(state in {"PENDING", "RUNNING"} for state in states) in {1, 2}
+    assert worker.shown("ArrayTaskId") != ["1"]
+
+
+def test_a_job_of_another_user_or_of_other_processes_is_left_alone(
+    slurm: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = slurm.ask(
+        "sbatch", "--parsable", "--hold", "--uid=65534", "-o", "/dev/null", "--wrap", "true"
+    ).strip()
+    own = Worker(slurm)
+    for number, page in ((held, "not-yours"), (own.number, "manager-changed")):
+        # The variable is inherited by what was started within a job and has left it.
+        monkeypatch.setenv("SLURM_JOB_ID", number)
+        with job() as process:
+            stray = Worker.__new__(Worker)
+            stray.pid, stray.key = process.pid, key_of(process.pid)
+            assert stray.manager == Manager("slurm", number)
+            for step in ("checkpoint", "requeue", "end"):
+                assert stray.refusal(step) == f"errors#{page}"
+    assert own.shown("JobState") == ["RUNNING"]
+    assert own.shown("JobState", held) == ["PENDING"]
