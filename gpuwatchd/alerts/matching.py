@@ -74,6 +74,7 @@ def _set_by(override: Override) -> dict[str, Any]:
         "channels": override.channels,
         "repeat_s": override.repeat_s,
         "grows_to_bytes": override.grows_to_bytes,
+        "act": override.act,
         "mute": text if override.mute else None,
         "grows": text if override.grows or override.grows_to_bytes is not None else None,
     }

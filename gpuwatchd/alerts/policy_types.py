@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from gpuwatchd.core.model import Alert, Matcher, Severity, Value
+from gpuwatchd.core.model import ActMode, Alert, Matcher, Severity, Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +30,7 @@ class Override(Value, frozen=True, kw_only=True):
     severity: Severity | None = None
     channels: tuple[str, ...] | None = None
     repeat_s: tuple[float, ...] | None = None
+    act: ActMode | None = None
     why: str = ""
 
 
@@ -68,6 +69,8 @@ class Effective(Value, frozen=True, kw_only=True):
     """The same for one that lets it grow."""
     grows_to_bytes: float | None = None
     """It may grow up to this."""
+    act: ActMode | None = None
+    """Mode of [act] for it; None: the one that holds for all."""
     applied: tuple[tuple[str, str], ...] = ()
     """(key that is set, name of the override that sets it), the last one of each key."""
 

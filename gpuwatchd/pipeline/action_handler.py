@@ -188,6 +188,7 @@ class ActionHandler:
         shelf: ProfileStore | None = None,
         booted_at_s: float | None = None,
         saved: Callable[[ProcessKey], Checkpoint | None] = lambda _: None,
+        press: Callable[[Alert, Callable[[str, str], None]], None] = lambda *_: None,
         say: Callable[[Message], object] | None = None,
     ) -> None:
         self.config = config
@@ -204,6 +205,7 @@ class ActionHandler:
         self._flooded = False
         self._recent: dict[tuple[str, str], float] = {}
         self._saved = saved
+        self._press = press
         self._unconfirmed: dict[ProcessKey, tuple[float, Message]] = {}
         """Who was asked to save, and is not known to have: when, and by which notice."""
 
@@ -261,8 +263,10 @@ class ActionHandler:
         if name == "show":
             self._show(alert, message)
         elif alert is None:
-            done = "Not snoozed" if name == "snooze" else "Not asked"
+            done = {"snooze": "Not snoozed", "act": "Not done"}.get(name, "Not asked")
             self._answer(message, done, "It is resolved already.")
+        elif name == "act":
+            self._press(alert, lambda head, value: self._speaker.send(reply(message, head, value)))
         elif name == "snooze":
             self._snooze(alert, message, alerts, now_s)
         else:

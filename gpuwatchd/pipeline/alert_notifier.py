@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     from gpuwatchd.alerts import Notice, Notifications
     from gpuwatchd.core.config import Config
-    from gpuwatchd.core.model import Device, Message, ProcessInfo, ProcessKey
+    from gpuwatchd.core.model import Device, Message, ProcessInfo, ProcessKey, Proposal
+    from gpuwatchd.pipeline.act_ladder import ActLadder
     from gpuwatchd.pipeline.active_silences import ActiveSilences
     from gpuwatchd.pipeline.alert_cost import Costing
     from gpuwatchd.pipeline.outbox import Outbox
@@ -77,6 +78,10 @@ def with_attribution(
     return told
 
 
+PROPOSED = 4
+"""Alerts of one message whose next step it names."""
+
+
 class MessageBuilder:
     """Makes messages of notices."""
 
@@ -86,11 +91,13 @@ class MessageBuilder:
         intake: SampleIntake,
         costing: Costing,
         *,
+        ladder: ActLadder | None = None,
         booted_at_s: float | None = None,
     ) -> None:
         self.config = config
         self._intake = intake
         self._costing = costing
+        self._ladder = ladder
         self._booted_at_s = booted_at_s
 
     def introduced(self, alert: Alert) -> Alert:
@@ -126,6 +133,10 @@ class MessageBuilder:
         buttons = action_handler.buttons_for(
             alert, self.config, self._info(alert), booted_at_s=self._booted_at_s
         )
+        proposals = self._proposals(notice)
+        if proposals and proposals[0][0] is alert and self._ladder is not None:
+            button = self._ladder.button(*proposals[0])
+            buttons += () if button is None else (button,)
         chart = None
         if curve is not None:
             from gpuwatchd.pipeline import chart_points  # noqa: PLC0415 - numpy comes with it
@@ -138,9 +149,22 @@ class MessageBuilder:
             also=notice.also,
             chart=chart,
             buttons=buttons,
+            proposals=proposals,
         )
         lead = sentences.critical_lead(alert, notice.kind)
         return msgspec.structs.replace(message, lead=lead)
+
+    def _proposals(self, notice: Notice) -> list[tuple[Alert, Proposal]]:
+        """Return the next step for each alert that a notice names, as far as it has one."""
+        if self._ladder is None or notice.kind == "resolved":
+            return []
+        own = messages.message_id(notice.alert, notice.kind, notice.alert.notices)
+        found = []
+        for alert in (notice.alert, *notice.also[: PROPOSED - 1]):
+            proposal = self._ladder.proposal(alert)
+            if proposal is not None:
+                found.append((alert, self._ladder.counted(alert, proposal, own)))
+        return found
 
     def _device(self, alert: Alert) -> Device | None:
         device = self._intake.devices.get(alert.subject.device_uid)

@@ -239,16 +239,21 @@ class IdleAlerts:
         """Take in that nobody has looked for a while: what lasted must have lasted anew."""
         self._doubted = {subject.process for subject in subjects if subject.process is not None}
 
-    def conditions(self, kinds: Collection[HoldingKind], now_s: float) -> dict[str, Ailment]:
-        """Return what is to be told, by the key of its alert; the same until there is news."""
-        pair = (self._holdings.found, kinds)
+    def conditions(
+        self, kinds: Collection[HoldingKind], acted_on: Collection[ProcessKey], now_s: float
+    ) -> dict[str, Ailment]:
+        """Return what is to be told, by the key of its alert; the same until there is news.
+
+        ``acted_on`` are processes of which every kind is.
+        """
+        pair = (self._holdings.found, (kinds, acted_on))
         if pair[0] is self._seen[0] and pair[1] == self._seen[1]:
             return self._found
         self._seen = pair
         meant = [
             holding
             for holding in self._holdings.found
-            if holding.kind in kinds
+            if (holding.kind in kinds or (holding.process and holding.process.key in acted_on))
             and holding.since_s is not None
             and now_s - holding.since_s >= HOLD_S
         ]
@@ -396,7 +401,15 @@ class ConditionAlerts:
         """Alert key -> its alarm."""
         self._told_s: dict[str, float] = {}
         """Alert key -> when an earlier one was last told, for the cool-down."""
+        self._acted_on: frozenset[ProcessKey] = frozenset()
         self._last_s: float | None = None
+
+    def include(self, acted_on: frozenset[ProcessKey]) -> None:
+        """Tell of these processes whatever is to be told of others: something may be done to them.
+
+        Nothing is, before somebody was told.
+        """
+        self._acted_on = acted_on
 
     def adopt(self, alert: Alert, now_s: float) -> None:
         """Take over an alert of an earlier run."""
@@ -425,8 +438,9 @@ class ConditionAlerts:
         self._keep_time(now_s)
         config, changed = self.config.policy, list[Alert]()
         ailments = self._health.conditions(now_s) if config.tell_hardware else {}
-        if config.tell_held:
-            ailments = ailments | self._waste.conditions(config.tell_held, now_s)
+        if config.tell_held or self._acted_on:
+            held = self._waste.conditions(config.tell_held, self._acted_on, now_s)
+            ailments = ailments | held
         near = self._limits.conditions(now_s, self.alarms) if config.tell_limit else ()
         ailments = ailments | {ail.key: ail for ail in (_limited(*one) for one in near)}
         if not ailments and not self.alarms:
@@ -513,7 +527,8 @@ class ConditionAlerts:
             return "" if section.tell_hardware else "tell-hardware was turned off"
         if alert.kind == "limit":
             return "" if section.tell_limit else "tell-limit was turned off"
-        return "" if section.tell_held else "tell-held was emptied"
+        told = section.tell_held or alert.subject.process in self._acted_on
+        return "" if told else "tell-held was emptied"
 
     def _keep_time(self, now_s: float) -> None:
         """Let what has lasted have lasted when the clock is set back, or nobody looked."""

@@ -9,6 +9,7 @@ the message is sent again under its old id. So one crash can double a message, n
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from typing import TYPE_CHECKING, Protocol
 
@@ -33,6 +34,8 @@ LEASE_S = 120.0
 _CLOCK_STEP_S = 2.0
 _RETRIED_AT_ONCE = 2
 """Attempts that a daemon may die in before the next one waits: no loop of crashes sends on."""
+
+_VERIFIED = frozenset({"email", "command", *(("desktop",) if sys.platform == "linux" else ())})
 
 Key = tuple[str, str]
 
@@ -80,6 +83,8 @@ class Outbox:
         self.losses = UndeliveredAlerts(history, self._reach)
         self._channels = Channels()
         self._health: tuple[ChannelHealth, ...] | None = None
+        self._awaited: dict[str, bool] = {}
+        """Message that somebody waits for -> whether it has arrived."""
 
     @property
     def policy(self) -> PolicySection:
@@ -118,6 +123,15 @@ class Outbox:
                 )
             self.later([_taken_over(one, now_s)])
         self._revive(now_s)
+
+    def wait_for(self, message_ids: Iterable[str]) -> set[str]:
+        """Return which of these messages have arrived; others are not looked after any more.
+
+        Arrived is what a mail server or a program has accepted, or a desktop has shown; what macOS
+        has accepted, or a chat service, may have been seen by nobody.
+        """
+        self._awaited = {name: self._awaited.get(name, False) for name in message_ids}
+        return {name for name, arrived in self._awaited.items() if arrived}
 
     def send(self, deliveries: Iterable[Delivery]) -> None:
         """Hand deliveries over; what is held, and what the dispatcher has no room for, waits."""
@@ -292,6 +306,8 @@ class Outbox:
         self._note(done)
         self._changed.append(done)
         if done.state == "sent":
+            if done.message.id in self._awaited and not done.dry_run and done.channel in _VERIFIED:
+                self._awaited[done.message.id] = True
             if not done.dry_run and self._channels.delivered(done.channel, done.sent_at_s):
                 log.info("channel %s delivers again", done.channel)
             return

@@ -15,6 +15,7 @@ from gpuwatchd.core.codes import ProblemCode
 from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.core.model import Alert, Decision, Fault, Finding, Sample
 from gpuwatchd.pipeline import alert_notifier, event_log, restored_state
+from gpuwatchd.pipeline.act_ladder import ActLadder
 from gpuwatchd.pipeline.action_handler import ActionHandler
 from gpuwatchd.pipeline.active_silences import ActiveSilences
 from gpuwatchd.pipeline.alert_cost import Costing
@@ -35,6 +36,7 @@ from gpuwatchd.pipeline.prepared_processes import PreparedProcesses
 from gpuwatchd.pipeline.restored_state import EARLIER
 from gpuwatchd.pipeline.run_baselines import RunBaselines
 from gpuwatchd.pipeline.source_workers import SourceWorker, labelled
+from gpuwatchd.pipeline.step_runner import StepRunner
 from gpuwatchd.pipeline.track_evaluation import Watcher, rules_of
 from gpuwatchd.pipeline.tracker import SampleIntake
 from gpuwatchd.store import live
@@ -140,7 +142,7 @@ class Pipeline:
         Clocks, for what has no sample to take its time from.
     """
 
-    def __init__(  # noqa: PLR0913 - the one place where everything meets
+    def __init__(  # noqa: PLR0913, PLR0915 - the one place where everything meets
         self,
         *,
         config: Config,
@@ -186,11 +188,19 @@ class Pipeline:
         self.costing = Costing(config, self.intake, history)
         self.holdings.price, self.costing.holdings = self.costing.price, self.holdings
         booted_at_s = None if host is None else host.booted_at_s
-        self.pressed = ActionHandler(
-            config, silencing=self.silencing, shelf=None if history is None else history.shelf,
-            booted_at_s=booted_at_s, saved=self.costing.saved,
+        shelf = None if history is None else history.shelf
+        self.ladder = ActLadder(
+            config, self.intake, self.holdings, self.post,
+            StepRunner(shelf, wall=wall, booted_at_s=booted_at_s),
+            silencing=self.silencing, saved=self.costing.saved, wall=wall, mono=mono,
         )  # fmt: skip
-        self.dresser = MessageBuilder(config, self.intake, self.costing, booted_at_s=booted_at_s)
+        self.pressed = ActionHandler(
+            config, silencing=self.silencing, shelf=shelf,
+            booted_at_s=booted_at_s, saved=self.costing.saved, press=self.ladder.press,
+        )  # fmt: skip
+        self.dresser = MessageBuilder(
+            config, self.intake, self.costing, ladder=self.ladder, booted_at_s=booted_at_s
+        )
         self.alert_notifier = AlertNotifier(
             self.watcher, self.post, history,
             dresser=self.dresser, silencing=self.silencing, wall=wall, mono=mono,
@@ -218,6 +228,7 @@ class Pipeline:
         self.watcher.config = self.serving.config = self.holdings.config = config
         self.alarms.config = self.costing.config = self.pressed.config = config
         self.dresser.config = config
+        self.ladder.reconfigure(config)
         self.watcher.rules = rules_of(config)
         self.post.policy = config.policy
         self.intake.look_back(config.detection.analysis_window_hours * 3600.0)
@@ -301,7 +312,10 @@ class Pipeline:
             self._guard("memory limits", lambda: self.limits.step(told=told))
         self._guard("holdings", lambda: self.holdings.update(now_s))
         self._guard("checkpoints", lambda: self.costing.step(self._wall()))
-        changed = self._guard("alarms", lambda: self.alarms.step(now_s)) or []
+        alarms = self.alarms
+        self._guard("act", lambda: alarms.include(self.ladder.acted_on(alarms.alarms.values())))
+        changed = self._guard("alarms", lambda: alarms.step(now_s)) or []
+        self._guard("steps", lambda: self.ladder.step(alarms.alarms.values(), now_s))
         decisions = self._notify(ALARMS, list(self.alarms.alarms.values()), changed, now_s)
         return changed, decisions + self._notify(
             EARLIER, self.intake.estate.unseen(now_s), [], now_s

@@ -233,6 +233,7 @@ def rules_of(config: Config) -> alerts.Rules:
                 severity=one.severity,
                 channels=one.channels,
                 repeat_s=None if one.repeat is None else tuple(map(float, one.repeat)),
+                act=one.act,
                 why=one.why,
             )
             for number, one in enumerate(config.override, start=1)

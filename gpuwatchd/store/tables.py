@@ -351,6 +351,16 @@ def _all_holds(connection: sqlite3.Connection) -> list[tuple[str, ProcessKey, fl
     return holds
 
 
+def forget_meta(connection: sqlite3.Connection, prefix: str, kept: Iterable[str]) -> None:
+    """Forget what is kept under names that begin so, but for some."""
+    names = tuple(kept)
+    marks = ", ".join("?" * len(names))
+    connection.execute(
+        f"DELETE FROM meta WHERE substr(key, 1, ?) = ? AND key NOT IN ({marks})",  # noqa: S608
+        (len(prefix), prefix, *names),
+    )
+
+
 # ---- what was done to processes, by whom, and what came of it: a row before and a row after
 # One that was asked for and has no row after it was cut off in the middle.
 
@@ -367,6 +377,10 @@ class Action(Value, frozen=True, kw_only=True):
     process: ProcessKey | None
     phase: Phase
     dry_run: bool = False
+    """It was proposed, and nothing was sent."""
+    code: str = ""
+    """What it is done for, what came of it (``ReapResult``, ``ActResult``), or why it was refused
+    (``ActHold``)."""
     result: str = ""
     """What came of it, in a line."""
     saved: bool = False
@@ -378,18 +392,17 @@ class Action(Value, frozen=True, kw_only=True):
 ACTIONS: Final = records.Table(
     "action",
     Action,
-    rows=f"(SELECT a.*, p.pid, p.started_at_s, a.code IS '{_CODE}' AS saved"  # noqa: S608
+    rows="(SELECT a.id, ts_ms, verb, pid, started_at_s, phase, dry_run, result, who,"  # noqa: S608
+    f" nullif(code, '{_CODE}') AS code, code IS '{_CODE}' AS saved"
     " FROM action a LEFT JOIN process p ON p.id = a.process)",
 )
 
 
-def write_action(connection: sqlite3.Connection, action: Action, code: str = "") -> int:
-    """Write a row inside the caller's transaction; return its number.
-
-    ``code`` says what it is done for, what came of it, or why it was refused.
-    """
+def write_action(connection: sqlite3.Connection, action: Action) -> int:
+    """Write a row inside the caller's transaction; return its number."""
     row = ACTIONS.row(action)
-    row["code"] = _CODE if row.pop("saved") else code or None
+    if row.pop("saved"):
+        row["code"] = _CODE
     # The newest row of the process; NULL for one that no device was seen to be used by.
     process = _seen_process(connection, (row.pop("pid"), row.pop("started_at_s")), 1.0)
     return records.insert(connection, "action", row | {"process": process and process[0]})
@@ -416,6 +429,16 @@ def load_actions(
         else action
         for action in ACTIONS.load(connection, where, values)
     ]
+
+
+ACT: Final = "act-"
+"""How the verbs of steps begin that gpuwatchd proposes or takes."""
+
+
+def load_steps(connection: sqlite3.Connection, since_s: float) -> list[Action]:
+    """Return the steps that were begun since then, oldest first: each by its row "asked"."""
+    where = "substr(verb, 1, 4) = ? AND phase = 'asked' AND NOT dry_run AND ts_ms >= ?"
+    return load_actions(connection, where, (ACT, records.to_ms(since_s)))
 
 
 ASK: Final = "ask-to-save"

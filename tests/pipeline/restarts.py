@@ -87,6 +87,8 @@ class Machine:
     holds, by its age in seconds; at the ages ``kills_s`` the daemon is killed.
     """
 
+    config = Config()
+
     def __init__(
         self,
         directory: Path,
@@ -144,7 +146,7 @@ class Machine:
         )
         self.post = Postbox()
         self.pipeline = Pipeline(
-            config=Config(),
+            config=self.config,
             sources=[Script(lambda _: self._look(), devices=(self.device,))],
             history=self.history,
             runtime_dir=self.directory / "run",

@@ -21,11 +21,14 @@ from gpuwatchd.core.model.alerts import (
     Delivery,
     Matcher,
     Message,
+    Proposal,
     ServiceState,
     Silence,
 )
 from gpuwatchd.core.model.base import (
     LEAK_PATTERNS,
+    ActMode,
+    ActStep,
     AlertState,
     ButtonName,
     DecisionKind,

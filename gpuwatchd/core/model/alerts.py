@@ -11,6 +11,7 @@ from msgspec import UNSET, UnsetType
 from gpuwatchd.core.codes import (
     DIED,
     OUT_OF_MEMORY,
+    ActHold,
     Ending,
     Facts,
     Failure,
@@ -19,6 +20,7 @@ from gpuwatchd.core.codes import (
     TitleRole,
 )
 from gpuwatchd.core.model.base import (
+    ActStep,
     AlertState,
     ButtonName,
     DecisionKind,
@@ -377,6 +379,20 @@ class Button(Value, frozen=True, kw_only=True):
     """What to type for the same."""
 
 
+class Proposal(Value, frozen=True, kw_only=True):
+    """A step that could be taken, or that will be."""
+
+    step: ActStep
+    command: str
+    """What to type for it."""
+    at_s: float | None = None
+    """The minute at which it is taken unless somebody says no; None: it is only proposed."""
+    notices_left: int = 0
+    """How many notices come before it is taken; 0 where it is only proposed."""
+    hold: ActHold | None = None
+    """Why it is only proposed."""
+
+
 class Message(Value, frozen=True, kw_only=True):
     """What a notifier sends. Plain text only; each notifier escapes for its own sink."""
 
@@ -403,6 +419,8 @@ class Message(Value, frozen=True, kw_only=True):
     cost: str = ""
     """The one line on money; "" where nothing is known."""
     buttons: tuple[Button, ...] = ()
+    proposal: Proposal | None = None
+    """Of the first alert."""
     chart: Chart | None = None
     lead: str | UnsetType = UNSET
     """How its subject begins where that says that it is critical: for replies alone."""

@@ -28,7 +28,7 @@ from gpuwatchd.pipeline.messages.sentences import SUBJECT_CHARS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpuwatchd.core.model import Alert, Button, Chart, NoticeKind, Severity
+    from gpuwatchd.core.model import Alert, Button, Chart, NoticeKind, Proposal, Severity
 
 __all__ = ["SUBJECT_CHARS", "compose", "digest", "message_id"]
 
@@ -44,7 +44,7 @@ def _id_of(seed: str) -> str:
     return f"{hashlib.sha256(seed.encode('utf-8', 'replace')).hexdigest()[:24]}@gpuwatchd"
 
 
-def compose(
+def compose(  # noqa: PLR0913 - what one message is made of
     alert: Alert,
     notice: NoticeKind,
     *,
@@ -52,22 +52,29 @@ def compose(
     also: Sequence[Alert] = (),
     chart: Chart | None = None,
     buttons: Sequence[Button] = (),
+    proposals: Sequence[tuple[Alert, Proposal]] = (),
     host: str | None = None,
 ) -> Message:
     """Return the message of one notice, which the alert has counted already.
 
-    ``also`` are others of one cause that share it.
+    ``also`` are others of one cause that share it; ``proposals`` are for some of all of them.
     """
     first = alert.first_message or message_id(alert, "firing", 1)
     own = message_id(alert, notice, alert.notices)
     name = machine_name(host)
+    lines = sentences.body(alert, now_s=now_s, others=bool(also))
+    lines += [
+        sentences.proposal(step, one.subject.process.pid, now_s)
+        for one, step in proposals
+        if one.subject.process is not None
+    ]
     return Message(
         id=own,
         notice=notice,
         # What probably ran out of memory has not recovered.
         severity="info" if notice == "resolved" and not alert.ran_out else alert.severity,
         subject=sentences.subject(alert, notice, now_s=now_s, also=also, host=name),
-        body="\n".join(sentences.body(alert, now_s=now_s, others=bool(also))),
+        body="\n".join(lines),
         facts=facts(alert, notice, now_s=now_s, also=also, host=name),
         command=command(alert, notice),
         thread=first if own != first else None,
@@ -76,6 +83,7 @@ def compose(
         also=tuple(one.key for one in also),
         cost=_money(alert),
         buttons=tuple(buttons),
+        proposal=next((step for one, step in proposals if one.key == alert.key), None),
         chart=chart,
     )
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from gpuwatchd.core import text, units
-from gpuwatchd.core.codes import Ending, Reason, TitleRole
+from gpuwatchd.core.codes import ActHold, Ending, Reason, TitleRole
 from gpuwatchd.core.model import outdated_s
 from gpuwatchd.core.model.alerts import TitlePart
 from gpuwatchd.core.model.findings import STALE_S
@@ -19,7 +19,7 @@ from gpuwatchd.core.model.findings import STALE_S
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpuwatchd.core.model import Alert, EtaRange, Finding, NoticeKind
+    from gpuwatchd.core.model import Alert, EtaRange, Finding, NoticeKind, Proposal
 
 SUBJECT_CHARS = 78
 _WHY_CHARS = 44
@@ -27,6 +27,7 @@ _LEAST_NAME = 12
 _HOST_CHARS = 16
 _EVIDENCE_CHARS = 240
 _REASON_CHARS = 310
+_COMMAND_CHARS = 200
 LEAST_FLAPS = 2
 """That it came and went so often within the hour before is worth a line."""
 
@@ -319,6 +320,22 @@ def _body(alert: Alert, now_s: float) -> list[str]:
         times = "once" if alert.flaps == 1 else f"{alert.flaps} times"
         lines.append(f"It came and went {times} within the hour before.")
     return lines
+
+
+def proposal(step: Proposal, pid: int, now_s: float) -> str:
+    """Return the line that says which step could be taken, or will be, and how to stop it."""
+    command = text.clean(step.command, limit=_COMMAND_CHARS)
+    stop = f"to stop it: gpuwatchctl hold {pid} 4h"
+    if step.at_s is not None:
+        return f"At {units.moment(step.at_s, now_s=now_s)} gpuwatchd runs: {command} ({stop})"
+    if step.notices_left:
+        more = "1 more notice" if step.notices_left == 1 else f"{step.notices_left} more notices"
+        return f"After {more} gpuwatchd runs: {command} ({stop})"
+    if step.hold is ActHold.NOT_DELIVERED:
+        return f"Not done, since nobody could be notified: {command}"
+    if step.hold is ActHold.NEW_RULE:
+        return f"Proposed, while its rule is new: {command}"
+    return f"Proposed: {command}"
 
 
 def _since(alert: Alert, now_s: float) -> list[str]:

@@ -174,10 +174,11 @@ def write_action(
         phase=phase,
         result=text.clean(result),
         who=user(),
+        code=code,
     )
     try:
         with state_location.writing() as place:
-            checked_connection.transaction(place.state_dir, tables.write_action, row, code)
+            checked_connection.transaction(place.state_dir, tables.write_action, row)
     except GpuwatchdError as error:
         return [("not-written-down", f"it is not written down: {error.message}")]
     return []

@@ -37,7 +37,7 @@ _CLEAR_S = 2.0
 _LEAVE_S = 1.0
 _MAX_LOST = 2
 _ICONS = {"info": "dialog-information", "warning": "dialog-warning", "critical": "dialog-error"}
-_BUTTONS: frozenset[ButtonName] = frozenset({"snooze", "show", "checkpoint"})
+_BUTTONS: frozenset[ButtonName] = frozenset({"snooze", "show", "checkpoint", "act"})
 
 
 class DesktopNotifier:

@@ -1,0 +1,434 @@
+"""The steps of ``[act]``: proposed in alerts, and for idle memory taken after a countdown.
+
+A countdown lives in memory: a daemon that starts, settings that are read anew, a clock that jumps
+or a machine that slept, and a device that is not read end it. Nothing is done that was not written
+down before, and that people were not told of.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pwd
+from typing import TYPE_CHECKING, Final
+from zlib import crc32
+
+import msgspec
+
+from gpuwatchd import alerts as policy
+from gpuwatchd.act import reap, steps
+from gpuwatchd.alerts import ladder
+from gpuwatchd.alerts.matching import fits
+from gpuwatchd.core import text
+from gpuwatchd.core.codes import ActHold
+from gpuwatchd.core.model import Button, Proposal
+from gpuwatchd.pipeline.step_runner import OWN
+from gpuwatchd.store import tables
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from gpuwatchd.alerts.ladder import Countdown
+    from gpuwatchd.core.config import Config
+    from gpuwatchd.core.model import ActStep, Alert, Holding, ProcessInfo, ProcessKey
+    from gpuwatchd.pipeline.active_silences import ActiveSilences
+    from gpuwatchd.pipeline.condition_alerts import ConditionAlert
+    from gpuwatchd.pipeline.idle_memory import IdleMemory
+    from gpuwatchd.pipeline.outbox import Outbox
+    from gpuwatchd.pipeline.step_runner import StepRunner
+    from gpuwatchd.pipeline.tracker import SampleIntake
+    from gpuwatchd.store.tables import Checkpoint
+
+log = logging.getLogger("gpuwatchd")
+
+CLOCK_STEP_S: Final = 2.0
+"""What the two clocks drift apart by more than this is a jump, or sleep."""
+AGAIN_S: Final = 3600.0
+"""After a countdown that reached nobody, the next one waits so long."""
+_LABELS: Final[dict[ActStep, str]] = {
+    "end": "End it", "restart": "Restart it", "requeue": "Requeue it",
+}  # fmt: skip
+_RULE: Final = "act.rule."
+_KEPT: Final = 1000
+
+
+class ActLadder:
+    """Proposes the next step for what an alert is about, and takes those for idle memory.
+
+    Parameters
+    ----------
+    saved
+        Returns the newest checkpoint of a process.
+    wall, mono
+        Clocks of the people who are told.
+    """
+
+    def __init__(  # noqa: PLR0913 - what a step depends on comes from everywhere
+        self,
+        config: Config,
+        intake: SampleIntake,
+        holdings: IdleMemory,
+        post: Outbox,
+        runner: StepRunner,
+        *,
+        silencing: ActiveSilences,
+        saved: Callable[[ProcessKey], Checkpoint | None],
+        wall: Callable[[], float],
+        mono: Callable[[], float],
+        uid: int | None = None,
+    ) -> None:
+        self._uid = os.getuid() if uid is None else uid
+        self._config = config
+        self._intake = intake
+        self._holdings = holdings
+        self._post = post
+        self._runner = runner
+        self._silencing = silencing
+        self._saved = saved
+        self._wall, self._mono = wall, mono
+        self._offset_s, self._now_s = wall() - mono(), 0.0
+        self._rules: dict[bool, str] = {}
+        """Whether it is one of the overrides -> under which name its beginning is kept."""
+        self._countdowns: dict[ProcessKey, Countdown] = {}
+        self._resting: dict[ProcessKey, float] = {}
+        """Until when no countdown begins: its last one reached nobody."""
+        self._proposed: dict[tuple[str, float, str], None] = {}
+        """Alert, when it opened, step: those that are on record as proposed."""
+
+    def reconfigure(self, config: Config) -> None:
+        """Take over new settings: what counted down begins anew."""
+        self._config, self._rules = config, {}
+        self._cancel_all(ActHold.RELOADED)
+
+    def acted_on(self, alarms: Iterable[ConditionAlert]) -> frozenset[ProcessKey]:
+        """Return the processes that hold idle memory and opted in: people are told of each.
+
+        Those with an alert stay while nobody knows yet, as just after a start.
+        """
+        if not self._may_act:
+            return frozenset()
+        infos = {it.process.key: it.process for it in self._holdings.found if it.process}
+        self._runner.collect(infos)
+        held = {it.alert.subject.process for it in alarms if it.alert and it.alert.kind == "held"}
+        keys = {key for key in held if key is not None and key not in infos}
+        autos = [rule for rule in self._config.override if rule.act == "auto"]
+        for holding in self._holdings.found:
+            info, device = holding.process, self._intake.devices.get(holding.device_uid)
+            if info is None or info.foreign or holding.kind not in reap.FREED:
+                continue
+            if device is None or device.device.recorded:
+                continue
+            known, command = self._runner.classified(info), " ".join(info.argv)
+            by_override = any(
+                fits(rule.user, info.user or "") and fits(rule.command, command) for rule in autos
+            )
+            if by_override or (info.key in held if known is None else known.opted_in):
+                keys.add(info.key)
+        return frozenset(keys)
+
+    @property
+    def _may_act(self) -> bool:
+        modes = (self._config.act.mode, *(rule.act for rule in self._config.override))
+        return "auto" in modes or bool(self._runner.busy)
+
+    def step(self, alarms: Iterable[ConditionAlert], now_s: float) -> None:
+        """Move every countdown on; ``now_s`` is on the clock of the alerts.
+
+        Where nothing may be done, some microseconds.
+        """
+        offset_s = self._wall() - self._mono()
+        if abs(offset_s - self._offset_s) > CLOCK_STEP_S:
+            self._cancel_all(ActHold.CLOCK)
+        self._offset_s, self._now_s = offset_s, now_s
+        if not self._may_act:
+            return
+        self._take_in_arrivals()
+        alive = set()
+        for alarm in alarms:
+            key = None if alarm.alert is None else alarm.alert.subject.process
+            if alarm.alert and key and alarm.alert.kind == "held":
+                alive.add(key)
+                self._move(alarm, alarm.alert, key)
+        for key in [key for key in self._countdowns if key not in alive]:
+            self._cancel(key, ActHold.NOT_LISTED)
+
+    def proposal(self, alert: Alert) -> Proposal | None:
+        """Return what could be done about an alert, or will be; some file reads."""
+        key, info, act = alert.subject.process, self._info(alert), self._config.act
+        if key is None or info is None or info.foreign or alert.kind not in {"leak", "held"}:
+            return None
+        effective = policy.rules_for(alert, self._intake.watcher.rules)
+        mode = effective.act or act.mode
+        step = self._next(alert, key)
+        if mode == "observe" or step is None:
+            return None
+        if step in {"restart", "requeue"} and self._saved(key) is None:
+            return None
+        command = steps.command_for(step, self._runner.manager_of(info), key, act.signal)
+        if not command:
+            return None
+        hold: ActHold | None = ActHold.PROPOSE
+        if key in self._resting:
+            hold = ActHold.NOT_DELIVERED
+        elif alert.kind == "leak":
+            hold = ActHold.LEAK
+        elif mode == "auto":
+            hold = self._hold(alert, key)
+        return Proposal(step=step, command=command, hold=hold)
+
+    def counted(self, alert: Alert, proposal: Proposal, message_id: str) -> Proposal:
+        """Return a proposal as the message with this id makes it: counted, and on record."""
+        key = alert.subject.process
+        countdown = None if key is None else self._countdowns.get(key)
+        if key is not None and (countdown is None or proposal.hold is not None):
+            mark = (alert.key, alert.opened_at_s, proposal.step)
+            if mark not in self._proposed:
+                self._proposed = dict.fromkeys([*self._proposed, mark][-_KEPT:])
+                code = proposal.hold or ActHold.NOTICES
+                self._runner.write(
+                    key, proposal.step, "asked", code, proposal.command, dry_run=True
+                )
+        if countdown is None or proposal.hold is not None:
+            return proposal
+        mono_s = self._mono()
+        until_minute_s = -(mono_s + self._offset_s + countdown.gap_s) % 60.0
+        countdown.named(message_id, mono_s, until_minute_s)
+        self._take_in_arrivals()
+        due_s = countdown.due_mono_s
+        if due_s is not None:
+            return msgspec.structs.replace(proposal, at_s=due_s + self._offset_s)
+        return msgspec.structs.replace(proposal, notices_left=max(1, countdown.left - 1))
+
+    def button(self, alert: Alert, proposal: Proposal) -> Button | None:
+        """Return the button that takes a step; None where its command is for people alone."""
+        info, label = self._info(alert), _LABELS.get(proposal.step)
+        if info is None or label is None or info.uid != self._uid:
+            return None
+        if self._runner.manager_of(info).kind == "other":
+            return None
+        return Button(name="act", label=label, command=proposal.command)
+
+    def press(self, alert: Alert, answer: Callable[[str, str], None]) -> None:
+        """Take the step that a button has proposed, by the word of whoever pressed it."""
+        proposal, info = self.proposal(alert), self._info(alert)
+        if proposal is None or info is None or info.key in self._runner.busy:
+            answer("Not done", "The step is not possible any more.")
+            return
+        self._cancel(info.key, ActHold.PROPOSE)
+        self._begin(alert, info, proposal.step, who=_user(), answer=answer)
+
+    # What holds a step back.
+
+    def _hold(self, alert: Alert, key: ProcessKey) -> ActHold | None:
+        """Return why no step is taken on an alert's process now."""
+        info = self._info(alert)
+        known = None if info is None else self._runner.classified(info)
+        if info is None or known is None:
+            return ActHold.NOT_LISTED
+        effective = policy.rules_for(alert, self._intake.watcher.rules)
+        by_override = effective.act == "auto"
+        target = ladder.Target(
+            mode=effective.act or self._config.act.mode,
+            opted_in=known.opted_in or by_override,
+            rule_age_s=self._rule_age_s(by_override=by_override),
+            is_machine=self._uid == 0,
+            is_own=info.uid == self._uid and not info.foreign,
+            has_runner=bool(self._config.act.runner),
+            is_managed=known.manager.kind == "other",
+            is_one=self._is_one(info, known.manager),
+        )
+        hold = ladder.target_hold(target)
+        if hold is None and self._next(alert, key) is None:
+            hold = ActHold.NO_STEP
+        return hold or ladder.moment_hold(self._moment(alert, key)) or self._budget_hold(key)
+
+    def _moment(self, alert: Alert, key: ProcessKey) -> ladder.Moment:
+        mine, shelf, wall_s = self._holdings_of(key), self._runner.shelf, self._wall()
+        uids = {alert.subject.device_uid, *(holding.device_uid for holding in mine)}
+        devices = [self._intake.devices.get(uid) for uid in uids]
+        holds = None if shelf is None else shelf.read(tables.load_holds, wall_s)
+        labels = None if shelf is None else shelf.user_labels()
+        return ladder.Moment(
+            sample_age_s=max((self._now_s - it.taken_s for it in devices if it), default=0.0),
+            interval_s=float(self._config.daemon.interval),
+            is_listed=bool(mine) and all(holding.kind in reap.FREED for holding in mine),
+            has_fault=any(
+                it is None or it.reading is None or it.reading.state != "ok" for it in devices
+            ),
+            is_silenced=policy.silenced(alert, self._silencing.active, wall_s) is not None,
+            # What cannot be read may say no.
+            is_normal=labels is None
+            or any(label.word == "normal" and label.is_about(alert) for label in labels),
+            is_held=holds is None or tables.held_until_s(holds, key) is not None,
+        )
+
+    def _budget_hold(self, key: ProcessKey) -> ActHold | None:
+        shelf, wall_s = self._runner.shelf, self._wall()
+        since_s = wall_s - ladder.HOST_S
+        rows = None if shelf is None else shelf.read(tables.load_steps, since_s)
+        if rows is None:
+            return ActHold.NOT_WRITTEN
+        mine = [row.at_s for row in rows if row.process and tables.same_process(row.process, key)]
+        return ladder.budget_hold(mine, [row.at_s for row in rows], wall_s)
+
+    def _is_one(self, info: ProcessInfo, manager: steps.Manager) -> bool:
+        """Say whether a step on a process touches nobody who works, as far as this host knows."""
+        if (info.world or 1) > 1 and (manager.kind == "bare" or info.rank != 0):
+            return False
+        idle = {
+            holding.process.key
+            for holding in self._holdings.found
+            if holding.process and holding.kind in reap.FREED
+        }
+        beside = (
+            use.key
+            for device in self._intake.devices.values()
+            for use in device.uses or ()
+            if use.key != info.key and _is_together(self._intake.infos[use.key], info, manager)
+        )
+        return idle.issuperset(beside)
+
+    def _rule_age_s(self, *, by_override: bool) -> float:
+        """Return for how long the rule that lets a step be taken has been in force."""
+        shelf, now_s = self._runner.shelf, self._wall()
+        if shelf is None:
+            return 0.0
+        if not self._rules:
+            act, rules = self._config.act, self._config.override
+            autos = [rule for rule in rules if rule.act == "auto"]
+            for one, rule in ((False, act.mode), (True, autos)):
+                number = crc32(msgspec.json.encode((rule, act.idle_steps)))
+                self._rules[one] = f"{_RULE}{number:08x}"
+            # A rule that was taken out and comes back is new.
+            shelf.write_now(tables.forget_meta, _RULE, self._rules.values())
+        name = self._rules[by_override]
+        since_s = shelf.read(tables.load_instant, name)
+        if since_s is None or since_s > now_s:
+            shelf.write_now(tables.save_meta, name, now_s)
+            return 0.0
+        return now_s - since_s
+
+    # Countdowns.
+
+    def _move(self, alarm: ConditionAlert, alert: Alert, key: ProcessKey) -> None:
+        """Move the countdown of one process on; begin it, or end it, as things are."""
+        mono_s, act, info = self._mono(), self._config.act, self._info(alert)
+        hold = self._hold(alert, key)
+        step = self._next(alert, key)
+        if hold is not None or step is None or info is None:
+            self._cancel(key, hold or ActHold.NO_STEP)
+            return
+        if key in self._runner.busy or self._resting.get(key, mono_s) > mono_s:
+            return
+        self._resting.pop(key, None)
+        if key not in self._countdowns:
+            log.info("countdown begins step=%s pid=%d", step, key.pid)
+            self._countdowns[key] = ladder.Countdown(
+                step=step, wanted=act.notices, gap_s=float(act.notice_gap)
+            )
+        countdown = self._countdowns[key]
+        move = countdown.move(mono_s)
+        if move == "notify":
+            countdown.asked_mono_s = mono_s
+        # One that has just opened again waits for its cool-down else.
+        if countdown.asked_mono_s is not None and alert.held_code is None and move != "give-up":
+            alarm.alert = msgspec.structs.replace(alert, next_notice_at_s=self._now_s)
+        if move == "give-up":
+            self._cancel(key, ActHold.NOT_DELIVERED)
+            self._resting[key] = mono_s + AGAIN_S
+        elif move == "act":
+            del self._countdowns[key]
+            self._begin(alert, info, step)
+
+    def _take_in_arrivals(self) -> None:
+        notices = [notice for one in self._countdowns.values() for notice in one.notices]
+        arrived, mono_s = self._post.wait_for(it.message_id for it in notices), self._mono()
+        for notice in notices:
+            if notice.message_id in arrived and notice.sent_mono_s is None:
+                notice.sent_mono_s = mono_s
+
+    def _cancel(self, key: ProcessKey, hold: ActHold) -> None:
+        countdown = self._countdowns.pop(key, None)
+        if countdown is not None:
+            result = "nobody could be notified" if hold is ActHold.NOT_DELIVERED else f"{hold}"
+            self._runner.write(key, countdown.step, "refused", hold, f"not done: {result}")
+
+    def _cancel_all(self, hold: ActHold) -> None:
+        for key in [*self._countdowns]:
+            self._cancel(key, hold)
+
+    def _begin(
+        self,
+        alert: Alert,
+        info: ProcessInfo,
+        step: ActStep,
+        *,
+        who: str = OWN,
+        answer: Callable[[str, str], None] = lambda *_: None,
+    ) -> None:
+        key, act = info.key, self._config.act
+        manager = self._runner.manager_of(info)
+        request = steps.Request(
+            step=step,
+            key=key,
+            manager=manager,
+            command=steps.command_for(step, manager, key, act.signal),
+            kinds=frozenset(holding.kind for holding in self._holdings_of(key)),
+            evidence={"alert": alert.key, "finding": msgspec.to_builtins(alert.finding.public)},
+            has_checkpoint=self._saved(key) is not None,
+        )
+        self._runner.begin(
+            request, act, lambda: self._subject(info), why=alert.finding.reason, who=who,
+            answer=answer,
+        )  # fmt: skip
+
+    def _subject(self, info: ProcessInfo) -> reap.Subject:
+        """Return as what a process is listed now, by the newest look; called in a thread."""
+        mine = self._holdings_of(info.key)
+        idle = {holding.device_uid for holding in mine}
+        busy_on = next(
+            (
+                device.device.label
+                for uid, device in [*self._intake.devices.items()]
+                for use in device.uses or ()
+                if use.key == info.key and (use.sm_pct or (uid not in idle and use.used_bytes))
+            ),
+            "",
+        )
+        kinds = frozenset(holding.kind for holding in mine)
+        return reap.Subject(self._intake.infos[info.key], kinds, busy_on=busy_on)
+
+    # Small questions.
+
+    def _holdings_of(self, key: ProcessKey) -> list[Holding]:
+        return [it for it in self._holdings.found if it.process and it.process.key == key]
+
+    def _next(self, alert: Alert, key: ProcessKey) -> ActStep | None:
+        """Return the step that follows those that were taken on a process."""
+        act, shelf = self._config.act, self._runner.shelf
+        if alert.kind == "leak":
+            return ladder.next_step(act.leak_steps, 0)
+        rows = None if shelf is None else shelf.read(tables.load_steps, 0.0)
+        mine = [it for it in rows or () if it.process and tables.same_process(it.process, key)]
+        return ladder.next_step(act.idle_steps, len(mine))
+
+    def _info(self, alert: Alert) -> ProcessInfo | None:
+        key = alert.subject.process
+        return None if key is None else self._intake.infos.get(key)
+
+
+def _is_together(other: ProcessInfo, info: ProcessInfo, manager: steps.Manager) -> bool:
+    """Say whether a step on one process is one on another, too."""
+    if manager.kind == "user-unit" and other.unit == info.unit:
+        return True
+    same_job = info.job is not None and other.job == info.job
+    return (
+        other.key == info.key or same_job or (info.group is not None and other.group == info.group)
+    )
+
+
+def _user() -> str:
+    try:
+        return text.clean(pwd.getpwuid(os.getuid()).pw_name)
+    except KeyError:
+        return str(os.getuid())

@@ -1,0 +1,199 @@
+"""Taking a step of ``[act]``: asked of its manager in a thread, written down before and after."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from gpuwatchd.act import steps
+from gpuwatchd.act.checkpoint import Checkpoint
+from gpuwatchd.core import text
+from gpuwatchd.core.codes import ActHold, ActResult
+from gpuwatchd.core.errors import ActionError
+from gpuwatchd.store import tables
+from gpuwatchd.store.tables import Action
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from gpuwatchd.act import reap
+    from gpuwatchd.core.config.schema import ActSection
+    from gpuwatchd.core.model import ActStep, ProcessInfo, ProcessKey
+    from gpuwatchd.store.profiles import ProfileStore
+    from gpuwatchd.store.tables import Phase
+
+log = logging.getLogger("gpuwatchd")
+
+OWN: Final = "gpuwatchd"
+"""Who takes a step that nobody has asked for."""
+GRACE_S: Final = 30.0
+_AT_ONCE: Final = 2
+"""Programs of a manager, or a runner, that run at a time."""
+
+
+class Classified(NamedTuple):
+    """Who manages a process, and whether it opted in: found out once, in a thread."""
+
+    key: ProcessKey
+    manager: steps.Manager
+    opted_in: bool
+
+
+class _Taken(NamedTuple):
+    """What became of a step."""
+
+    request: steps.Request
+    who: str
+    phase: Phase
+    code: str
+    result: str
+
+
+class StepRunner:
+    """Finds out who manages a process, and takes steps.
+
+    Parameters
+    ----------
+    shelf
+        Where steps are written down; None takes none.
+    take
+        What takes one; blocks.
+    """
+
+    def __init__(
+        self,
+        shelf: ProfileStore | None,
+        *,
+        wall: Callable[[], float],
+        booted_at_s: float | None,
+        take: Callable[..., steps.Outcome] = steps.take,
+    ) -> None:
+        self.shelf = shelf
+        self.busy: set[ProcessKey] = set()
+        """Processes of which a step is being taken."""
+        self._wall = wall
+        self._booted_at_s = booted_at_s
+        self._take = take
+        self._results: queue.SimpleQueue[Classified | _Taken] = queue.SimpleQueue()
+        self._running: list[threading.Thread] = []
+        self._classified: dict[ProcessKey, Classified | None] = {}
+        """None while it is being found out."""
+
+    def collect(self, alive: Collection[ProcessKey]) -> None:
+        """Take in what has ended, and forget processes that hold nothing any more."""
+        while not self._results.empty():
+            result = self._results.get()
+            if isinstance(result, Classified):
+                self._classified[result.key] = result
+                continue
+            request = result.request
+            self.busy.discard(request.key)
+            self.write(
+                request.key, request.step, result.phase, result.code, result.result, who=result.who
+            )
+        self._running = [thread for thread in self._running if thread.is_alive()]
+        if len(self._classified) > len(alive):
+            kept = {key: one for key, one in self._classified.items() if key in alive}
+            self._classified = kept
+
+    def classified(self, info: ProcessInfo) -> Classified | None:
+        """Return who manages a process; None until that is known."""
+        if info.key not in self._classified:
+
+            def work() -> None:
+                manager = steps.manager_of(info)
+                self._results.put(Classified(info.key, manager, steps.opted_in(info, manager)))
+
+            if self._start(work):
+                self._classified[info.key] = None
+        return self._classified.get(info.key)
+
+    def manager_of(self, info: ProcessInfo) -> steps.Manager:
+        """Return who manages a process; some file reads where that was not asked before."""
+        known = self._classified.get(info.key)
+        return steps.manager_of(info) if known is None else known.manager
+
+    def begin(
+        self,
+        request: steps.Request,
+        section: ActSection,
+        look: Callable[[], reap.Subject],
+        *,
+        why: str,
+        who: str = OWN,
+        answer: Callable[[str, str], None] = lambda *_: None,
+    ) -> None:
+        """Write a step down, then take it; where it cannot be written down, it is not taken."""
+        key, kind = request.key, ",".join(sorted(request.kinds)) or "leak"
+        asked = self.write(key, request.step, "asked", kind, f"{why}: {request.command}", who=who)
+        if not asked:
+            answer("Not done", "It could not be written down before.")
+            return
+
+        ask = Checkpoint(
+            section.checkpoint, section.signal, section.argv, booted_at_s=self._booted_at_s
+        )
+
+        def work() -> None:
+            phase: Phase = "done"
+            try:
+                outcome = self._take(
+                    request, runner=section.runner, checkpoint=ask, grace_s=GRACE_S,
+                    booted_at_s=self._booted_at_s, look=look,
+                )  # fmt: skip
+                code, result = str(outcome.result), outcome.text
+            except ActionError as error:
+                phase, code = "refused", error.page.partition("#")[2] or ActHold.OTHER
+                result = error.message
+            except Exception as error:
+                # In a thread of its own: nobody else would hear of it.
+                log.exception("failed part=act pid=%d", key.pid)
+                code, result = ActResult.FAILED, repr(error)
+            self._results.put(_Taken(request, who, phase, code, result))
+            answer("Done" if phase == "done" else "Not done", result)
+
+        self.busy.add(key)
+        if not self._start(work):
+            self.busy.discard(key)
+            result = "too much is being done already"
+            self.write(key, request.step, "refused", ActHold.OTHER, result, who=who)
+            answer("Not done", "Too much is being done already.")
+
+    def write(
+        self,
+        key: ProcessKey,
+        step: ActStep,
+        phase: Phase,
+        code: str,
+        result: str,
+        *,
+        who: str = OWN,
+        dry_run: bool = False,
+    ) -> bool:
+        """Write a row; return whether it is kept."""
+        level = logging.DEBUG if dry_run else logging.INFO
+        log.log(level, "step=%s phase=%s pid=%d code=%s", step, phase, key.pid, code)
+        row = Action(
+            at_s=self._wall(), verb=f"{tables.ACT}{step}", process=key, phase=phase,
+            dry_run=dry_run, result=text.clean(result), who=who, code=code,
+        )  # fmt: skip
+        shelf = self.shelf
+        return shelf is not None and shelf.write_now(tables.write_action, row) is not None
+
+    def _start(self, work: Callable[[], None]) -> bool:
+        """Do something in a thread of its own; False when too much is being done already."""
+        if len(self._running) >= _AT_ONCE:
+            return False
+
+        def guarded() -> None:
+            try:
+                work()
+            except Exception:
+                log.exception("failed part=act")
+
+        thread = threading.Thread(target=guarded, name="act", daemon=True)
+        thread.start()
+        self._running.append(thread)
+        return True
