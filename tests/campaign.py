@@ -197,12 +197,12 @@ def _log(name: str, device: Series, processes: Mapping[str, View]) -> LogFile:
 
 
 def replayed(count: int, seed: int, acts_of: Callable[[LogFile], int]) -> Figures:
-    """Return what a check counts over so many harmless series, and what these were.
+    """Return the acts that a check counts over so many harmless logs, and what these were.
 
     Each is taken once before any is taken again, with the next seed.
     """
     figures: Counter[str] = Counter()
-    chance, left = random.Random(seed), count
+    chance, left, seconds = random.Random(seed), count, 0.0
     while left > 0:
         made = harmless(seed)
         for origin, make in chance.sample(made, min(left, len(made))):
@@ -210,10 +210,12 @@ def replayed(count: int, seed: int, acts_of: Callable[[LogFile], int]) -> Figure
             figures[origin] += 1
             figures["subjects"] += len(log.series)
             figures["acts"] += acts_of(log)
-            spans = [one.t_s[-1] - one.t_s[0] for one in log.series if one.process is None]
-            figures["gpu_hours"] += round(sum(map(float, spans)) / 3600)
+            cards = [one for one in log.series if one.process is None and one.t_s.size]
+            # Of what has none it cannot be known that it is idle: nothing is shown by no act there.
+            figures["with_utilisation"] += any("utilisation" in one.activity for one in cards)
+            seconds += sum(float(one.t_s[-1] - one.t_s[0]) for one in cards)
         left, seed = left - len(made), seed + 1
-    return {"series": count, "acts": 0, **figures}
+    return {"logs": count, "gpu_days": seconds / DAY_S, **figures}
 
 
 PARTS = {

@@ -65,5 +65,5 @@ def test_series_are_replayed_once_before_any_is_again(monkeypatch: pytest.Monkey
         return 1
 
     figures = campaign.replayed(5, 1, acts_of)
-    assert (len(seen), figures["acts"], figures["series"]) == (5, 5, 5)
+    assert (len(seen), figures["acts"], figures["logs"]) == (5, 5, 5)
     assert set(seen[:3]) == {make().path for _, make in made}
