@@ -16,7 +16,7 @@ SMALL := not laboratory and not slow and not real_browser and not real_dbus and 
   and not real_packages and not real_slurm and not real_smtp and not real_systemd and not real_terminal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo fakenvml test test-quick lint shape format bench bench-detect train docs site clean
+.PHONY: help demo fakenvml test test-quick lint shape format campaign bench bench-detect train docs site clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -64,6 +64,9 @@ shape: $(VENV)/dev.stamp  ## Measure the code base beside its limits (ARGS=--ver
 format: $(VENV)/dev.stamp  ## Reformat the code
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
+
+campaign: $(VENV)/dev.stamp  ## Try very often what must never happen (PARTS=... of them; ARGS=--short)
+	@$(RUN) -m tests.campaign $(PARTS) $(ARGS)
 
 bench: $(VENV)/bench.stamp  ## Print speed, size and faults beside peers (in one run)
 	@$(RUN) -m tests.bench

@@ -125,16 +125,17 @@ def _joint(item: LabelledSeries) -> Series:
 
 def _ledger(item: LabelledSeries) -> RecordedLedger | None:
     """Return what the list of the processes says of the device; None without any."""
-    logs = [_log(item.series, None)]
+    logs = [log_series(item.series, None)]
     for name, view in item.processes.items():
         key = view.series.subject.process
         assert key is not None
         # Lives of one program are told apart by what follows.
-        logs.append(_log(view.series, ProcessInfo(key=key, name=re.split("[ #]", name)[0])))
+        logs.append(log_series(view.series, ProcessInfo(key=key, name=re.split("[ #]", name)[0])))
     return recorded_ledger.ledgers(logs).get(0)
 
 
-def _log(series: Series, process: ProcessInfo | None) -> LogSeries:
+def log_series(series: Series, process: ProcessInfo | None) -> LogSeries:
+    """Return a series as a log has it."""
     return LogSeries(
         subject=series.subject, device=device_of(series), process=process, t_s=series.t_s,
         used_bytes=series.used_bytes, limit_bytes=None,

@@ -1,0 +1,249 @@
+"""``python -m tests.campaign [PART ...] [--short]``: what must never happen, tried very often.
+
+Each part prints its figures in one line; the exit code is 1 where one of them is not as it must be.
+The short form runs in CI (tests/test_campaign.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+from unittest import mock
+
+from gpuwatchd.act import reap
+from gpuwatchd.act.checkpoint import Checkpoint
+from gpuwatchd.collect.logs.log_types import LogFile
+from gpuwatchd.collect.replay import read_log
+from gpuwatchd.core.errors import ActionError
+from gpuwatchd.core.model import ProcessInfo
+from gpuwatchd.pipeline.history_log import HISTORY
+from tests.act.children import booted_at_s, job, key_of
+from tests.act.reuse import races
+from tests.act.test_reap import NEVER, held, plain
+from tests.conftest import SHARED
+from tests.scenarios import blind, documented, worlds
+from tests.scenarios.replay_processes import log_series
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from gpuwatchd.core.model import Series
+    from tests.act.test_reap import Files
+    from tests.scenarios.views import View
+
+Figures = dict[str, float]
+DAY_S = 86400.0
+SAVES_WITHIN_S = 60.0
+
+
+class Part(NamedTuple):
+    """One thing that is tried."""
+
+    run: Callable[[int, int], Figures]
+    """Takes how often, and the seed; raises AssertionError with figures that must not be."""
+    full: int
+    short: int
+    """How often, in the short form."""
+
+
+def require(figures: Figures, **wanted: float) -> Figures:
+    """Return figures of which some must be just so; raise AssertionError where they are not."""
+    wrong = {name: value for name, value in wanted.items() if figures[name] != value}
+    if wrong:
+        raise AssertionError(f"{line(figures)}; must be {line(wrong)}")
+    return figures
+
+
+def line(figures: Mapping[str, float]) -> str:
+    """Return figures as they are printed."""
+    return ", ".join(f"{name} {value:,g}" for name, value in figures.items())
+
+
+@contextlib.contextmanager
+def _counted() -> Iterator[list[int]]:
+    """Yield the signals that would be sent by any way, and send none."""
+    sent: list[int] = []
+
+    def note(_: int, number: int) -> None:
+        if number:  # 0 only asks whether there is a process
+            sent.append(number)
+
+    with (
+        mock.patch.object(signal, "pidfd_send_signal", note),
+        mock.patch.object(os, "kill", note),
+    ):
+        yield sent
+
+
+def _reuse(count: int, seed: int) -> Figures:
+    """Give a pid to another process at any moment of a reap."""
+    done = races(count, seed)
+    figures: Figures = {"races": count, **done._asdict()}
+    if not (done.right and done.refused):
+        raise AssertionError(f"{line(figures)}: it is no race where nothing is sent, or refused")
+    return require(figures, wrong=0)
+
+
+def _reap(pid: int, files: Files) -> None:
+    with held(pid, files=files) as (target, signals):
+        reap.end(target, signals, 0.01, lambda: False, [])
+
+
+ENDS: dict[str, Callable[[int, Files], None]] = {"reap": _reap}
+"""Who may end a process -> what tries it on one that is listed as idle."""
+
+
+def _never(count: int, seed: int) -> Figures:
+    """Try to end who is never ended, and, so that it is known to be a try, somebody else."""
+    figures: Figures = dict.fromkeys(("tries", "refused", "signals", "others", "ended"), 0)
+    chance = random.Random(seed)
+    for _ in range(count):
+        pairs = [(name, end) for name in (*NEVER, None) for end in ENDS.values()]
+        for name, end in chance.sample(pairs, len(pairs)):
+            with tempfile.TemporaryDirectory() as folder:
+                given = plain(Path(folder)) if name is None else NEVER[name](Path(folder))
+                with given as (pid, files), _counted() as sent:
+                    try:
+                        end(pid, files)
+                    except ActionError:
+                        figures["refused"] += 1
+            figures["others" if name is None else "tries"] += 1
+            figures["ended" if name is None else "signals"] += bool(sent)
+    tries = count * len(NEVER) * len(ENDS)
+    return require(figures, tries=tries, refused=tries, signals=0, ended=count * len(ENDS))
+
+
+def _checkpoint(count: int, _: int) -> Figures:
+    """Ask jobs to save, with a handler for the signal and without."""
+    figures: Figures = dict.fromkeys(("asked", "saved", "deaf", "refused", "signals", "ended"), 0)
+    ask = Checkpoint(checkpoint="signal", signal="USR1", booted_at_s=booted_at_s())
+    for _ in range(count):
+        with tempfile.TemporaryDirectory() as folder, job(Path(folder, "saved")) as process:
+            ask.ask(key_of(process.pid), dry_run=False)
+            figures["asked"] += 1
+            end_s = time.monotonic() + SAVES_WITHIN_S
+            while not Path(folder, "saved").exists() and time.monotonic() < end_s:
+                time.sleep(0.01)
+            figures["saved"] += Path(folder, "saved").exists()
+            figures["ended"] += process.poll() is not None
+        with job() as process:
+            figures["deaf"] += 1
+            with _counted() as sent:
+                try:
+                    ask.ask(key_of(process.pid), dry_run=False)
+                except ActionError:
+                    figures["refused"] += 1
+            figures["signals"] += len(sent)
+            figures["ended"] += process.poll() is not None
+    return require(figures, saved=count, refused=count, signals=0, ended=0)
+
+
+# ---- harmless series, as logs that pipeline.replay plays
+
+
+def harmless(seed: int, recorded: Path = SHARED) -> list[tuple[str, Callable[[], LogFile]]]:
+    """Return every harmless series that may be looked at: where it is from, and what makes it.
+
+    Of a family the item of a seed; the blind corpus is not among them.
+    """
+
+    def of_item(build: Callable[..., worlds.Item | blind.Item], family: str) -> LogFile:
+        item = build(family, seed)
+        return _log(f"{family}, seed {seed}", item.series, item.processes)
+
+    made: list[tuple[str, Callable[[], LogFile]]] = [
+        *(("laboratory", partial(of_item, worlds.build, name)) for name in worlds.BENIGN),
+        *(("once-blind", partial(of_item, blind.build, name)) for name in blind.BENIGN),
+        *(
+            ("documented", partial(_log, name, series, {}))
+            for name, series in documented.harmless().items()
+        ),
+    ]
+    manifest = recorded / "traces" / "manifest.json"
+    for entry in json.loads(manifest.read_text()) if manifest.is_file() else ():
+        path = manifest.parent / entry["file"]
+        if entry.get("label") == "no-leak" and path.is_file():
+            made.append(("recorded", partial(read_log, path)))
+    return made
+
+
+def _log(name: str, device: Series, processes: Mapping[str, View]) -> LogFile:
+    """Return a made-up run as the history of a daemon has it: it knows every process for sure."""
+    log = LogFile(path=name, format=HISTORY, series=[log_series(device, None)])
+    for title, view in processes.items():
+        key = view.series.subject.process
+        assert key is not None
+        words = tuple(title.split())
+        info = ProcessInfo(
+            key=key, name=title, argv=words, user="lab", uid=os.getuid(),
+            framework=view.series.framework,
+        )  # fmt: skip
+        log.processes.append(info)
+        log.series.append(log_series(view.series, info))
+    log.devices = [log.series[0].device]
+    log.rows = sum(int(one.t_s.size) for one in log.series)
+    return log
+
+
+def replayed(count: int, seed: int, acts_of: Callable[[LogFile], int]) -> Figures:
+    """Return the acts that a check counts over so many harmless logs, and what these were.
+
+    Each is taken once before any is taken again, with the next seed.
+    """
+    figures: Counter[str] = Counter()
+    chance, left, seconds = random.Random(seed), count, 0.0
+    while left > 0:
+        made = harmless(seed)
+        for origin, make in chance.sample(made, min(left, len(made))):
+            log = make()
+            figures[origin] += 1
+            figures["subjects"] += len(log.series)
+            figures["acts"] += acts_of(log)
+            cards = [one for one in log.series if one.process is None and one.t_s.size]
+            # Of what has none it cannot be known that it is idle: nothing is shown by no act there.
+            figures["with_utilisation"] += any("utilisation" in one.activity for one in cards)
+            seconds += sum(float(one.t_s[-1] - one.t_s[0]) for one in cards)
+        left, seed = left - len(made), seed + 1
+    return {"logs": count, "gpu_days": seconds / DAY_S, **figures}
+
+
+PARTS = {
+    "reuse": Part(_reuse, 10_000, 200),
+    "never": Part(_never, 20, 1),
+    "checkpoint": Part(_checkpoint, 20, 20),
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run parts, by default all; return 1 when figures of one are not as they must be."""
+    parser = argparse.ArgumentParser(prog="python -m tests.campaign")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)} (all)")
+    parser.add_argument("--short", action="store_true", help="as in CI")
+    parser.add_argument("--seed", type=int, default=1, metavar="N")
+    wanted = parser.parse_args(argv)
+    if unknown := set(wanted.parts) - set(PARTS):
+        parser.error(f"no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
+    code = 0
+    for name in wanted.parts or PARTS:
+        part, begun_s = PARTS[name], time.monotonic()
+        try:
+            told = line(part.run(part.short if wanted.short else part.full, wanted.seed))
+        except AssertionError as error:
+            told, code = f"FAILED: {error}", 1
+        print(f"{name:12} {told}; {time.monotonic() - begun_s:.1f} s", flush=True)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
