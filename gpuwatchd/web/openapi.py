@@ -14,7 +14,7 @@ from gpuwatchd.core.errors import USAGE, GpuwatchdError
 from gpuwatchd.view.answers import alerts
 from gpuwatchd.view.answers import schema as by_verb
 from gpuwatchd.view.answers.base import Failure
-from gpuwatchd.view.queries import live_answers, recorded_answers, state_location
+from gpuwatchd.view.queries import live_answers, reaping, recorded_answers, state_location
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -161,7 +161,7 @@ ENDPOINTS: Final = (
     ),
     Endpoint(
         "/reaps/{id}", "reap", "What ending this process would send; once that has begun here, "
-        "what has come of it.", live_answers.reap,
+        "what has come of it.", reaping.lookup,
         (
             Parameter("id", "The pid.", "path"),
             Parameter("anew", "What would be sent, also after it was tried.", "flag"),
@@ -226,7 +226,7 @@ ENDPOINTS: Final = (
     Endpoint(
         "/reaps", "reap", "Begin to end a process of your own that has idle memory, the one that "
         "was shown: never by KILL. What comes of it is at its own address.",
-        live_answers.begin_reap, method="POST", body=ReapBody,
+        reaping.request, method="POST", body=ReapBody,
         example={"pid": 4711, "started_at": "2026-11-21T08:00:00.120Z"},
     ),
 )  # fmt: skip

@@ -146,7 +146,6 @@ def _look(query: Query, process: ProcessKey) -> Looked:
 
 
 def _show(query: Query, candidate: Candidate, out: Page) -> None:
-    out.verbose = True
     idle_memory.show(out, query, candidate.view, NOBODY)
     out.line("")
     out.prose(f"would send {candidate.plan}", rest="  ")

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from gpuwatchd.core import units
 from gpuwatchd.core.errors import FINDINGS, OK
-from gpuwatchd.core.model import ProcessKey
 from gpuwatchd.view.answers import alerts as structs
 from gpuwatchd.view.answers import current
 from gpuwatchd.view.answers.base import Answered, answer_of, fill
@@ -27,7 +25,6 @@ from gpuwatchd.view.text import alert_details
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from datetime import datetime
 
     from gpuwatchd.core.model import Alert
     from gpuwatchd.view.answers.base import Answer
@@ -60,49 +57,6 @@ def idle_memory(query: Query, slurm_s: float | None = None) -> Answered:
     view, loose = direct_holdings.idle_memory(query, slurm_s)
     answer = answer_of(current.IdleMemory, current.idle_memory(view, loose), view=view)
     return Answered(answer, FINDINGS if view.holdings or view.jobs else OK)
-
-
-def reap(query: Query, pid: str, *, anew: bool = False) -> Answered:
-    """Return what would be sent to a process, or what has come of ending it by this program.
-
-    Parameters
-    ----------
-    anew
-        What would be sent, also where something has come of it already.
-    """
-    from gpuwatchd.view.queries import reaping  # noqa: PLC0415 - what reads /proc
-
-    number = int(pid) if units.is_number(pid) else 0
-    if number < 1:
-        raise alert_changes.BadRequest("a pid is a number, 1 or more")
-    run = reaping.latest(number)
-    if run is not None and (run.under_way or not anew):
-        return reaping.answered(run.candidate.result(), run.outcome_now())
-    with reaping.candidate(query, number) as candidate:
-        return reaping.answered(candidate, reaping.ReapOutcome(f"would send {candidate.plan}"))
-
-
-def begin_reap(query: Query, *, pid: int, started_at: datetime, grace: str) -> Answered:
-    """Begin to end a process of the user's own that has idle memory; :func:`reap` says the rest.
-
-    Parameters
-    ----------
-    started_at
-        When the process was started that was shown; with the pid it says which one is meant.
-    grace
-        How long each signal is given, up to 1h.
-    """
-    from gpuwatchd.view.queries import reaping  # noqa: PLC0415 - what reads /proc
-
-    try:
-        grace_s = units.parse_duration(grace)
-    except ValueError as error:
-        raise alert_changes.BadRequest(f"grace: {error}") from None
-    if not 0 < grace_s <= reaping.LONGEST_GRACE_S:
-        raise alert_changes.BadRequest("grace: more than nothing, and at most 1h")
-    shown = ProcessKey(pid=pid, started_at_s=started_at.timestamp())
-    run = reaping.begin(query, shown, grace_s=grace_s)
-    return reaping.answered(run.candidate.result(), run.outcome_now())
 
 
 def explain(query: Query, target: str | None = None) -> Answered:

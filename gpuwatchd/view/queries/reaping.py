@@ -33,11 +33,13 @@ from gpuwatchd.core.model import ProcessKey
 from gpuwatchd.view.answers.base import Answered, answer_of, fill
 from gpuwatchd.view.answers.current import Reap, Reaping
 from gpuwatchd.view.queries import current_state, direct_holdings, state_location, user_filter
+from gpuwatchd.view.queries.alert_changes import BadRequest
 from gpuwatchd.view.query import Query
 
 if TYPE_CHECKING:
     import signal
     from collections.abc import Callable, Iterator
+    from datetime import datetime
 
     from gpuwatchd.act.target import Target
     from gpuwatchd.store.live import LiveDevice
@@ -303,6 +305,45 @@ def require_same(shown: ProcessKey, target: Target) -> None:
     shown_s, started_s = shown.started_at_s, target.key.started_at_s
     if shown_s is None or started_s is None or not abs(shown_s - started_s) <= SAME_S:
         raise TargetChanged(f"{target.name} is not the process that was shown")
+
+
+def lookup(query: Query, pid: str, *, anew: bool = False) -> Answered:
+    """Return what would be sent to a process, or what has come of ending it by this program.
+
+    Parameters
+    ----------
+    anew
+        What would be sent, also where something has come of it already.
+    """
+    number = int(pid) if units.is_number(pid) else 0
+    if number < 1:
+        raise BadRequest("a pid is a number, 1 or more")
+    run = latest(number)
+    if run is not None and (run.under_way or not anew):
+        return answered(run.candidate.result(), run.outcome_now())
+    with candidate(query, number) as found:
+        return answered(found, ReapOutcome(f"would send {found.plan}"))
+
+
+def request(query: Query, *, pid: int, started_at: datetime, grace: str) -> Answered:
+    """Begin to end a process of the user's own that has idle memory; :func:`lookup` says the rest.
+
+    Parameters
+    ----------
+    started_at
+        When the process was started that was shown; with the pid it says which one is meant.
+    grace
+        How long each signal is given, up to 1h.
+    """
+    try:
+        grace_s = units.parse_duration(grace)
+    except ValueError as error:
+        raise BadRequest(f"grace: {error}") from None
+    if not 0 < grace_s <= LONGEST_GRACE_S:
+        raise BadRequest("grace: more than nothing, and at most 1h")
+    shown = ProcessKey(pid=pid, started_at_s=started_at.timestamp())
+    run = begin(query, shown, grace_s=grace_s)
+    return answered(run.candidate.result(), run.outcome_now())
 
 
 def _read(query: Query, pid: int) -> tuple[View, reap.Subject, float | None]:
