@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpuwatchd.view.queries import reaping
+from gpuwatchd.view.query import Query
 from tests.cli import shaped
 from tests.cli.test_reap import ACTIONS, CARD, OTHER, Stage, stage
 from tests.store.world import rows
@@ -82,6 +83,28 @@ def test_the_process_that_was_shown_is_ended_and_nothing_waits_for_it(
     assert [row[:2] for row in rows(stage.folder / "state", ACTIONS)] == [
         ("refused", "process-changed"), ("asked", "idle"), ("done", "ended"),
     ]  # fmt: skip
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and pidfd")
+@pytest.mark.usefixtures("own_pids")
+@pytest.mark.slow
+def test_a_program_that_ends_meanwhile_writes_that_nobody_waits(stage: Stage) -> None:
+    with stage.holder("SIGTERM", "stay") as job, stage.daemon():
+        stage.listed("idle")
+        with reaping.candidate(Query(), job.pid) as shown:
+            process = shown.target.key
+        run = reaping.begin(Query(), process)
+        until = time.monotonic() + 60
+        while not (stage.folder / "notes").exists():
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        reaping.leave()
+        assert [row[:2] for row in rows(stage.folder / "state", ACTIONS)] == [
+            ("asked", "idle"), ("done", "interrupted"),
+        ]  # fmt: skip
+        with stage.driver(job, CARD, OTHER):
+            pass
+        run.outcome.result(60)
 
 
 def test_what_is_no_process_to_be_ended_says_why(monkeypatch: pytest.MonkeyPatch) -> None:

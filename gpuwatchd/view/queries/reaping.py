@@ -5,6 +5,7 @@ The verb waits for the end itself; the live screen and the API begin it in a thr
 
 from __future__ import annotations
 
+import atexit
 import threading
 import time
 from concurrent.futures import Future
@@ -183,12 +184,15 @@ def end(candidate: Candidate, sent: list[str]) -> ReapOutcome:
         )
         if result is ReapResult.ENDED:
             held = still_held_bytes(candidate, time.time())
-    words = _words(target, result, f"after {', '.join(sent) or 'nothing was sent'}", held)
+    words = _words(target, result, sent, held)
     doubts += user_filter.write_action("reap", target.key, "done", words, code=f"{result}")
     return ReapOutcome(words, result, tuple(sent), held, tuple(doubts))
 
 
-def _words(target: Target, result: ReapResult, after: str, held_bytes: int | None) -> str:
+def _words(
+    target: Target, result: ReapResult, sent: list[str], held_bytes: int | None = None
+) -> str:
+    after = f"after {', '.join(sent) or 'nothing was sent'}"
     if result is ReapResult.ENDED:
         memory = "its memory is back"
         if held_bytes is None:
@@ -201,6 +205,8 @@ def _words(target: Target, result: ReapResult, after: str, held_bytes: int | Non
     if result is ReapResult.WAITS:
         channel = reap.wait_channel(target) or "?"
         return f"{target.name} waits in the kernel, in {channel}, {after}: no signal helps"
+    if result is ReapResult.UNDER_WAY:
+        return f"{target.name} is waited for, {after}"
     return f"{target.name} was not waited for {after}"
 
 
@@ -238,9 +244,8 @@ class Run(NamedTuple):
         """Return what came of it; raise what refused it once it had begun."""
         if not self.under_way:
             return self.outcome.result()
-        sent, name = tuple(self.sent), self.candidate.result().target.name
-        words = f"{name} is waited for, after {', '.join(sent) or 'nothing was sent'}"
-        return ReapOutcome(words, ReapResult.UNDER_WAY, sent)
+        words = _words(self.candidate.result().target, ReapResult.UNDER_WAY, self.sent)
+        return ReapOutcome(words, ReapResult.UNDER_WAY, tuple(self.sent))
 
 
 _RUNS: Final[dict[int, Run]] = {}
@@ -298,6 +303,16 @@ def _run(run: Run, query: Query, grace_s: float) -> None:
         run.outcome.set_exception(error)
         if not begun:
             run.candidate.set_exception(error)
+
+
+@atexit.register
+def leave() -> None:
+    """Write down, at the end of the program, that nobody waits any more."""
+    for run in [*_RUNS.values()]:
+        if run.under_way and run.candidate.done():
+            target, result = run.candidate.result().target, ReapResult.INTERRUPTED
+            words = _words(target, result, run.sent)
+            user_filter.write_action("reap", target.key, "done", words, code=f"{result}")
 
 
 def require_same(shown: ProcessKey, target: Target) -> None:
