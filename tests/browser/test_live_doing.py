@@ -240,6 +240,8 @@ def test_idle_memory_is_freed_after_a_confirmation(
         confirm.wait_for()
         assert "SIGTERM" in page.locator(".doing").inner_text()
         assert harness.axe(page) == []
+        focused = page.evaluate("document.activeElement.textContent")
+        assert f"[{job.pid}]" not in focused, "a key pressed twice would confirm"
         assert rows(stage.folder / "state", ACTIONS) == []
         confirm.click()
         page.get_by_text("SIGTERM, its memory").first.wait_for(timeout=60_000)

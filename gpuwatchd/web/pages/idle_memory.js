@@ -49,8 +49,9 @@ function card(one, page) {
 function ending(one, page) {
   const now = (page.memory.reaps || {})[one.pid];
   const button = (words, onclick) => h("button", { type: "button", onclick, key: words }, words);
-  if (!now) return h("div", { class: "doing" }, button("Free it ...", () => look(one, page)));
-  return h("div", { class: "doing", role: "group", "aria-label": `End ${one.who}` },
+  const place = { class: "doing", "data-reap": one.pid };
+  if (!now) return h("div", place, button("Free it ...", () => look(one, page)));
+  return h("div", { ...place, role: "group", "aria-label": `End ${one.who}` },
     h("p", { class: now.failed ? "notice" : "note", role: now.failed ? "alert" : "status" }, now.words),
     now.hint ? h("p", {}, h("code", { class: "command" }, now.hint)) : null,
     now.process ? button(`End ${one.who}`, () => end(one, page, now.process)) : null,
@@ -62,6 +63,10 @@ function put(page, one, now, memory = page.memory) {
   if (memory !== page.memory) return;
   if (now) document.getElementById("heard").textContent = now.words;
   page.draw();
+  if (document.activeElement !== document.body) return;
+  // The button pressed is gone. Not to the one that ends: a key pressed twice must not confirm.
+  const next = document.querySelector(`[data-reap="${one.pid}"] button:last-of-type`);
+  (next || document.querySelector("h1")).focus({ preventScroll: true });
 }
 
 function failed(page, one, error, memory) {
@@ -100,4 +105,5 @@ function wait(one, page, memory, data) {
   if (waits) window.setTimeout(again, AGAIN_MS, one, page, memory);
   else memory.ended = new Map(memory.ended).set(one.pid, data.text);
   put(page, one, { words: data.text, waits }, memory);
+  if (!waits && memory === page.memory) page.refresh();
 }
