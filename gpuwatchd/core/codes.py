@@ -314,6 +314,8 @@ class ReapResult(_Code):
     """It takes no signal."""
     INTERRUPTED = "interrupted"
     """Whoever asked did not wait; what was sent stays sent."""
+    UNDER_WAY = "under-way"
+    """The API: it is still waited for."""
 
 
 class ActHold(_Code):

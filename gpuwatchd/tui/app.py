@@ -40,6 +40,7 @@ VIEWS: Final[dict[str, str]] = {
     "z": "gpuwatchd.tui.screens.idle:HeldScreen",
     "a": "gpuwatchd.tui.screens.alerts:AlertsScreen",
     "s": "gpuwatchd.tui.screens.alerts:SnoozeScreen",
+    "x": "gpuwatchd.tui.screens.reap:ReapScreen",
     "h": "gpuwatchd.tui.screens.history:PastScreen",
     "question_mark": "gpuwatchd.tui.screens.help:HelpScreen",
 }

@@ -267,8 +267,8 @@ def _whole(body: bytes) -> Receive:
 
 
 # The token: 32 random bytes in a file that its owner alone can read.
-# Whoever has it may read everything here and snooze alerts. It travels in one header only, and
-# is compared in constant time.
+# Whoever has it may read everything here, snooze alerts, and end what `reap` would end. It travels
+# in one header only, and is compared in constant time.
 
 FILE_NAME: Final = "web-token"
 BYTES: Final = 32

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime  # noqa: TC003 - msgspec reads it
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
@@ -13,7 +14,7 @@ from gpuwatchd.core.errors import USAGE, GpuwatchdError
 from gpuwatchd.view.answers import alerts
 from gpuwatchd.view.answers import schema as by_verb
 from gpuwatchd.view.answers.base import Failure
-from gpuwatchd.view.queries import live_answers, recorded_answers, state_location
+from gpuwatchd.view.queries import live_answers, reaping, recorded_answers, state_location
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -80,6 +81,15 @@ class FeedbackBody(RequestBody, frozen=True, kw_only=True):
     alert: Text
     word: Literal["normal", "leak"]
     why: Text | None = None
+
+
+class ReapBody(RequestBody, frozen=True, kw_only=True):
+    """End a process: the one that was shown, named by what the answer said of it."""
+
+    pid: Annotated[int, Meta(ge=1, lt=2**31)]
+    started_at: Annotated[datetime, Meta(tz=True)]
+    grace: Text = "30s"
+    """How long each signal is given, at most 1h."""
 
 
 class Endpoint(NamedTuple):
@@ -150,6 +160,14 @@ ENDPOINTS: Final = (
         (GPU, _USER),
     ),
     Endpoint(
+        "/reaps/{id}", "reap", "What ending this process would send; once that has begun here, "
+        "what has come of it.", reaping.lookup,
+        (
+            Parameter("id", "The pid.", "path"),
+            Parameter("anew", "What would be sent, also after it was tried.", "flag"),
+        ),
+    ),
+    Endpoint(
         "/history", "history", "Memory over time and what happened; of processes with pid or user.",
         recorded_answers.history,
         (
@@ -204,6 +222,12 @@ ENDPOINTS: Final = (
     Endpoint(
         "/feedback/{id}", "feedback", "Remove the label of an alert.", live_answers.unlabel,
         (_TAKEN,), method="DELETE",
+    ),
+    Endpoint(
+        "/reaps", "reap", "Begin to end a process of your own that has idle memory, the one that "
+        "was shown: never by KILL. What comes of it is at its own address.",
+        reaping.request, method="POST", body=ReapBody,
+        example={"pid": 4711, "started_at": "2026-11-21T08:00:00.120Z"},
     ),
 )  # fmt: skip
 
@@ -281,11 +305,11 @@ def decoded_body(body: bytes, kind: type[RequestBody]) -> dict[str, Any]:
 _REFUSED: Final = {
     "400": "A parameter or a body that cannot be (exit code 2).",
     "401": "Without the token, or with a wrong one.",
-    "403": "Not from this origin, or this user may not write (exit code 1).",
+    "403": "Not from this origin, or this user may not write or end it (exit code 1).",
     "404": "No such object, or no data (exit code 1).",
     "405": "This address has no such method.",
     "408": "A body that has not come whole within 10 seconds.",
-    "409": "Ambiguous, or too late (exit code 1).",
+    "409": "Ambiguous, too late, another process, or under way already (exit code 1).",
     "413": "A body or a query that is too large.",
     "415": "A body that is not application/json.",
     "421": "A Host header that does not name this server.",
@@ -303,7 +327,7 @@ Every answer is what the verb of `gpuwatchctl` prints with `--json`; the header
 
 def document() -> dict[str, Any]:
     """Return the whole description."""
-    kinds: set[type[Any]] = {Failure, SnoozeBody, FeedbackBody}
+    kinds: set[type[Any]] = {Failure, SnoozeBody, FeedbackBody, ReapBody}
     kinds |= {kind for endpoint in ENDPOINTS for kind in by_verb.ANSWERS[endpoint.verb]}
     ordered = sorted(kinds, key=lambda kind: kind.__name__)
     _, parts = msgspec.json.schema_components(ordered, ref_template="#/components/schemas/{name}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,6 +13,9 @@ from gpuwatchd.store.reader import Reader
 from tests import making
 from tests.browser import harness, live_world
 from tests.cli import world
+from tests.cli.test_reap import ACTIONS, CARD, OTHER, Stage, stage
+from tests.store.world import rows
+from tests.web import serving
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,6 +24,8 @@ if TYPE_CHECKING:
 
     from gpuwatchd.core.model import Silence
     from tests.web.serving import Served
+
+__all__ = ["stage"]
 
 TITLE = "GPU 0 (A100): python[4711] of alice"
 
@@ -214,3 +220,53 @@ def test_all_about_an_alert_leads_to_its_gpu_and_process(page: Page) -> None:
     page.wait_for_selector("h2:text('What to do')")
     page.go_back()
     page.wait_for_selector("h2:text('What is known of it')")
+
+
+@pytest.mark.usefixtures("own_pids")
+def test_idle_memory_is_freed_after_a_confirmation(
+    stage: Stage, new_page: Callable[..., Page], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        stage.holder("SIGTERM", "SIGINT") as job,
+        stage.daemon(),
+        serving.within(monkeypatch) as served,
+        stage.driver(job, CARD, OTHER),
+    ):
+        stage.listed("idle")
+        page = new_page()
+        page.goto(f"{served.url}&view=/held")
+        page.get_by_role("button", name="Free it").click()
+        confirm = page.get_by_role("button", name=f"[{job.pid}]")
+        confirm.wait_for()
+        assert "SIGTERM" in page.locator(".doing").inner_text()
+        assert harness.axe(page) == []
+        focused = page.evaluate("document.activeElement.textContent")
+        assert f"[{job.pid}]" not in focused, "a key pressed twice would confirm"
+        assert rows(stage.folder / "state", ACTIONS) == []
+        confirm.click()
+        page.get_by_text("SIGTERM, its memory").first.wait_for(timeout=60_000)
+        assert job.wait(5) is not None
+        harness.assert_no_console_errors(page)
+    assert [row[:2] for row in rows(stage.folder / "state", ACTIONS)] == [
+        ("asked", "idle"), ("done", "ended"),
+    ]  # fmt: skip
+
+
+@pytest.mark.usefixtures("own_pids")
+def test_what_may_not_be_ended_names_the_command(
+    stage: Stage, new_page: Callable[..., Page], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = {**os.environ, "SLURM_JOB_ID": "4711"}
+    with (
+        stage.holder("SIGTERM", env=env) as job,
+        stage.daemon(),
+        serving.within(monkeypatch) as served,
+    ):
+        stage.listed("idle")
+        page = new_page()
+        page.goto(f"{served.url}&view=/held")
+        page.get_by_role("button", name="Free it").click()
+        page.get_by_role("alert").wait_for()
+        assert "scancel -b --signal=TERM 4711" in page.locator(".doing").inner_text()
+        assert page.get_by_role("button", name=f"[{job.pid}]").count() == 0
+        assert job.poll() is None

@@ -332,6 +332,6 @@ def test_examples_fit_their_schemas() -> None:
         for one in each.values()
         if "requestBody" in one
     ]
-    assert len(bodies) == 2
+    assert len(bodies) == 3
     for body in bodies:
         jsonschema.validate(body["example"], {**body["schema"], **shared})

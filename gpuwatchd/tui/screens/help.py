@@ -17,6 +17,7 @@ EVERYWHERE: Final[Keys] = (
     ("z", "Held: idle memory, and what would free it"),
     ("a", "Alerts: open and past; Enter shows one in full"),
     ("s", "Snooze: how long an alert is silenced"),
+    ("x", "Free: end an idle process of yours; asks first"),
     ("h", "History: memory over time of the GPU or process under the cursor"),
     ("?", "Help"),
     ("Esc", "back"),

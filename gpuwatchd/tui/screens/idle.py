@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.binding import Binding, BindingType
 
 from gpuwatchd.core import units
 from gpuwatchd.tui.base import PagedScreen, Settled
+from gpuwatchd.tui.screens.reap import ReapScreen
 from gpuwatchd.view.queries import direct_holdings
 from gpuwatchd.view.text import idle_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from gpuwatchd.tui.base import Keys
     from gpuwatchd.tui.widgets.texts import Written
     from gpuwatchd.view.blocks import Page, Part
     from gpuwatchd.view.queries.current_state import View
@@ -24,6 +28,8 @@ class HeldScreen(PagedScreen):
     """Dead owners, ghosts, idle holders, hung ranks: who, since when, what it costs, what to do."""
 
     name_shown = "Idle memory"
+    own_keys: ClassVar[Keys] = (*PagedScreen.own_keys, ("x", "free"))
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("x", "free", show=False)]
 
     def job(self) -> Callable[[], Written]:
         """Return what looks, and gives what writes it."""
@@ -49,7 +55,11 @@ class HeldScreen(PagedScreen):
             f"{count} holding{'s' if count > 1 else ''}, {least}{units.size(sum(known))}",
             "held bold",
         )
-        yield "no process is ever signalled", "faint"
+        yield "x ends one of yours, after a question", "faint"
+
+    def action_free(self) -> None:
+        """Ask whether one of the user's own is to be ended."""
+        self.app.push_screen(ReapScreen(listed_first=True))
 
     def answered(self, written: Written) -> None:
         """Show what was found."""

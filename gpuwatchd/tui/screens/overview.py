@@ -26,6 +26,7 @@ _KEYS: Final = (
     ("q", "quit"), ("?", "help"), ("Enter", "detail"), ("P", "predict"), ("/", "filter"),
     ("a", "alerts"), ("h", "history"), ("z", "held"), ("s", "snooze"), ("< >", "sort"),
     ("r", "reverse"), ("0-9", "GPU"), ("Tab", "GPUs"),
+    ("x", "free"),
 )  # fmt: skip
 _LEAST_ROWS = 6
 """Of processes: GPUs get a second row, alerts a fourth, where so many are left."""

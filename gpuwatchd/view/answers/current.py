@@ -188,8 +188,8 @@ class Reaping(Shape):
     """In order, each only where those before have not ended it."""
     sent: tuple[str, ...]
     """Those that were sent, with SIGCONT where it was stopped."""
-    result: Literal["ended", "still-running", "waits-in-kernel", "interrupted"] | None
-    """Null: nothing was sent, only shown."""
+    result: Literal["ended", "still-running", "waits-in-kernel", "interrupted", "under-way"] | None
+    """Null: nothing was sent, only shown; under-way: of the API alone, it is still waited for."""
     still_held_bytes: Bytes | None
     """What has not come back a minute after its end; null where that is not known."""
     text: Sentence

@@ -41,6 +41,9 @@ class UnlistedOpeners(Value, frozen=True, kw_only=True):
     """All that have some open, and how many were looked at."""
 
 
+NOBODY: Final = UnlistedOpeners(found=(), seen=procfs.Holders(possible=False))
+
+
 def idle_holdings(view: View, config: Config, before: LiveState | None) -> tuple[Holding, ...]:
     """Return what one look, with whole readings, can prove to be idle.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+import threading
 import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final, Literal
@@ -238,6 +239,10 @@ def _proc_stat(pid: int) -> tuple[bool, float | None]:
     return fields[0] in {b"Z", b"X"}, started_at_s
 
 
+RIGHTS: Final = threading.RLock()
+"""Held while the rights of the whole program are another user's, or must not be."""
+
+
 @contextmanager
 def writing(*words: str) -> Iterator[Place]:
     """Yield where something is to be written, as the user that owns it.
@@ -258,6 +263,11 @@ def writing(*words: str) -> Iterator[Place]:
     StoreError
         When it is that of a service of this machine which this user may not even read.
     """
+    with RIGHTS:
+        yield from _writing(words)
+
+
+def _writing(words: tuple[str, ...]) -> Iterator[Place]:
     place = chosen()
     if not recorded(place.state_dir):
         require_read_access()

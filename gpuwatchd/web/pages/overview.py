@@ -9,7 +9,7 @@ from gpuwatchd.core.design import FLAGS, LEGEND, LOOKS, Kind
 from gpuwatchd.core.model import LEAK_PATTERNS, is_leak
 from gpuwatchd.view.answers.base import AsItIs, Sentence, Shape, fill, sources
 from gpuwatchd.view.blocks import Page
-from gpuwatchd.view.queries import current_state, direct_holdings
+from gpuwatchd.view.queries import current_state, direct_holdings, user_filter
 from gpuwatchd.view.queries import subjects as judged
 from gpuwatchd.view.text import badges, cost_text, prediction, status, subject_facts, verdict_text
 from gpuwatchd.view.text import idle_memory as idle_text
@@ -19,7 +19,7 @@ from gpuwatchd.web.pages.parts import BadgeMark, PageAnswer, address, frame, joi
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from gpuwatchd.core.model import Holding
+    from gpuwatchd.core.model import Holding, ProcessInfo
     from gpuwatchd.store.live import LiveDevice, LiveProcess
     from gpuwatchd.view.queries.current_state import View
     from gpuwatchd.view.query import Query
@@ -36,6 +36,8 @@ class HoldingCard(Shape):
     who: str
     context: Sentence
     process: str | None
+    pid: int | None
+    """Of a process that this user may ask to end; null for others'."""
     held: str
     since: str
     lasts: str
@@ -93,12 +95,18 @@ def _holding(holding: Holding, view: View, book: Book) -> HoldingCard:
         who="nobody" if process is None else verdict_text.who(process),
         context="" if process is None else parts.joined(idle_text.context(process)),
         process=addresses[0] if addresses else None,
+        pid=process.key.pid if process is not None and _is_own(process, item) else None,
         held=units.size(holding.held_bytes),
         since="?" if since_s is None else units.clock(since_s, now_s=now_s),
         lasts="?" if since_s is None else units.duration(max(0.0, now_s - since_s)),
         hours="?" if hours is None else f"{hours:,.1f}",
         cost=cost_text.money(book, holding.cost_usd),
     )
+
+
+def _is_own(process: ProcessInfo, item: LiveDevice | None) -> bool:
+    here = item is not None and not item.device.recorded
+    return here and process.user == user_filter.user()
 
 
 _MEANS: Final[dict[Kind, str]] = {
