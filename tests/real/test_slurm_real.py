@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import secrets
 import shlex
@@ -335,18 +336,23 @@ def slurm(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     return cluster
 
 
+def _reads(file: Path, lines: str) -> bool:
+    return file.read_text() == lines
+
+
 def test_a_job_with_a_handler_saves_and_one_without_gets_no_signal(slurm: Cluster) -> None:
     times = 20
     worker = Worker(slurm, trap="USR1")
     assert worker.manager == Manager("slurm", worker.number)
     for number in range(1, times + 1):
         assert worker.take("checkpoint").result is ActResult.ASKED
-        assert until(lambda n=number: worker.saved.read_text() == "saved\n" * n, 30)
+        lines = "saved\n" * number
+        assert until(functools.partial(_reads, worker.saved, lines), 30)
     assert Path(f"/proc/{worker.pid}").exists()
     assert worker.take("end").result is ActResult.ENDED
     # The handler must be the script's: the process that is looked at is another one.
-    for more in ({"trap": "USR2"}, {"srun": True}):
-        worker = Worker(slurm, **more)  # type: ignore[arg-type]
+    for trap in ("USR2", ""):
+        worker = Worker(slurm, trap=trap, srun=not trap)
         assert worker.refusal("checkpoint") == "errors#no-handler"
         assert worker.take("end").result is ActResult.ENDED
 
