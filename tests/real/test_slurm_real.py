@@ -329,11 +329,15 @@ class Worker:
 
 
 @pytest.fixture
-def slurm(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
-    """Let our own programs find the cluster."""
+def slurm(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    """Let our own programs find the cluster; its jobs end with the test."""
     monkeypatch.setenv("SLURM_CONF", cluster.environ["SLURM_CONF"])
     _held(job=None)
-    return cluster
+    try:
+        yield cluster
+    finally:
+        cluster.ask("scancel", *cluster.ask("squeue", "-h", "-o", "%A").split())
+        assert until(lambda: not cluster.ask("squeue", "-h"), 60), "its jobs have ended"
 
 
 def _reads(file: Path, lines: str) -> bool:
