@@ -1,3 +1,3 @@
-"""What is done when somebody asks for it; nothing here is ever done by itself."""
+"""What may be done to a process or a job; that it is asked for or allowed is decided elsewhere."""
 
 ACTIONS: dict[str, str] = {"checkpoint": "gpuwatchd.act.checkpoint:Checkpoint"}

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from gpuwatchd.core.model import HoldingKind, ProcessInfo, ProcessKey
     from gpuwatchd.core.model.base import ActStep
 
+    _Prepared = tuple[list[str], Callable[[], bool]]
+
 __all__ = ["Manager", "Outcome", "Request", "command_for", "manager_of", "opted_in", "take"]
 
 SCHEMA_VERSION: Final = 1
@@ -164,8 +166,7 @@ def take(
         if manager.kind == "bare":
             why = f"no manager has started {target.name}, so none can start it again"
             raise NotAllowed(why, page="errors#no-step")
-        managed = _Slurm if manager.kind == "slurm" else _UserUnit
-        return managed(request, target, proc, name).take()
+        return _through_manager(request, target, proc, name)
 
 
 def _reaped(
@@ -212,72 +213,115 @@ def _handed_over(request: Request, target: Target, runner: Sequence[str]) -> Out
     return Outcome(ActResult.FAILED, f"{how}: {line}" if line else how)
 
 
-class _Managed:
-    """A step through a manager on a process that is held."""
+def _through_manager(request: Request, target: Target, proc: Path, signal_name: str) -> Outcome:
+    """Check the step, take it, and look at what came of it; the process is held."""
+    step, name, slurm = request.step, target.name, request.manager.kind == "slurm"
+    manager, sent = "Slurm" if slurm else "systemd", False
+    try:
+        prepare = _of_slurm if slurm else _of_user_unit
+        argv, starts_again = prepare(request, target, proc, signal_name)
+        target.check()
+        sent = True
+        _run(argv)
+    except ServiceError as error:
+        ended = f"; {name} has ended all the same" if sent and target.wait(0.0) else ""
+        return Outcome(ActResult.FAILED, text.clean(f"{error.message}{ended}"))
+    if step == "checkpoint":
+        return Outcome(ActResult.ASKED, f"asked {name} to save by SIG{signal_name}, not confirmed")
+    until_s = time.monotonic() + CONFIRM_S
+    if not target.wait(CONFIRM_S):
+        how = f"{manager} took the step, and {name} still runs after {CONFIRM_S:g} s"
+        return Outcome(ActResult.UNCONFIRMED, how)
+    if step == "end":
+        return Outcome(ActResult.ENDED, f"{name} ended by {manager}")
+    while True:
+        with contextlib.suppress(ServiceError, NotAllowed):
+            if starts_again():
+                result = ActResult.REQUEUED if slurm else ActResult.RESTARTED
+                return Outcome(result, f"{name} ended by {manager}, which starts it again")
+        if time.monotonic() >= until_s:
+            return Outcome(ActResult.FAILED, f"{name} ended, and {manager} does not start it again")
+        time.sleep(_AGAIN_S)
 
-    manager = ""
 
-    def __init__(self, request: Request, target: Target, proc: Path, signal_name: str) -> None:
-        self.request, self.target, self._proc = request, target, proc
-        self._signal_name = signal_name
+def _of_slurm(request: Request, target: Target, proc: Path, signal_name: str) -> _Prepared:
+    """Return what is to be run, and what says afterwards that the job starts again."""
+    job = _job(request.manager.name)
+    if job.fact("UserId", r"\S*\(\d{1,10}\)").rpartition("(")[2] != f"{os.getuid()})":
+        raise NotAllowed(f"job {job.name} is another user's", page="errors#not-yours")
+    if job.fact("JobState", r"[A-Z_]+") != "RUNNING":
+        raise TargetChanged(f"job {job.name} does not run", page="errors#manager-changed")
+    began_s = _since_s(job.fact("StartTime", r"[\d:T-]+"))
+    latest_s = (target.key.started_at_s or 0.0) + _SKEW_S
+    rows = _LISTED.findall(_run(["scontrol", "listpids", job.number]))
+    mine = {pid: (step, task) for pid, number, step, task in rows if number == job.number}
+    if f"{target.key.pid}" not in mine or not began_s <= latest_s:
+        why = f"{target.name} is not of job {job.name} as it runs now"
+        raise TargetChanged(why, page="errors#manager-changed")
+    restarts = int(job.fact("Restarts", r"\d{1,9}"))
+    if request.step == "checkpoint":
+        # scancel -b signals the shell of the batch script, on the first node of the job alone.
+        shells = [int(pid) for pid, at in mine.items() if at == ("batch", "0")]
+        if len(shells) != 1:
+            why = f"the batch script of job {job.name} does not run on this machine"
+            raise NotAllowed(why, page="errors#no-handler")
+        _require_handler(proc, shells[0], signal_name)
+    elif request.step != "end":
+        _require_requeue(job, restarts, has_checkpoint=request.has_checkpoint)
+        # What somebody else has written there is not overwritten.
+        if " Comment=" not in job.line or " Comment=gpuwatchd" in job.line:
+            comment = f"Comment=gpuwatchd: requeued because of {target.name}"
+            _run(["scontrol", "update", f"JobId={job.name}", comment])
 
-    def take(self) -> Outcome:
-        """Check it, take it, and look at what came of it."""
-        step, name = self.request.step, self.target.name
-        sent = False
-        try:
-            argv = self.prepared()
-            self.target.check()
-            sent = True
-            _run(argv)
-        except ServiceError as error:
-            ended = f"; {name} has ended all the same" if sent and self.target.wait(0.0) else ""
-            return Outcome(ActResult.FAILED, text.clean(f"{error.message}{ended}"))
-        if step == "checkpoint":
-            how = f"asked {name} to save by SIG{self._signal_name}, not confirmed"
-            return Outcome(ActResult.ASKED, how)
-        until_s = time.monotonic() + CONFIRM_S
-        if not self.target.wait(CONFIRM_S):
-            how = f"{self.manager} took the step, and {name} still runs after {CONFIRM_S:g} s"
-            return Outcome(ActResult.UNCONFIRMED, how)
-        if step == "end":
-            return Outcome(ActResult.ENDED, f"{name} ended by {self.manager}")
-        while not (again := self._is_again()) and time.monotonic() < until_s:
-            time.sleep(_AGAIN_S)
-        result = ActResult.REQUEUED if self.manager == "Slurm" else ActResult.RESTARTED
-        if again:
-            return Outcome(result, f"{name} ended by {self.manager}, which starts it again")
-        return Outcome(ActResult.FAILED, f"{name} ended, and {self.manager} has not started it")
+    def starts_again() -> bool:
+        return int(_job(job.name).fact("Restarts", r"\d{1,9}")) > restarts
 
-    def prepared(self) -> list[str]:
-        """Return what is to be run; raise where the step is refused."""
-        raise NotImplementedError
+    return _argv(request, job.name, signal_name), starts_again
 
-    def started_again(self) -> bool:
-        """Return whether the manager says that it starts it again."""
-        raise NotImplementedError
 
-    def _is_again(self) -> bool:
-        try:
-            return self.started_again()
-        except (ServiceError, NotAllowed):
-            return False
+def _require_requeue(job: _Job, restarts: int, *, has_checkpoint: bool) -> None:
+    why = f"job {job.name} is not requeued"
+    if (job.fact("Requeue", r"[01]"), job.fact("BatchFlag", r"[01]")) != ("1", "1"):
+        raise NotAllowed(f"{why}: --no-requeue, or no batch job", page="errors#no-requeue")
+    if restarts >= _MOST_RESTARTS:
+        raise NotAllowed(f"{why}: it was {restarts} times before", page="errors#restarts")
+    if not has_checkpoint:
+        raise NotAllowed(f"{why}: it never saved", page="errors#no-checkpoint")
 
-    def argv(self, name: str) -> list[str]:
-        """Return the command that people are told, as words."""
-        manager = Manager(self.request.manager.kind, name)
-        request, number = self.request, self._signal_name or "USR1"
-        return shlex.split(command_for(request.step, manager, request.key, number))
 
-    def require_handler(self, pid: int) -> None:
-        """Raise NotAllowed unless the process that gets the signal has a handler for it."""
-        number = signal.Signals[f"SIG{self._signal_name}"]
-        if not handles(self._proc, pid, number):
-            why = f"pid {pid}, which gets it, has no handler for {number.name}"
-            raise NotAllowed(f"{why} and would be ended by it", page="errors#no-handler")
+def _of_user_unit(request: Request, _: Target, proc: Path, signal_name: str) -> _Prepared:
+    """Return the same of a unit; that it is this one's has been read of its control group."""
+    unit = request.manager.name
+    argv = _argv(request, unit, signal_name)
+    if request.step == "checkpoint":
+        _require_handler(proc, _main_pid(unit), signal_name)
+    else:
+        # It would wait for as long as the unit is given to end, 90 s by default.
+        argv.insert(2, "--no-block")
+
+    def starts_again() -> bool:
+        said = _run(["systemctl", "--user", "show", "--property=ActiveState", "--", unit])
+        return said.strip() in {"ActiveState=active", "ActiveState=activating"}
+
+    return argv, starts_again
+
+
+def _argv(request: Request, name: str, signal_name: str) -> list[str]:
+    """Return the command that people are told, as words."""
+    manager = Manager(request.manager.kind, name)
+    return shlex.split(command_for(request.step, manager, request.key, signal_name or "USR1"))
+
+
+def _require_handler(proc: Path, pid: int, signal_name: str) -> None:
+    """Raise NotAllowed unless the process that gets the signal has a handler for it."""
+    if not handles(proc, pid, signal.Signals[f"SIG{signal_name}"]):
+        why = f"pid {pid}, which gets it, has no handler for SIG{signal_name}"
+        raise NotAllowed(f"{why} and would be ended by it", page="errors#no-handler")
 
 
 class _Job(NamedTuple):
+    """What Slurm says of one job."""
+
     number: str
     """Its own, as ``listpids`` takes it."""
     name: str
@@ -294,76 +338,6 @@ class _Job(NamedTuple):
             why = f"what Slurm says of job {self.name} is not to be relied on: {key}"
             raise NotAllowed(why, page="errors#manager-answer")
         return str(values[0])
-
-
-class _Slurm(_Managed):
-    manager = "Slurm"
-    _restarts = 0
-
-    def prepared(self) -> list[str]:
-        request, target = self.request, self.target
-        job = _job(request.manager.name)
-        if job.fact("UserId", r"\S*\(\d{1,10}\)").rpartition("(")[2] != f"{os.getuid()})":
-            raise NotAllowed(f"job {job.name} is another user's", page="errors#not-yours")
-        if job.fact("JobState", r"[A-Z_]+") != "RUNNING":
-            raise TargetChanged(f"job {job.name} does not run", page="errors#manager-changed")
-        began_s = _since_s(job.fact("StartTime", r"[\d:T-]+"))
-        latest_s = (target.key.started_at_s or 0.0) + _SKEW_S
-        rows = _LISTED.findall(_run(["scontrol", "listpids", job.number]))
-        mine = {pid: (step, task) for pid, number, step, task in rows if number == job.number}
-        if f"{target.key.pid}" not in mine or not began_s <= latest_s:
-            why = f"{target.name} is not of job {job.name} as it runs now"
-            raise TargetChanged(why, page="errors#manager-changed")
-        if request.step == "checkpoint":
-            # scancel -b signals the shell of the batch script, on the first node of the job alone.
-            shells = [int(pid) for pid, at in mine.items() if at == ("batch", "0")]
-            if len(shells) != 1:
-                why = f"the batch script of job {job.name} does not run on this machine"
-                raise NotAllowed(why, page="errors#no-handler")
-            self.require_handler(shells[0])
-        elif request.step != "end":
-            self._require_requeue(job)
-        return self.argv(job.name)
-
-    def _require_requeue(self, job: _Job) -> None:
-        """Raise NotAllowed unless the job may be requeued; write into the job who did it."""
-        why = f"job {job.name} is not requeued"
-        if (job.fact("Requeue", r"[01]"), job.fact("BatchFlag", r"[01]")) != ("1", "1"):
-            raise NotAllowed(f"{why}: --no-requeue, or no batch job", page="errors#no-requeue")
-        self._restarts = int(job.fact("Restarts", r"\d{1,9}"))
-        if self._restarts >= _MOST_RESTARTS:
-            done = f"it was {self._restarts} times before"
-            raise NotAllowed(f"{why}: {done}", page="errors#restarts")
-        if not self.request.has_checkpoint:
-            raise NotAllowed(f"{why}: it never saved", page="errors#no-checkpoint")
-        # What somebody else has written there is not overwritten.
-        if " Comment=" not in job.line or " Comment=gpuwatchd" in job.line:
-            comment = f"Comment=gpuwatchd: requeued because of {self.target.name}"
-            _run(["scontrol", "update", f"JobId={job.name}", comment])
-
-    def started_again(self) -> bool:
-        job = _job(self.request.manager.name)
-        return int(job.fact("Restarts", r"\d{1,9}")) > self._restarts
-
-
-class _UserUnit(_Managed):
-    """The control group has been read: it is this unit's."""
-
-    manager = "systemd"
-
-    def prepared(self) -> list[str]:
-        unit = self.request.manager.name
-        argv = self.argv(unit)
-        if self.request.step == "checkpoint":
-            self.require_handler(_main_pid(unit))
-            return argv
-        # It would wait for as long as the unit is given to end, 90 s by default.
-        return [*argv[:2], "--no-block", *argv[2:]]
-
-    def started_again(self) -> bool:
-        words = ["show", "--property=ActiveState", "--", self.request.manager.name]
-        said = _run(["systemctl", "--user", *words]).strip()
-        return said in {"ActiveState=active", "ActiveState=activating"}
 
 
 def _job(name: str) -> _Job:

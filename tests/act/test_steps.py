@@ -377,6 +377,19 @@ def test_a_process_that_belongs_elsewhere_now_is_left_alone(programs: Programs) 
     assert programs.acted == []
 
 
+@pytest.mark.parametrize("manager", [SLURM, USER_UNIT])
+def test_nothing_is_sent_where_it_ends_while_the_manager_is_asked(
+    programs: Programs, tmp_path: Path, manager: Manager
+) -> None:
+    with running(manager, programs, tmp_path / "saved") as it:
+        for program, asked in (("scontrol", "listpids"), ("systemctl", "show")):
+            programs.does(program, f'case "$*" in *{asked}*) kill {it.pid}; sleep 0.5;; esac')
+        with pytest.raises(ActionError) as error:
+            it.take("checkpoint")
+        assert error.value.page in {"errors#process-gone", "errors#no-handler"}
+    assert programs.acted == []
+
+
 def take_later(it: Job) -> None:
     """Take a step on the pid as it was an hour earlier."""
     key = key_of(it.pid)

@@ -17,6 +17,40 @@ pytestmark = [pytest.mark.real_machine, pytest.mark.timeout(900)]
 
 CONFIG = "/home/mleng/.config/gpuwatchd/config.toml"
 DROP_IN = "/home/mleng/.config/systemd/user/gpuwatchd.service.d/test.conf"
+JOB = """
+import os, signal, subprocess, sys
+def save(*_):
+    with open(os.path.expanduser("~/saved"), "a") as file:
+        file.write("saved\\n")
+signal.signal(signal.Signals["SIG" + sys.argv[1]], save)
+subprocess.run(["sleep", "600"])
+"""
+"""A program that saves on a signal, and starts another one."""
+STEP = """
+import pathlib, re, sys
+from gpuwatchd.act import reap, steps
+from gpuwatchd.act.checkpoint import Checkpoint
+from gpuwatchd.collect.host.process_identity import Registry
+from gpuwatchd.core.errors import ActionError
+step, pid, times = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+proc = pathlib.Path("/proc")
+booted_at_s = float(re.search("btime ([0-9]+)", (proc / "stat").read_text())[1])
+# Not by Host: within systemd-nspawn it takes no pid for one that it may act on.
+registry = Registry(proc, booted_at_s)
+info = registry.read(pid, registry.stat(pid), closer=False).info
+manager = steps.manager_of(info)
+print(manager.kind, "opted-in" if steps.opted_in(info, manager) else "not")
+for _ in range(times):
+    try:
+        print(steps.take(
+            steps.Request(step, info.key, manager), runner=(), grace_s=10.0,
+            checkpoint=Checkpoint("signal", booted_at_s=booted_at_s),
+            booted_at_s=booted_at_s, look=lambda: reap.Subject(info, frozenset()),
+        ).result)
+    except ActionError as error:
+        print(error.page)
+"""
+"""Takes a step on a process, several times; writes who manages it, and what came of it."""
 LEFT = ("/var/cache/apt", "/var/lib/apt", "/var/log", "/var/cache/debconf", "/home", "/root")
 """What apt and dpkg write of every package, and what belongs to users."""
 
@@ -101,6 +135,55 @@ def test_the_manager_applies_the_hardening(debian: World) -> None:
     )
     print(judged.stdout.splitlines()[-1])
     assert "Overall exposure level" in judged.stdout
+
+
+def test_steps_on_a_user_unit_go_through_the_users_manager(debian: World) -> None:
+    machine, home = debian.machine, "/home/mleng"
+    machine.write(f"{home}/job.py", JOB, owner="mleng")
+    machine.write(f"{home}/step.py", STEP, owner="mleng")
+    start = "/usr/bin/python3 -S %h/job.py"
+    units = {
+        "train": f"[Unit]\nX-GpuWatchd=act\n[Service]\nExecStart={start} USR1\n",
+        "other\\x2done": f"[Service]\nExecStart={start} USR2\n",
+        "asked": "[Service]\nEnvironment=GPUWATCHD_ACT=1\nExecStart=/bin/sleep 600\n",
+    }
+    for name, text in units.items():
+        machine.write(f"{home}/.config/systemd/user/{name}.service", text, owner="mleng")
+    assert debian.systemctl("daemon-reload").returncode == 0
+
+    def main_pid(name: str, user: str | None = "mleng") -> int:
+        return int(machine.show(f"{name}.service", "MainPID", user=user)["MainPID"])
+
+    def step(name: str, pid: int, times: int = 1) -> list[str]:
+        python = "/usr/lib/gpuwatchd/bin/python3"
+        words = (python, "-I", "-B", f"{home}/step.py", name, str(pid), str(times))
+        return machine.run(*words, user="mleng", ok=True, timeout=120).stdout.split()
+
+    def child(name: str) -> int:
+        """Start a unit; return the process that its main process has started."""
+        assert debian.systemctl("start", f"{name}.service").returncode == 0
+        place = machine.files / f"proc/{main_pid(name)}/task/{main_pid(name)}/children"
+        return int(until(place.read_text, "a child"))
+
+    pid, main = child("train"), main_pid("train")
+    done = step("checkpoint", pid, 20)
+    assert done == ["user-unit", "opted-in", *["asked"] * 20]
+    until(lambda: machine.read(f"{home}/saved") == "saved\n" * 20, "saved twenty times")
+    assert step("restart", pid) == ["user-unit", "opted-in", "restarted"]
+    assert main_pid("train") not in {0, main}
+    assert step("end", child("train")) == ["user-unit", "opted-in", "ended"]
+    assert machine.show("train.service", "ActiveState", user="mleng") == {"ActiveState": "inactive"}
+    pid, main = child("other\\x2done"), main_pid("other\\x2done")
+    assert step("checkpoint", pid) == ["user-unit", "not", "errors#no-handler"]
+    assert main_pid("other\\x2done") == main
+    assert step("end", pid) == ["user-unit", "not", "ended"]
+    assert debian.systemctl("start", "asked.service").returncode == 0
+    assert step("end", main_pid("asked")) == ["user-unit", "opted-in", "ended"]
+    run = ("systemd-run", "--uid=mleng", "--unit=systems", "sleep", "600")
+    machine.run(*run, ok=True)
+    for name in ("checkpoint", "restart", "end"):
+        assert step(name, main_pid("systems", None)) == ["other", "not", "errors#managed"]
+    machine.run("systemctl", "stop", "systems", ok=True)
 
 
 def test_without_linger_it_ends_with_the_last_session(debian: World) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import secrets
 import shlex
@@ -328,11 +329,19 @@ class Worker:
 
 
 @pytest.fixture
-def slurm(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
-    """Let our own programs find the cluster."""
+def slurm(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    """Let our own programs find the cluster; its jobs end with the test."""
     monkeypatch.setenv("SLURM_CONF", cluster.environ["SLURM_CONF"])
     _held(job=None)
-    return cluster
+    try:
+        yield cluster
+    finally:
+        cluster.ask("scancel", *cluster.ask("squeue", "-h", "-o", "%A").split())
+        assert until(lambda: not cluster.ask("squeue", "-h"), 60), "its jobs have ended"
+
+
+def _reads(file: Path, lines: str) -> bool:
+    return file.read_text() == lines
 
 
 def test_a_job_with_a_handler_saves_and_one_without_gets_no_signal(slurm: Cluster) -> None:
@@ -341,12 +350,13 @@ def test_a_job_with_a_handler_saves_and_one_without_gets_no_signal(slurm: Cluste
     assert worker.manager == Manager("slurm", worker.number)
     for number in range(1, times + 1):
         assert worker.take("checkpoint").result is ActResult.ASKED
-        assert until(lambda n=number: worker.saved.read_text() == "saved\n" * n, 30)
+        lines = "saved\n" * number
+        assert until(functools.partial(_reads, worker.saved, lines), 30)
     assert Path(f"/proc/{worker.pid}").exists()
     assert worker.take("end").result is ActResult.ENDED
     # The handler must be the script's: the process that is looked at is another one.
-    for more in ({"trap": "USR2"}, {"srun": True}):
-        worker = Worker(slurm, **more)  # type: ignore[arg-type]
+    for trap in ("USR2", ""):
+        worker = Worker(slurm, trap=trap, srun=not trap)
         assert worker.refusal("checkpoint") == "errors#no-handler"
         assert worker.take("end").result is ActResult.ENDED
 
