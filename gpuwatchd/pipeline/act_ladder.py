@@ -164,8 +164,10 @@ class ActLadder:
             return None
         if step in {"restart", "requeue"} and self._saved(key) is None:
             return None
-        command = steps.command_for(step, self._runner.manager_of(info), key, act.signal)
-        if not command:
+        manager = self._runner.manager_of(info)
+        command = steps.command_for(step, manager, key, act.signal)
+        # `reap` ends what is idle, not what leaks.
+        if not command or (alert.kind, manager.kind, step) == ("leak", "bare", "end"):
             return None
         hold: ActHold | None = ActHold.PROPOSE
         if key in self._resting:
