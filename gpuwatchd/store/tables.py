@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 
 from gpuwatchd.core import decoding
-from gpuwatchd.core.codes import Hold
+from gpuwatchd.core.codes import ActResult, Hold
 from gpuwatchd.core.model import Decision, Matcher, ProcessKey, Silence, Subject, Value
 from gpuwatchd.store import legacy_text, records
 
@@ -306,10 +306,15 @@ class Action(Value, frozen=True, kw_only=True):
 
     at_s: float
     verb: str
-    """Name of the action: checkpoint, attach, reap."""
+    """Name of the action: checkpoint, attach, reap; of a step that was taken by itself
+    act-checkpoint, act-restart, act-requeue, act-end."""
     process: ProcessKey | None
     phase: Phase
     dry_run: bool = False
+    """It was proposed, and nothing was sent."""
+    code: str = ""
+    """What it is done for, what came of it (``ReapResult``, ``ActResult``), or why it was refused
+    (``ActHold``)."""
     result: str = ""
     """What came of it, in a line."""
     saved: bool = False
@@ -321,24 +326,23 @@ class Action(Value, frozen=True, kw_only=True):
 ACTIONS: Final = records.Table(
     "action",
     Action,
-    rows=f"(SELECT a.*, p.pid, p.started_at_s, a.code IS '{_CODE}' AS saved"  # noqa: S608
+    rows="(SELECT a.id, ts_ms, verb, pid, started_at_s, phase, dry_run, result, who,"  # noqa: S608
+    f" nullif(code, '{_CODE}') AS code, code IS '{_CODE}' AS saved"
     " FROM action a LEFT JOIN process p ON p.id = a.process)",
 )
 
 
-def write_action(connection: sqlite3.Connection, action: Action, code: str = "") -> int:
-    """Write a row inside the caller's transaction; return its number.
-
-    ``code`` says what it is done for, what came of it, or why it was refused.
-    """
+def write_action(connection: sqlite3.Connection, action: Action) -> int:
+    """Write a row inside the caller's transaction; return its number."""
     row = ACTIONS.row(action)
-    row["code"] = _CODE if row.pop("saved") else code or None
+    if row.pop("saved"):
+        row["code"] = _CODE
     # The newest row of the process; NULL for one that no device was seen to be used by.
-    process = _seen_process(connection, (row.pop("pid"), row.pop("started_at_s")), 1.0)
+    process = seen_process(connection, (row.pop("pid"), row.pop("started_at_s")), 1.0)
     return records.insert(connection, "action", row | {"process": process and process[0]})
 
 
-def _seen_process(
+def seen_process(
     connection: sqlite3.Connection, key: tuple[int | None, float | None], within_s: float
 ) -> Any:
     """Return the newest row and the name of a process; None of one that was not seen."""
@@ -363,6 +367,7 @@ def load_actions(
 
 ASK: Final = "ask-to-save"
 SAVED: Final = "saved"
+TO_SAVE: Final = frozenset({ASK, "asked-to-save", "not-asked-to-save"})
 _KINDS: Final = {
     ("checkpoint", "asked"): ASK,
     ("checkpoint", "done"): "asked-to-save",
@@ -373,7 +378,21 @@ _KINDS: Final = {
     ("reap", "asked"): "reaping",
     ("reap", "done"): "reaped",
     ("reap", "refused"): "not-reaped",
+    ("act-checkpoint", "asked"): ASK,
+    ("act-checkpoint", "done"): "asked-to-save",
+    ("act-checkpoint", "refused"): "not-asked-to-save",
+    ("act-restart", "asked"): "restarting",
+    ("act-restart", "done"): "restarted",
+    ("act-restart", "refused"): "not-restarted",
+    ("act-requeue", "asked"): "requeueing",
+    ("act-requeue", "done"): "requeued",
+    ("act-requeue", "refused"): "not-requeued",
+    ("act-end", "asked"): "ending",
+    ("act-end", "done"): "ended",
+    ("act-end", "refused"): "not-ended",
 }
+_NOT_DONE: Final = {ActResult.HANDED_OVER, ActResult.UNCONFIRMED, ActResult.FAILED}
+"""Of a step: it is over, and the process runs, or may run."""
 
 # One look at each device: of one that runs for a month every minute has a row.
 _ON: Final = (
@@ -390,7 +409,8 @@ class ActionEvent(Value, frozen=True, kw_only=True):
     at_s: float
     kind: str
     """ask-to-save, asked-to-save, not-asked-to-save, saved; attaching, attached, not-attached;
-    reaping, reaped, not-reaped."""
+    reaping, reaped, not-reaped; restarting, restarted, not-restarted; requeueing, requeued,
+    not-requeued; ending, ended, not-ended; handed-over."""
     process: ProcessKey | None
     name: str = ""
     """Of the process, where it was seen."""
@@ -404,7 +424,7 @@ class ActionEvent(Value, frozen=True, kw_only=True):
 def load_action_events(connection: sqlite3.Connection, since_s: float) -> list[ActionEvent]:
     """Return what was done since then, oldest first."""
     since = (records.to_ms(since_s),)
-    title = functools.cache(lambda key: _name_and_devices(connection, key))
+    title = functools.cache(lambda key: name_and_devices(connection, key))
 
     def event(at_s: float, kind: str, key: ProcessKey | None, who: str, what: str) -> ActionEvent:
         name, uids = ("", ()) if key is None else title(key)
@@ -416,7 +436,7 @@ def load_action_events(connection: sqlite3.Connection, since_s: float) -> list[A
         event(action.at_s, kind, action.process, action.who, action.result)
         for action in load_actions(connection, "ts_ms >= ? AND NOT dry_run", since)
         # damage may make anything of a word
-        if (kind := _KINDS.get((action.verb, action.phase))) is not None
+        if (kind := _kind(action)) is not None
         and not action.saved  # which the checkpoint itself says
     ]
     events += [
@@ -432,11 +452,19 @@ def load_action_events(connection: sqlite3.Connection, since_s: float) -> list[A
     return sorted(events, key=lambda event: event.at_s)
 
 
-def _name_and_devices(
+def _kind(action: Action) -> str | None:
+    if action.phase == "done" and action.verb.startswith("act-") and action.code in _NOT_DONE:
+        if action.code == ActResult.HANDED_OVER:
+            return "handed-over"
+        return _KINDS.get((action.verb, "refused"))
+    return _KINDS.get((action.verb, action.phase))
+
+
+def name_and_devices(
     connection: sqlite3.Connection, key: ProcessKey
 ) -> tuple[str, tuple[str, ...]]:
     """Return the name of a process and the devices that it was seen on."""
-    process = _seen_process(connection, (key.pid, key.started_at_s), SAME_S)
+    process = seen_process(connection, (key.pid, key.started_at_s), SAME_S)
     if process is None:
         return "", ()
     for query in _ON:

@@ -81,7 +81,7 @@ def command(pid: int, yes: bool, kill: bool, grace: float) -> int:  # noqa: FBT0
             request = f"{candidate.target.name}, {plan}; {candidate.evidence}"
             doubts = user_filter.write_action("reap", key, "asked", request, code=kinds)
             outcome = _end(candidate, grace, kill=kill)
-            code = f"{outcome.result}"
+            code = f"{ReapResult.STILL_HELD if outcome.still_held_bytes else outcome.result}"
             doubts += user_filter.write_action("reap", key, "done", outcome.text, code=code)
     except ActionError as error:
         if yes:

@@ -171,12 +171,13 @@ def write_action(
         verb=verb,
         process=key,
         phase=phase,
+        code=code,
         result=text.clean(result),
         who=user(),
     )
     try:
         with state_location.writing() as place:
-            checked_connection.transaction(place.state_dir, tables.write_action, row, code)
+            checked_connection.transaction(place.state_dir, tables.write_action, row)
     except GpuwatchdError as error:
         return [("not-written-down", f"it is not written down: {error.message}")]
     return []
