@@ -205,8 +205,9 @@ class _Counted:
         history = self._context.history
         runs = []
         for key, of in self._context.infos.items() if info is not None else ():
-            begun_s = key.started_at_s
-            if key not in others and _same(info, of) and begun_s is not None:
+            begun_s = key.started_at_s or 0.0
+            soon = 0.0 <= begun_s - self._at_s <= acts.NEXT_S
+            if soon and key not in others and _same(info, of):
                 span = history.ask(curves.lived, key)
                 if span is not None:
                     runs.append(acts.Run(key, begun_s, span[1]))
