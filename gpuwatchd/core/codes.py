@@ -309,6 +309,8 @@ class ReapResult(_Code):
     """What came of ending a process."""
 
     ENDED = "ended"
+    STILL_HELD = "still-held"
+    """It ended, and its memory is still held, by nobody; in the history alone."""
     RUNS = "still-running"
     WAITS = "waits-in-kernel"
     """It takes no signal."""

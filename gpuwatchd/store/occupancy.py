@@ -116,6 +116,32 @@ def power_w(
     return found[0] / found[1] if found and found[0] is not None and found[1] else None
 
 
+# The minute that the instant lies in is left out: it has what came after it, too.
+_LEVELS = """SELECT g.uuid, l.used_bytes, max(l.ts_ms) FROM (
+  SELECT gpu, ts_ms, used_bytes FROM process_raw
+  WHERE ts_ms BETWEEN :at_ms - :recent_ms AND :at_ms AND process = :process
+  UNION ALL
+  SELECT gpu, ts_s * 1000, used_last_bytes FROM process_1m
+  WHERE process = :process AND gpu IN (SELECT id FROM gpu)
+    AND ts_s BETWEEN (:at_ms - :recent_ms) / 1000 AND :at_ms / 1000 - 60
+) l JOIN gpu g ON g.id = l.gpu WHERE l.used_bytes BETWEEN 0 AND 1 << 43 GROUP BY l.gpu"""
+
+
+def levels(
+    connection: sqlite3.Connection, key: ProcessKey, at_s: float, recent_s: float
+) -> dict[str, int]:
+    """Return what a process held on each device when it was seen last before an instant.
+
+    What is older than ``recent_s`` then is not known to be so still: it is left out.
+    """
+    process = tables.seen_process(connection, (key.pid, key.started_at_s), tables.SAME_S)
+    if process is None:
+        return {}
+    at_ms, recent_ms = round(at_s * 1000), round(recent_s * 1000)
+    values = {"process": process[0], "at_ms": at_ms, "recent_ms": recent_ms}
+    return {uid: held for uid, held, _ in connection.execute(_LEVELS, values)}
+
+
 MINUTE_S: Final = 60
 HOUR_S: Final = 3600
 MISSING_S: Final = 180.0

@@ -17,14 +17,14 @@ from gpuwatchd.store import tables as small
 from gpuwatchd.store.curves import HOUR_S, MINUTE_S, MINUTE_SPAN_S, MOMENT_S, RAW_SPAN_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
     from pathlib import Path
     from typing import Self
 
     from gpuwatchd.analysis.cost import MemoryBucket
     from gpuwatchd.core.model import Alert, Decision, Delivery, Device, ProcessInfo, Silence
     from gpuwatchd.store.profiles import Run
-    from gpuwatchd.store.tables import ActionEvent, Checkpoint, UserLabel
+    from gpuwatchd.store.tables import Action, ActionEvent, Checkpoint, UserLabel
 
 # The questions that the reader asks, as SQL.
 
@@ -280,9 +280,28 @@ class Reader:
         """Return what was asked of jobs, and when they saved, since then, oldest first."""
         return self.ask(small.load_action_events, since_s)
 
+    def actions(
+        self, since_s: float, until_s: float, keys: Collection[ProcessKey] | None = None
+    ) -> list[Action]:
+        """Return what was done in a span to processes (None: to any), or proposed, oldest first."""
+        span = (_ms(since_s), _ms(until_s))
+        return [
+            action
+            for action in self.ask(small.load_actions, "ts_ms BETWEEN ? AND ?", span)
+            if keys is None
+            or (
+                action.process is not None
+                and any(small.same_process(action.process, key) for key in keys)
+            )
+        ]
+
     def occupancy(self, uid: str, since_s: float, until_s: float) -> list[MemoryBucket]:
         """Return who held what on a device, minute by minute, in any order."""
         return self.ask(occupancy.load, uid, since_s, until_s)
+
+    def occupancy_by_hour(self, uid: str, since_s: float, until_s: float) -> list[MemoryBucket]:
+        """Return the same with whole hours as one: their minutes are shared already."""
+        return self.ask(occupancy.by_hour, uid, since_s, until_s)
 
     def power_w(self, uid: str, since_s: float, until_s: float) -> float | None:
         """Return the mean power of a device over a span; None where it was not measured."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 
 from gpuwatchd.core import decoding
-from gpuwatchd.core.codes import Hold
+from gpuwatchd.core.codes import ActResult, Hold
 from gpuwatchd.core.model import Decision, Matcher, ProcessKey, Silence, Subject, Value
 from gpuwatchd.store import legacy_text, records
 
@@ -373,7 +373,8 @@ class Action(Value, frozen=True, kw_only=True):
 
     at_s: float
     verb: str
-    """Name of the action: checkpoint, attach, reap, hold, clear-hold."""
+    """Name of the action: checkpoint, attach, reap, hold, clear-hold; of a step of [act]
+    act-checkpoint, act-restart, act-requeue, act-end."""
     process: ProcessKey | None
     phase: Phase
     dry_run: bool = False
@@ -404,11 +405,11 @@ def write_action(connection: sqlite3.Connection, action: Action) -> int:
     if row.pop("saved"):
         row["code"] = _CODE
     # The newest row of the process; NULL for one that no device was seen to be used by.
-    process = _seen_process(connection, (row.pop("pid"), row.pop("started_at_s")), 1.0)
+    process = seen_process(connection, (row.pop("pid"), row.pop("started_at_s")), 1.0)
     return records.insert(connection, "action", row | {"process": process and process[0]})
 
 
-def _seen_process(
+def seen_process(
     connection: sqlite3.Connection, key: tuple[int | None, float | None], within_s: float
 ) -> Any:
     """Return the newest row and the name of a process; None of one that was not seen."""
@@ -443,6 +444,7 @@ def load_steps(connection: sqlite3.Connection, since_s: float) -> list[Action]:
 
 ASK: Final = "ask-to-save"
 SAVED: Final = "saved"
+TO_SAVE: Final = frozenset({ASK, "asked-to-save", "not-asked-to-save"})
 _KINDS: Final = {
     ("checkpoint", "asked"): ASK,
     ("checkpoint", "done"): "asked-to-save",
@@ -455,7 +457,21 @@ _KINDS: Final = {
     ("reap", "refused"): "not-reaped",
     ("hold", "done"): "held",
     ("clear-hold", "done"): "hold-cleared",
+    ("act-checkpoint", "asked"): ASK,
+    ("act-checkpoint", "done"): "asked-to-save",
+    ("act-checkpoint", "refused"): "not-asked-to-save",
+    ("act-restart", "asked"): "restarting",
+    ("act-restart", "done"): "restarted",
+    ("act-restart", "refused"): "not-restarted",
+    ("act-requeue", "asked"): "requeueing",
+    ("act-requeue", "done"): "requeued",
+    ("act-requeue", "refused"): "not-requeued",
+    ("act-end", "asked"): "ending",
+    ("act-end", "done"): "ended",
+    ("act-end", "refused"): "not-ended",
 }
+_NOT_DONE: Final = {ActResult.HANDED_OVER, ActResult.UNCONFIRMED, ActResult.FAILED}
+"""Of a step: it is over, and the process runs, or may run."""
 
 # One look at each device: of one that runs for a month every minute has a row.
 _ON: Final = (
@@ -472,7 +488,8 @@ class ActionEvent(Value, frozen=True, kw_only=True):
     at_s: float
     kind: str
     """ask-to-save, asked-to-save, not-asked-to-save, saved; attaching, attached, not-attached;
-    reaping, reaped, not-reaped; held, hold-cleared."""
+    reaping, reaped, not-reaped; held, hold-cleared; restarting, restarted, not-restarted;
+    requeueing, requeued, not-requeued; ending, ended, not-ended; handed-over."""
     process: ProcessKey | None
     name: str = ""
     """Of the process, where it was seen."""
@@ -486,7 +503,7 @@ class ActionEvent(Value, frozen=True, kw_only=True):
 def load_action_events(connection: sqlite3.Connection, since_s: float) -> list[ActionEvent]:
     """Return what was done since then, oldest first."""
     since = (records.to_ms(since_s),)
-    title = functools.cache(lambda key: _name_and_devices(connection, key))
+    title = functools.cache(lambda key: name_and_devices(connection, key))
 
     def event(at_s: float, kind: str, key: ProcessKey | None, who: str, what: str) -> ActionEvent:
         name, uids = ("", ()) if key is None else title(key)
@@ -498,7 +515,7 @@ def load_action_events(connection: sqlite3.Connection, since_s: float) -> list[A
         event(action.at_s, kind, action.process, action.who, action.result)
         for action in load_actions(connection, "ts_ms >= ? AND NOT dry_run", since)
         # damage may make anything of a word
-        if (kind := _KINDS.get((action.verb, action.phase))) is not None
+        if (kind := _kind(action)) is not None
         and not action.saved  # which the checkpoint itself says
     ]
     events += [
@@ -514,11 +531,19 @@ def load_action_events(connection: sqlite3.Connection, since_s: float) -> list[A
     return sorted(events, key=lambda event: event.at_s)
 
 
-def _name_and_devices(
+def _kind(action: Action) -> str | None:
+    if action.phase == "done" and action.verb.startswith("act-") and action.code in _NOT_DONE:
+        if action.code == ActResult.HANDED_OVER:
+            return "handed-over"
+        return _KINDS.get((action.verb, "refused"))
+    return _KINDS.get((action.verb, action.phase))
+
+
+def name_and_devices(
     connection: sqlite3.Connection, key: ProcessKey
 ) -> tuple[str, tuple[str, ...]]:
     """Return the name of a process and the devices that it was seen on."""
-    process = _seen_process(connection, (key.pid, key.started_at_s), SAME_S)
+    process = seen_process(connection, (key.pid, key.started_at_s), SAME_S)
     if process is None:
         return "", ()
     for query in _ON:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from gpuwatchd.alerts import wording
 from gpuwatchd.core import config
@@ -21,6 +22,7 @@ from gpuwatchd.core.model import (
     ProcessKey,
     Subject,
 )
+from gpuwatchd.store import tables
 from gpuwatchd.store.writer import History
 from tests import making
 from tests.cli import world
@@ -44,14 +46,24 @@ class Past:
         self.history = History.open(config.state_dir(), StoreSection(min_free_mib=0), boot_id="b")
 
     def job(
-        self, pid: int, hours: float, *, ended_s: float = 0.0, gib: float = 20.0
+        self,
+        pid: int,
+        hours: float,
+        *,
+        ended_s: float = 0.0,
+        gib: float = 20.0,
+        busy_h: float | None = None,
+        **about: Any,
     ) -> ProcessInfo:
-        """Have had a process on GPU 0, seen each minute, until ``ended_s`` ago."""
+        """Have had a process on GPU 0, seen each minute, until ``ended_s`` ago.
+
+        The GPU was at work for its first ``busy_h`` hours; None: nobody knows.
+        """
         end_s = self.now_s - ended_s
         begun_s = end_s - hours * HOUR_S
         key = ProcessKey(pid=pid, started_at_s=begun_s)
-        info = ProcessInfo(key=key, name="python", user="alice", job="slurm 42")
-        self._record(making.CARD, info, begun_s, hours, gib)
+        info = ProcessInfo(key=key, name="python", **{"user": "alice", "job": "slurm 42", **about})
+        self._record(making.CARD, info, begun_s, hours, gib, busy_h)
         return info
 
     def beside(self, info: ProcessInfo, hours: float, *, gib: float) -> None:
@@ -59,11 +71,20 @@ class Past:
         self._record(world.SECOND, info, self.now_s - hours * HOUR_S, hours, gib)
 
     def _record(
-        self, card: Device, info: ProcessInfo, begun_s: float, hours: float, gib: float
+        self,
+        card: Device,
+        info: ProcessInfo,
+        begun_s: float,
+        hours: float,
+        gib: float,
+        busy_h: float | None = None,
     ) -> None:
         for minute in range(round(hours * 60)):
             held = [(info, int(gib * GIB))]
             one = making.sample(begun_s + minute * 60.0, held, device=card)
+            util = None if busy_h is None else 90.0 if minute < busy_h * 60 else 0.0
+            readings = tuple(replace(reading, util_pct=util) for reading in one.readings)
+            one = replace(one, readings=readings)
             self.history.record(one, (card,), {info.key: info})
 
     def crash(self, pid: int, hours: float, *, ended_s: float = HOUR_S) -> ProcessInfo:
@@ -85,6 +106,29 @@ class Past:
         found = making.alert(**{**values, **changes})
         self.history.apply([found], [])
         return found
+
+    def acted(
+        self,
+        verb: str,
+        info: ProcessInfo,
+        ago_s: float,
+        came: str,
+        kind: str = "idle",
+        **more: Any,
+    ) -> None:
+        """Have had a step taken on a process, so long ago, and what came of it."""
+        asked: dict[str, Any] = {"verb": verb, "process": info.key, "who": "alice", **more}
+        for phase, code, after_s in (("asked", kind, 0.0), ("done", came, 1.0)):
+            at_s = self.now_s - ago_s + after_s
+            row = tables.Action(at_s=at_s, phase=phase, code=code, **asked)  # type: ignore[arg-type]
+            self.history.shelf.write_now(tables.write_action, row)
+
+    def saved(self, info: ProcessInfo, ago_s: float) -> None:
+        """Have had a process save its work."""
+        at_s = self.now_s - ago_s
+        self.history.shelf.keep_checkpoint(
+            tables.Checkpoint(process=info.key, saved_at_s=at_s, said_by="file")
+        )
 
     def told(self, alert: Alert, ago_s: float, **changes: Any) -> None:
         """Have delivered a message of an alert."""
@@ -368,3 +412,226 @@ def test_zombies_show_the_price_of_what_they_hold(
     said = ctl("zombies")
     assert "€0.90" in said
     assert 'cost: its share of €1.80/h (yours, for "NVIDIA A100")' in said
+
+
+def acts(past: Past, ctl: Ctl, *words: str) -> Any:
+    """Return what ``cost`` says of what was done."""
+    live(past)
+    return ctl.json("cost", *words)["acts"]
+
+
+@pytest.mark.parametrize(
+    ("ended_h", "hours"),
+    [(2.0, 0.25), (0.5, 0.125)],
+    ids=["as-long-as-it-was-idle", "until-the-end-of-the-period"],
+)
+def test_ending_idle_memory_frees_its_share_for_as_long_as_it_had_been_idle(
+    past: Past, ctl: Ctl, ended_h: float, hours: float
+) -> None:
+    info = past.job(7, 4.0, ended_s=ended_h * HOUR_S, busy_h=3.0)
+    past.history.flush(past.now_s)
+    past.acted("reap", info, ended_h * HOUR_S, "ended")
+    found = acts(past, ctl)
+    (each,) = found["each"]
+    assert (found["acts"], found["by_step"], found["begun_again"]) == (1, {"reap": 1}, 0)
+    assert found["freed_bytes"] == 20 * GIB
+    assert found["freed_gpu_hours"] == pytest.approx(hours, abs=0.01)
+    assert found["freed_usd"] == pytest.approx(hours * 4.1, abs=0.04)
+    assert found["lost_gpu_hours"] == pytest.approx(3.0, abs=0.03)
+    assert found["lost_usd"] == pytest.approx(12.3, abs=0.1)
+    assert (each["by"], each["kind"], each["process"]["pid"]) == ("alice", "idle", 7)
+    assert (each["went_on"], each["user"]) == (None, "alice")
+    assert "1 reap: 20.0 GiB" in ctl("cost")
+    assert max(map(len, ctl("cost").splitlines())) <= 80
+    reported = ctl.data("report --since 1d")["cost"]["acts"]
+    assert reported["acts"] == 1
+    assert reported["freed_gpu_hours"] == pytest.approx(found["freed_gpu_hours"], abs=0.01)
+    assert reported["lost_usd"] == found["lost_usd"]
+
+
+@pytest.mark.parametrize(
+    ("saved_h", "lost"), [(3.0, 1.0), (2.5, 0.5), (1.5, 0.0)], ids=["early", "later", "idle"]
+)
+def test_what_an_act_lost_counts_from_the_last_checkpoint_until_it_was_idle(
+    past: Past, ctl: Ctl, saved_h: float, lost: float
+) -> None:
+    info = past.job(7, 4.0, ended_s=HOUR_S, busy_h=3.0)
+    past.history.flush(past.now_s)
+    past.saved(info, saved_h * HOUR_S)
+    past.acted("act-end", info, HOUR_S, "ended")
+    found = acts(past, ctl)
+    assert found["lost_gpu_hours"] == pytest.approx(lost, abs=0.02)
+
+
+def test_since_when_it_was_idle_is_unknown_so_is_what_it_freed(past: Past, ctl: Ctl) -> None:
+    info = past.job(7, 4.0, ended_s=HOUR_S)
+    past.history.flush(past.now_s)
+    past.acted("reap", info, HOUR_S, "ended")
+    found = acts(past, ctl)
+    assert (found["freed_bytes"], found["freed_gpu_hours"]) == (20 * GIB, None)
+    assert (found["freed_usd"], found["known_freed_gpu_hours"]) == (None, 0.0)
+    assert found["lost_gpu_hours"] == pytest.approx(4.0, abs=0.03)
+
+
+def test_an_alert_on_idle_memory_knows_since_when(past: Past, ctl: Ctl) -> None:
+    info = past.job(7, 4.0, ended_s=2 * HOUR_S)
+    subject, onset_h = Subject(device_uid="GPU-1", process=info.key), 1.5
+    onset_at_s = past.now_s - (2.0 + onset_h) * HOUR_S
+    past.alert(
+        info, key="held:GPU-1/7", kind="held", state="resolved", opened_at_s=onset_at_s + 900.0,
+        resolved_at_s=past.now_s - 2 * HOUR_S,
+        finding=making.finding(subject=subject, judged_at_s=past.now_s, onset_at_s=onset_at_s),
+    )  # fmt: skip
+    past.history.flush(past.now_s)
+    past.acted("act-end", info, 2 * HOUR_S, "ended", who="gpuwatchd")
+    found = acts(past, ctl)
+    assert found["freed_gpu_hours"] == pytest.approx(onset_h * 20 / 80, abs=0.01)
+    assert found["lost_gpu_hours"] == pytest.approx(4.0 - onset_h, abs=0.03)
+
+
+def test_a_leak_was_at_work_until_the_act(past: Past, ctl: Ctl) -> None:
+    info = past.job(7, 4.0, ended_s=HOUR_S, busy_h=0.0)
+    past.history.flush(past.now_s)
+    past.saved(info, 1.5 * HOUR_S)
+    past.acted("act-requeue", info, HOUR_S, "requeued", kind="leak")
+    found = acts(past, ctl)
+    assert (found["freed_bytes"], found["freed_gpu_hours"]) == (20 * GIB, 0.0)
+    assert found["lost_gpu_hours"] == pytest.approx(0.5, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("verb", "result", "more"),
+    [
+        ("act-end", "unconfirmed", {}),
+        ("act-restart", "failed", {}),
+        ("act-requeue", "handed-over", {}),
+        ("act-checkpoint", "asked", {}),
+        ("act-end", "ended", {"dry_run": True}),
+        ("reap", "still-running", {}),
+        ("reap", "still-held", {}),
+    ],
+)
+def test_what_was_not_done_frees_nothing(
+    past: Past, ctl: Ctl, verb: str, result: str, more: dict[str, Any]
+) -> None:
+    info = past.job(7, 4.0, ended_s=HOUR_S, busy_h=3.0)
+    past.history.flush(past.now_s)
+    past.acted(verb, info, HOUR_S, result, **more)
+    assert acts(past, ctl) is None
+    assert "none in this period" in ctl("cost")
+
+
+def test_acts_of_damaged_times_and_of_others_are_left_out(past: Past, ctl: Ctl) -> None:
+    info = past.job(7, 4.0, ended_s=HOUR_S, busy_h=3.0)
+    past.history.flush(past.now_s)
+    past.acted("reap", info, -HOUR_S, "ended")
+    past.acted("reap", info, 90 * 24 * HOUR_S, "ended")
+    assert acts(past, ctl) is None
+    past.acted("reap", info, HOUR_S, "ended")
+    past.acted("reap", info, HOUR_S - 60.0, "ended")
+    assert acts(past, ctl)["acts"] == 1
+    assert acts(past, ctl, "--user", "bob") is None
+    assert acts(past, ctl, "--gpu", "1") is None
+
+
+def test_a_process_that_no_gpu_had_is_an_act_of_which_nothing_is_known(
+    past: Past, ctl: Ctl
+) -> None:
+    past.acted(
+        "reap", ProcessInfo(key=ProcessKey(pid=9, started_at_s=1.0), name="x"), 60.0, "ended"
+    )
+    found = acts(past, ctl)
+    assert (found["acts"], found["freed_bytes"], found["lost_gpu_hours"]) == (1, None, None)
+
+
+def test_a_manager_ends_every_rank_and_the_work_of_all_is_lost(past: Past, ctl: Ctl) -> None:
+    info = past.job(7, 2.0, ended_s=HOUR_S, gib=20.0, busy_h=2.0)
+    past.job(8, 2.0, ended_s=HOUR_S, gib=20.0, busy_h=2.0)
+    past.job(9, 2.0, ended_s=HOUR_S, gib=20.0, busy_h=2.0, job="slurm 43")
+    past.history.flush(past.now_s)
+    past.acted("act-end", info, HOUR_S, "ended")
+    found = acts(past, ctl)
+    assert found["freed_bytes"] == 20 * GIB
+    shares = 2 * 2.0 / 3
+    assert found["lost_gpu_hours"] == pytest.approx(shares, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("saved_h", "next_h", "lived_h", "about", "went_on", "undecided"),
+    [
+        (5.0, 3.9, 2.0, {}, 1, 0),
+        (5.0, 3.9, 0.8, {}, 0, 0),
+        (6.5, 3.9, 2.0, {}, 0, 0),
+        (None, 3.9, 3.0, {}, 0, 0),
+        (5.0, 1.9, 1.5, {}, 0, 0),
+        (5.0, 3.9, 2.0, {"user": "bob"}, 0, 0),
+        (5.0, 3.9, 2.0, {"job": "slurm 43"}, 0, 0),
+        (4.5, 2.1, 2.1, {}, 1, 0),
+        (6.5, 2.1, 2.1, {}, 0, 1),
+    ],
+    ids=[
+        "past-the-point", "ended-before-the-point", "older-checkpoint", "no-checkpoint",
+        "hours-later", "another-user", "another-job", "still-runs", "not-yet",
+    ],
+)  # fmt: skip
+def test_a_requeue_went_on_where_the_next_run_got_past_the_point(
+    past: Past,
+    ctl: Ctl,
+    saved_h: float | None,
+    next_h: float,
+    lived_h: float,
+    about: dict[str, Any],
+    went_on: int,
+    undecided: int,
+) -> None:
+    info = past.job(7, 4.0, ended_s=4 * HOUR_S, busy_h=4.0)
+    past.job(8, lived_h, ended_s=(next_h - lived_h) * HOUR_S, busy_h=9.0, **about)
+    past.beside(past.job(9, 0.1, job="other"), 0.1, gib=1.0)
+    past.history.flush(past.now_s)
+    if saved_h is not None:
+        past.saved(info, saved_h * HOUR_S)
+    past.acted("act-requeue", info, 4 * HOUR_S, "requeued")
+    found = acts(past, ctl)
+    assert (found["begun_again"], found["went_on"]) == (1, went_on)
+    assert found["undecided"] == undecided
+
+
+def test_one_run_follows_one_requeue(past: Past, ctl: Ctl) -> None:
+    first = past.job(7, 2.0, ended_s=4 * HOUR_S, busy_h=2.0)
+    second = past.job(8, 0.2, ended_s=3.7 * HOUR_S, busy_h=2.0)
+    past.job(9, 3.5, busy_h=9.0)
+    past.history.flush(past.now_s)
+    past.saved(first, 4.1 * HOUR_S)
+    past.saved(second, 3.8 * HOUR_S)
+    past.acted("act-requeue", first, 4 * HOUR_S, "requeued")
+    past.acted("act-requeue", second, 3.7 * HOUR_S, "requeued")
+    found = acts(past, ctl)
+    assert [each["went_on"] for each in found["each"]] == [True, True]
+
+
+def test_an_alert_shows_what_was_done_by_whom_and_what_came_of_it(past: Past, ctl: Ctl) -> None:
+    info, other = past.job(7, 2.0, ended_s=600.0), past.job(8, 2.0)
+    past.alert(info, state="resolved", resolved_at_s=past.now_s - 600.0)
+    past.history.flush(past.now_s)
+    past.acted("reap", other, 900.0, "ended")
+    past.acted("act-end", info, 30 * HOUR_S, "ended")
+    past.acted("act-end", info, 1000.0, "unconfirmed", dry_run=True, who="gpuwatchd")
+    past.acted("act-end", info, 900.0, "unconfirmed", who="gpuwatchd", result="systemctl stop x")
+    past.acted("reap", info, 700.0, "ended")
+    live(past)
+    shown = ctl.data("alerts show 7")["actions"]
+    assert [
+        (one["verb"], one["phase"], one["proposed"], one["code"], one["by"]) for one in shown
+    ] == [
+        ("act-end", "asked", True, "idle", "gpuwatchd"),
+        ("act-end", "done", True, "unconfirmed", "gpuwatchd"),
+        ("act-end", "asked", False, "idle", "gpuwatchd"),
+        ("act-end", "done", False, "unconfirmed", "gpuwatchd"),
+        ("reap", "asked", False, "idle", "alice"),
+        ("reap", "done", False, "ended", "alice"),
+    ]
+    assert {one["process"]["pid"] for one in shown} == {7}
+    text = ctl("alerts show 7")
+    assert text.count("act-end") == 4
+    assert "systemctl stop x" in text
+    assert [one["actions"] for one in ctl.data("alerts --all")] == [None]

@@ -30,6 +30,7 @@ STRUCTS = {
     "state-head": "gpuwatchd.view.queries.state_location:_Head",
     # Bodies of requests to the API.
     "feedback-request": "gpuwatchd.web.openapi:FeedbackBody",
+    "reap-request": "gpuwatchd.web.openapi:ReapBody",
     "snooze-request": "gpuwatchd.web.openapi:SnoozeBody",
     # Between a daemon that runs and the programs that it starts, which an upgrade may exchange.
     "keyring-answer": "gpuwatchd.notify.credentials:Answer",

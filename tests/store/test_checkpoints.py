@@ -177,3 +177,35 @@ def test_the_process_is_the_one_that_was_seen(tmp_path: Path) -> None:
     with Reader.open(tmp_path) as reader:
         (kept,) = reader.ask(tables.load_actions)
     assert kept.process == KEY
+
+
+@pytest.mark.parametrize(
+    ("verb", "phase", "code", "kind"),
+    [
+        ("act-checkpoint", "done", "asked", "asked-to-save"),
+        ("act-end", "asked", "idle", "ending"),
+        ("act-end", "done", "ended", "ended"),
+        ("act-end", "done", "unconfirmed", "not-ended"),
+        ("act-restart", "done", "failed", "not-restarted"),
+        ("act-requeue", "done", "requeued", "requeued"),
+        ("act-requeue", "done", "handed-over", "handed-over"),
+        ("act-requeue", "refused", "no-checkpoint", "not-requeued"),
+    ],
+)
+def test_a_step_is_kept_with_its_code_and_is_an_event_by_it(
+    tmp_path: Path, verb: str, phase: tables.Phase, code: str, kind: str
+) -> None:
+    opened(tmp_path).close()
+    step = Action(at_s=T0, verb=verb, process=None, phase=phase, code=code, who="gpuwatchd")
+    proposed = Action(at_s=T0, verb=verb, process=None, phase="asked", dry_run=True)
+    saved = Action(at_s=T0, verb="checkpoint", process=None, phase="done", code="x", saved=True)
+    for one in (step, proposed, saved):
+        transaction(tmp_path, tables.write_action, one)
+    with Reader.open(tmp_path) as reader:
+        assert [event.kind for event in reader.action_events()] == [kind]
+        rows = reader.actions(T0, T0)
+    assert [(row.code, row.dry_run, row.saved) for row in rows] == [
+        (code, False, False),
+        ("", True, False),
+        ("", False, True),
+    ]

@@ -39,6 +39,7 @@ NEVER_STORED = {
     },
     "Decision": {"finding_id", "facts"},
     # Written from version 6 on.
+    "Action": {"code"},
     "Alert": {"ended_facts", "held_facts", "critical_at_s", "saved_at_s", "evidence"},
     "Chart": {"died_at_s"},
     "Action": {"code"},

@@ -1,5 +1,6 @@
 """What memory and time on a GPU cost: prices, shares, and the one line of an alert. Pure."""
 
+from gpuwatchd.analysis.cost.acts import Act, ActsSum, acts_summed
 from gpuwatchd.analysis.cost.sharing import (
     DeviceUsage,
     Hour,

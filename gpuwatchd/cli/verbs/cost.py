@@ -37,6 +37,9 @@ def command(since: float | None, by: str) -> int:
               the hours from that end to that crash, which would have
               been lost too; nothing of what the job had cost before
 
+    Where processes were ended, restarted or requeued, what that freed and what work it lost is
+    counted apart.
+
     A GPU that several processes hold is shared by what each holds over time. Hours without data
     are not counted. Prices are yours ([cost]) or a dated table's, per GPU; without one
     hours are counted alone.

@@ -68,6 +68,26 @@ class Decided(Shape):
     reason: str
 
 
+class Acted(Shape):
+    """One row on what was done to a process of the alert, during it or within an hour of it."""
+
+    at: Instant
+    verb: str
+    """checkpoint, attach, reap; of a step that was taken by itself act-checkpoint, act-restart,
+    act-requeue, act-end."""
+    process: ProcessId | None
+    phase: Literal["asked", "done", "refused"]
+    dry_run: bool = msgspec.field(name="proposed")
+    """Nothing was sent."""
+    code: str | None
+    """What for, what came of it, or why it was refused."""
+    result: str | None
+    """In words."""
+    saved: bool
+    """The checkpoint that was asked for has been seen."""
+    who: str | None = msgspec.field(name="by")
+
+
 class Delivered(Shape):
     """One message on one channel."""
 
@@ -139,6 +159,8 @@ class AlertShape(Shape):
     verdict: Verdict
     decisions: tuple[Decided, ...] | None
     """Null in the list; oldest first."""
+    actions: tuple[Acted, ...] | None
+    """Null in the list; oldest first."""
     deliveries: tuple[Delivered, ...] | None
     """Null in the list."""
     FROM = sources(
@@ -161,6 +183,7 @@ def alert(of: model.Alert, found: Incidents, record: AlertRecord | None = None) 
         reached_nobody=of.key in found.untold,
         feedback=found.user_label(of),
         decisions=None if record is None else record.decisions,
+        actions=None if record is None else record.actions,
         deliveries=None if record is None else record.deliveries,
     )
 

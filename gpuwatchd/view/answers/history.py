@@ -158,7 +158,8 @@ class Event(Shape):
     kind: str
     """Of alerts: watch, alert, critical, died, resolved. With `--events` also ask-to-save,
     asked-to-save, not-asked-to-save, saved, attaching, attached, not-attached,
-    reaping, reaped, not-reaped, held and hold-cleared."""
+    reaping, reaped, not-reaped, held and hold-cleared; of steps of `[act]` restarting, restarted,
+    not-restarted, requeueing, requeued, not-requeued, ending, ended, not-ended and handed-over."""
     text: AsItIs
     pid: Pid | UnsetType | None = UNSET
     """Only of a job's work; null where the process is no longer known."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from operator import itemgetter
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
+import msgspec
 from msgspec import Meta
 
 from gpuwatchd.analysis import cost
@@ -21,6 +22,7 @@ from gpuwatchd.view.answers.base import (
     Info,
     Instant,
     Pid,
+    ProcessId,
     Seconds,
     Sentence,
     Shape,
@@ -107,6 +109,60 @@ class Group(Shape):
     sums: Sums
 
 
+class ActDone(Shape):
+    """One process that was ended, restarted or requeued."""
+
+    at: Instant
+    step: Literal["reap", "end", "restart", "requeue"]
+    who: str | None = msgspec.field(name="by")
+    kind: str | None
+    """What for: kinds of idle memory, or leak."""
+    process: ProcessId | None
+    title: str
+    user: str | None
+    job: str | None
+    device_uids: tuple[str, ...]
+    freed_bytes: Bytes | None
+    freed_gpu_hours: float | None
+    """Its share of the GPU, for as long as it had been idle, at most to the end of the period."""
+    freed_usd: float | None
+    freed: float | None
+    lost_gpu_hours: float | None
+    """From the last checkpoint, else the start, until it was idle, else until the act."""
+    lost_usd: float | None
+    lost: float | None
+    went_on: bool | None
+    """From a checkpoint; null after other steps than restart and requeue, and while it is too early
+    to say."""
+
+
+class Acts(Shape):
+    """What was ended, restarted or requeued; totals are null where a part is unknown."""
+
+    acts: Count
+    by_step: dict[str, int]
+    freed_bytes: Bytes | None
+    known_freed_bytes: Bytes
+    freed_gpu_hours: float | None
+    known_freed_gpu_hours: float
+    freed_usd: float | None
+    freed: float | None
+    known_freed_usd: float | None
+    known_freed: float | None
+    lost_gpu_hours: float | None
+    """Work that is to be done again."""
+    lost_usd: float | None
+    lost: float | None
+    begun_again: Count
+    """Restarts and requeues."""
+    went_on: Count
+    """Those that went on from a checkpoint, as far as that can be seen from outside."""
+    undecided: Count
+    """Those of which it is too early to say."""
+    each: tuple[ActDone, ...]
+    """Oldest first."""
+
+
 class PriceUsed(Shape):
     """The price of a device."""
 
@@ -139,6 +195,8 @@ class Cost(Answer):
     per_usd: float | None
     """Units of the currency for one US dollar, as configured."""
     sums: Sums
+    acts: Acts | None
+    """Null where nothing was done."""
     engineer_hours: Count | None
     engineer: float | None
     """What the hours of people cost, in the currency."""
@@ -147,11 +205,11 @@ class Cost(Answer):
     prices: tuple[PriceUsed, ...]
 
 
-def _priced(kind: type[Filled], of: object, prices: Prices) -> Filled:
+def _priced(kind: type[Filled], of: object, prices: Prices, **given: object) -> Filled:
     """Return a shape with amounts in US dollars, ``NAME_usd``, and in the currency, ``NAME``."""
     keys = kind.__struct_fields__
     names = [name for name in keys if f"{name}_usd" in keys]
-    shape = fill(kind, of, **dict.fromkeys(names))
+    shape = fill(kind, of, **dict.fromkeys(names), **given)
     for name in names:
         usd, rate = getattr(shape, f"{name}_usd"), prices.per_usd
         setattr(shape, name, None if usd is None or rate is None else usd * rate)
@@ -171,6 +229,14 @@ def sums(entries: Iterable[Entry], prices: Prices) -> Sums:
         total = cost.summed(entry for entry in every if entry.what == what)
         of[what.replace("-", "_")] = _priced(Sum, total, prices)
     return Sums(**of)
+
+
+def acts(bill: Bill) -> Acts | None:
+    """Return what was ended, restarted or requeued; None where nothing was."""
+    if not bill.acts:
+        return None
+    each = tuple(_priced(ActDone, act, bill.prices) for act in bill.acts)
+    return _priced(Acts, cost.acts_summed(bill.acts), bill.prices, each=each)
 
 
 class _Used(NamedTuple):
@@ -333,6 +399,8 @@ class ReportCost(Shape):
     per_usd: float | None
     entries: tuple[Paid, ...]
     sums: Sums
+    acts: Acts | None
+    """Null where nothing was done in the period."""
     prices: tuple[PriceUsed, ...]
 
 

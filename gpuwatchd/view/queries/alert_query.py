@@ -16,13 +16,16 @@ if TYPE_CHECKING:
 
     from gpuwatchd.core.model import Alert, ChannelHealth, Device, ProcessInfo, ProcessKey, Silence
     from gpuwatchd.store.live import LiveState
-    from gpuwatchd.store.tables import UserLabel
+    from gpuwatchd.store.reader import Reader
+    from gpuwatchd.store.tables import Action, UserLabel
     from gpuwatchd.view.queries.user_filter import People
     from gpuwatchd.view.query import Query
 
 OPEN = {"pending", "watch", "firing"}
 _ROUNDING_S = 1.0
 """The history keeps milliseconds."""
+NEAR_S = 3600.0
+"""What was done so long before or after an alert may belong to it."""
 _STAGES = {"pending": 1, "watch": 2, "firing": 3}
 
 
@@ -151,6 +154,17 @@ def gather(since_s: float, *, only_open: bool) -> Incidents:
     alerts = [a for a in merged.values() if not only_open or a.state in OPEN]
     incidents.alerts = current_state.ordered(alerts)
     return incidents
+
+
+def actions_near(history: Reader, alert: Alert, now_s: float) -> list[Action]:
+    """Return what was done to the processes of an alert during or near it, or proposed."""
+    members = alert.cost.members if alert.cost is not None else ()
+    keys = [one.process for one in (alert.subject, *members) if one.process is not None]
+    chief = max(alert.finding.blame, key=lambda blame: blame.share, default=None)
+    if not keys and chief is not None and chief.process is not None:
+        keys = [chief.process]
+    over_s = now_s if alert.resolved_at_s is None else alert.resolved_at_s
+    return history.actions(alert.opened_at_s - NEAR_S, over_s + NEAR_S, keys)
 
 
 def kept(done: str) -> Incidents:

@@ -10,7 +10,7 @@ from gpuwatchd.core import text, units
 from gpuwatchd.core.design import FLAGS
 from gpuwatchd.core.model import Subject, is_leak, limit_of
 from gpuwatchd.store import curves, legacy_text
-from gpuwatchd.store.tables import SAVED, same_process
+from gpuwatchd.store.tables import SAVED, TO_SAVE, same_process
 from gpuwatchd.view.queries import current_state, recorded_chart, state_location
 from gpuwatchd.view.text import badges, subject_facts, verdict_text
 
@@ -430,7 +430,7 @@ def _event(at_s: float, kind: str, value: str) -> Mark:
 def _action(event: ActionEvent) -> Mark:
     return Mark(
         at_s=event.at_s,
-        kind="saved" if event.kind == SAVED else "asked",
+        kind="saved" if event.kind == SAVED else "asked" if event.kind in TO_SAVE else "event",
         text=f"{event.kind.replace('-', ' ')}: {action_words(event)}",
     )
 

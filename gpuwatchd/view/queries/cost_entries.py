@@ -19,7 +19,7 @@ from gpuwatchd.view.queries import current_state, state_location
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from gpuwatchd.analysis.cost import Entry, MemoryBucket, Price, Prices
+    from gpuwatchd.analysis.cost import Act, Entry, MemoryBucket, Price, Prices
     from gpuwatchd.core.model import Alert, Device, Holding, ProcessInfo, ProcessKey
     from gpuwatchd.store.live import LiveState
     from gpuwatchd.store.reader import Reader
@@ -48,6 +48,8 @@ class Bill:
         self.since_s = since_s
         self.now_s = now_s
         self.entries: list[Entry] = []
+        self.acts: list[Act] = []
+        """What was ended, restarted or requeued; it is in no entry."""
         self.devices: dict[str, Device] = {}
         self.used: dict[str, Price | None] = {}
         """UUID -> the price that was counted with."""
@@ -76,8 +78,10 @@ class Bill:
         ]
 
 
-def gather(query: Query, since_s: float) -> Bill:
+def gather(query: Query, since_s: float, acts_until_s: float | None = None) -> Bill:
     """Return everything that cost, or would cost, since an instant.
+
+    With ``acts_until_s`` also what was done from then until that instant, and what it saved.
 
     Raises
     ------
@@ -97,7 +101,10 @@ def gather(query: Query, since_s: float) -> Bill:
     try:
         with history_query.reader() as history:
             bill.devices = {device.uid: device for device in history.devices()} | bill.devices
-            _Counter(query, bill, state if running else None, history).count(state)
+            counter = _Counter(query, bill, state if running else None, history)
+            counter.count(state)
+            if acts_until_s is not None:
+                bill.acts += counter.acts(history, min(acts_until_s, now_s))
     except StoreError as error:
         current_state.require_state(state, error, "no cost is known")
         bill.source = "state-file"
@@ -174,6 +181,7 @@ class _Counter:
         self._history = history
         self._checkpoints: list[Checkpoint] = []
         self._infos: dict[ProcessKey, ProcessInfo] = {}
+        self._of_idle: list[Alert] = []
         # A GPU with many alerts is asked about the same time again and again.
         self._held = cache(self._read_held)
         self._shared = cache(self._read_shared)
@@ -188,6 +196,7 @@ class _Counter:
             key=lambda one: (one.kind == "held", one.subject.process is None, one.opened_at_s),
         ):
             if alert.kind == "held":
+                self._of_idle.append(alert)
                 self._past_holding(alert)
             elif alert.kind == "leak":
                 self._leak(alert)
@@ -199,6 +208,21 @@ class _Counter:
         bill = self._bill
         bill.entries = [entry for entry in bill.entries if self._wanted(entry.device_uid)]
         bill.used = {uid: price for uid, price in bill.used.items() if self._wanted(uid)}
+
+    def acts(self, history: Reader, until_s: float) -> list[Act]:
+        """Return what was ended, restarted or requeued, after everything else was counted."""
+        from gpuwatchd.view.queries import act_savings  # noqa: PLC0415 - SQLite comes with it
+
+        context = act_savings.ActContext(
+            history,
+            cost.UsageProvider(self._shared, self._price),
+            self._bill.devices,
+            self._infos,
+            self._checkpoints,
+            [(alert, told_of(alert)) for alert in self._of_idle],
+            self._wanted,
+        )
+        return act_savings.acts_of(context, self._bill.since_s, until_s)
 
     def _alerts(self, state: LiveState | None) -> list[Alert]:
         """Return the alerts of the period; the live state has the open ones as they are now."""
@@ -399,11 +423,8 @@ class _Counter:
 
     def _read_shared(self, uid: str, since_s: float, until_s: float) -> list[MemoryBucket]:
         """Return who held what, whole hours as one: their minutes are shared already."""
-        if self._history is None:
-            return []
-        from gpuwatchd.store import occupancy  # noqa: PLC0415 - SQLite comes with it
-
-        return self._history.ask(lambda it: occupancy.by_hour(it, uid, since_s, until_s))
+        history = self._history
+        return [] if history is None else history.occupancy_by_hour(uid, since_s, until_s)
 
     def _watched(self, uid: str, since_s: float, until_s: float) -> list[MemoryBucket]:
         history = self._history

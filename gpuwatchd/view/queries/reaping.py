@@ -185,7 +185,8 @@ def end(candidate: Candidate, sent: list[str]) -> ReapOutcome:
         if result is ReapResult.ENDED:
             held = still_held_bytes(candidate, time.time())
     words = _words(target, result, sent, held)
-    doubts += user_filter.write_action("reap", target.key, "done", words, code=f"{result}")
+    code = f"{ReapResult.STILL_HELD if held else result}"
+    doubts += user_filter.write_action("reap", target.key, "done", words, code=code)
     return ReapOutcome(words, result, tuple(sent), held, tuple(doubts))
 
 

@@ -490,10 +490,13 @@ def bill(query: Query, since_s: float | None = None) -> Bill:
     GpuwatchdError
         When there is neither a history nor a live state.
     """
-    since_s = state_location.now_s() - cost_entries.PERIOD_S if since_s is None else since_s
-    found, people = cost_entries.gather(query, since_s), user_filter.People(query.user)
+    now_s = state_location.now_s()
+    since_s = now_s - cost_entries.PERIOD_S if since_s is None else since_s
+    found = cost_entries.gather(query, since_s, now_s)
+    people = user_filter.People(query.user)
     found.warnings.extend(current_state.require_gpus(query, list(found.devices.values())))
     found.entries = [entry for entry in found.entries if people.has(entry.user)]
+    found.acts[:] = [act for act in found.acts if people.has(act.user)]
     return found
 
 
@@ -521,6 +524,7 @@ def cost(query: Query, *, since_s: float | None = None, by: str = "gpu") -> Answ
             currency=prices.currency,
             per_usd=prices.per_usd,
             sums=report.sums(of.entries, prices),
+            acts=report.acts(of),
             engineer_hours=hours,
             engineer=people,
             by=by,

@@ -172,9 +172,9 @@ def write_action(
         verb=verb,
         process=key,
         phase=phase,
+        code=code,
         result=text.clean(result),
         who=user(),
-        code=code,
     )
     try:
         with state_location.writing() as place:

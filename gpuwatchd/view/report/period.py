@@ -434,7 +434,7 @@ def gather(query: Query, asked: Asked) -> Period:
         raise GpuwatchdError(why, hint=error.hint, page=error.page) from error
     if query.user:
         found.keep_of(user_filter.People(query.user))
-    bill = cost_entries.gather(query, asked.since_s)
+    bill = cost_entries.gather(query, asked.since_s, asked.until_s)
     found.alerts = [cost_entries.counted(bill, alert) for alert in found.alerts]
     period = Period(query, asked, found, bill, _view(query))
     # That no daemon runs is found by several, and said once.
@@ -490,6 +490,12 @@ def _choose(period: Period) -> None:
     keys = {alert.key for alert in [*period.alerts, *period.watched]}
     held = {holding.id for holding in period.holdings}
     period.bill.entries = [entry for entry in entries if entry.key in keys or entry.key in held]
+    period.bill.acts[:] = [
+        act
+        for act in period.bill.acts
+        if people.has(act.user)
+        and (not asked.pids or (act.process is not None and act.process.pid in asked.pids))
+    ]
     worth = incident.worth(period.bill.entries)
     period.alerts = incident.order(period.alerts, worth)
 

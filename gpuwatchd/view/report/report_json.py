@@ -53,6 +53,7 @@ def _data(period: Period) -> report.ReportData:
             per_usd=prices.per_usd,
             entries=tuple(report.paid(entry, prices) for entry in period.bill.entries),
             sums=report.sums(period.bill.entries, prices),
+            acts=report.acts(period.bill),
             prices=report.prices_used(period.bill),
         ),
         channels=period.channels.values(),

@@ -129,8 +129,11 @@ def costs(period: Period) -> Iterator[Plain]:
             rows.append(
                 ("and until memory is full", "", cost.in_hours(found.ahead_gpu_hours), ahead)
             )
+    rows += [(label.strip(), *cells) for label, *cells in cost_text.act_rows(bill)]
     heads = ("what", "incidents", "GPU-hours", "money")
     yield table("What leaks and idle memory cost", heads, rows, right=(1, 2, 3))
+    if bill.acts:
+        yield Says(text=f"{cost_text.act_facts(bill)}.")
     people, amount = bill.engineer()
     if people:
         text = units.money(amount, currency=bill.prices.currency)

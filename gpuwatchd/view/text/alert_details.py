@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.core.model import Alert, Decision, Delivery
     from gpuwatchd.store.reader import Reader
+    from gpuwatchd.store.tables import Action
     from gpuwatchd.view.blocks import Page, Part
     from gpuwatchd.view.queries.alert_query import Incidents
     from gpuwatchd.view.query import Query
@@ -53,6 +54,8 @@ class AlertRecord(NamedTuple):
     deliveries: Sequence[Delivery] | None
     """Of this opening, oldest first; None where the history cannot be read."""
     decisions: Sequence[Decision] | None
+    actions: Sequence[Action] | None = None
+    """What was done to its processes, or proposed, oldest first."""
 
 
 def record(
@@ -65,6 +68,7 @@ def record(
         found,
         [delivery for delivery in history.deliveries(alert.key) if mine(delivery.created_at_s)],
         [decision for decision in decisions if mine(decision.at_s)],
+        alert_query.actions_near(history, alert, found.now_s),
     )
 
 
@@ -114,6 +118,7 @@ def lines(story: AlertRecord) -> Iterator[Line]:
     for label, value, style in (
         *_facts(story, now_s),
         *_decided(story, now_s),
+        *_acted(story, now_s),
         *_notification_lines(story, now_s),
     ):
         if value:
@@ -202,6 +207,18 @@ def _decided(story: AlertRecord, now_s: float) -> list[Line]:
     more = len(kept) - _MOST
     earlier = [("decided", f"{more} earlier ones are left out (--json has all)", "dim")]
     return [*(earlier if more > 0 else []), *kept[-_MOST:]]
+
+
+def _acted(story: AlertRecord, now_s: float) -> list[Line]:
+    """Return what was done or proposed, by whom, why, and what came of it."""
+    made = []
+    for action in story.actions or ():
+        phase = "proposed" if action.dry_run else "done, saved" if action.saved else action.phase
+        head = f"{units.clock(action.at_s, now_s=now_s)} {action.verb} {phase}"
+        head += f" by {action.who}" if action.who else ""
+        parts = [text.clean(part) for part in (head, action.code, action.result) if part]
+        made.append(("action", ": ".join(parts), ""))
+    return made[-_MOST:]
 
 
 def _notification_lines(story: AlertRecord, now_s: float) -> list[Line]:

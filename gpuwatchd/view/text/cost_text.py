@@ -31,6 +31,8 @@ SHORT: Final = {
     "held": "idle memory",
     "saved": "saved",
 }
+ACTS: Final = "freed by ending or restarting processes"
+ACTS_LOST: Final = "work that these lost"
 SINCE: Final = {
     "start": "since its start, no checkpoint known",
     "checkpoint": "since its last checkpoint",
@@ -147,11 +149,12 @@ def show(out: Page, bill: Bill, by: str) -> None:
     out.line((f"{'':<42}{'incidents':>10}{'GPU-hours':>12}{'money':>15}", "bold"))
     for what in cost.WHATS:
         _sum_lines(out, bill, what)
-    if not bill.entries:
+    _act_lines(out, bill)
+    if not bill.entries and not bill.acts:
         out.line(("none in this period", "green"))
-    elif by == "incident":
+    elif bill.entries and by == "incident":
         incidents(out, bill)
-    else:
+    elif bill.entries:
         _groups(out, bill, by)
     if not out.quiet:
         if bill.used:
@@ -174,6 +177,42 @@ def _sum_lines(out: Page, bill: Bill, what: str) -> None:
         out.line((f"{'  of that, electricity':<64}{electricity:>15}", "dim"))
     if what == "lost" and (people := _people(out, bill)):
         out.line(people)
+
+
+def _act_lines(out: Page, bill: Bill) -> None:
+    for label, count, hours, amount in act_rows(bill, ascii_only=out.ascii):
+        out.line(f"{label:<42}{count:>10}{hours:>12}{amount:>15}")
+    if bill.acts:
+        out.prose(act_facts(bill), first="  ", rest="  ")
+
+
+def act_rows(bill: Bill, *, ascii_only: bool = False) -> Iterator[tuple[str, str, str, str]]:
+    """Yield label, number, GPU-hours and money of what steps freed and lost, if any were taken."""
+    if not bill.acts:
+        return
+    found = cost.acts_summed(bill.acts)
+    hours = cost.in_hours(found.freed_gpu_hours)
+    if found.freed_gpu_hours is None and found.known_freed_gpu_hours:
+        hours = f"{cost.in_hours(found.known_freed_gpu_hours)} + ?"
+    amount = partly(bill, found.freed_usd, found.known_freed_usd, ascii_only=ascii_only)
+    yield ACTS, str(found.acts), hours, amount
+    lost = money(bill, found.lost_usd, ascii_only=ascii_only)
+    yield f"  {ACTS_LOST}", "", cost.in_hours(found.lost_gpu_hours), lost
+
+
+def act_facts(bill: Bill) -> str:
+    """Return how many acts of each step there were, their memory, and which jobs went on."""
+    found = cost.acts_summed(bill.acts)
+    memory = units.size(found.freed_bytes)
+    if found.freed_bytes is None and found.known_freed_bytes:
+        memory = f"{units.size(found.known_freed_bytes)} + ?"
+    steps = ", ".join(f"{count} {step}" for step, count in found.by_step.items())
+    parts = [f"{steps}: {memory} of memory freed"]
+    if found.begun_again:
+        parts.append(f"{found.went_on} of {found.begun_again} went on from a checkpoint")
+    if found.undecided:
+        parts.append(f"of {found.undecided} it is too early to say")
+    return "; ".join(parts)
 
 
 def _people(out: Page, bill: Bill) -> str:
