@@ -79,7 +79,8 @@ def test_every_key_can_be_set_from_the_environment(tmp_path: Path) -> None:
         "cost.purchase": "9000", "cost.electricity-per-kwh": "0.3", "act.signal": "USR2",
         "cost.engineer-per-hour": "80", "act.checkpoint": "command",
         "policy.digest-at": "07:30", "cost.currency": "EUR",
-        "act.mode": "auto", "act.notices": "3", "act.leak-steps": "restart,end", "act.idle-steps": "restart,end",
+        "act.mode": "auto", "act.notices": "3", "act.notice-gap": "90s",
+        "act.leak-steps": "restart,end", "act.idle-steps": "restart,end",
         "web.listen": "[::1]:8080", "web.token-file": "~/token",
     }  # fmt: skip
     for key, default in list(config.keys()):  # a function, not a dict

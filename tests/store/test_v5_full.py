@@ -42,7 +42,6 @@ NEVER_STORED = {
     "Action": {"code"},
     "Alert": {"ended_facts", "held_facts", "critical_at_s", "saved_at_s", "evidence"},
     "Chart": {"died_at_s"},
-    "Action": {"code"},
     "Message": {"proposal"},
     "Delivery": {"facts"},
     "Finding": {"grounds", "commands", "hardware_at_s"},
