@@ -55,38 +55,26 @@ _KEPT: Final = 1000
 class ActLadder:
     """Proposes the next step for what an alert is about, and takes those for idle memory.
 
-    Parameters
-    ----------
-    saved
-        Returns the newest checkpoint of a process.
-    wall, mono
-        Clocks of the people who are told.
+    Its clocks are those of the people who are told, its runner's.
     """
 
-    def __init__(  # noqa: PLR0913 - what a step depends on comes from everywhere
+    def __init__(
         self,
         config: Config,
         intake: SampleIntake,
         holdings: IdleMemory,
         post: Outbox,
-        runner: StepRunner,
         *,
+        runner: StepRunner,
         silencing: ActiveSilences,
-        saved: Callable[[ProcessKey], Checkpoint | None],
-        wall: Callable[[], float],
-        mono: Callable[[], float],
-        uid: int | None = None,
     ) -> None:
-        self._uid = os.getuid() if uid is None else uid
         self._config = config
         self._intake = intake
         self._holdings = holdings
         self._post = post
         self._runner = runner
         self._silencing = silencing
-        self._saved = saved
-        self._wall, self._mono = wall, mono
-        self._offset_s, self._now_s = wall() - mono(), 0.0
+        self._offset_s, self._now_s = runner.wall() - runner.mono(), 0.0
         self._rules: dict[bool, str] = {}
         """Whether it is one of the overrides -> under which name its beginning is kept."""
         self._countdowns: dict[ProcessKey, Countdown] = {}
@@ -136,7 +124,7 @@ class ActLadder:
 
         Where nothing may be done, some microseconds.
         """
-        offset_s = self._wall() - self._mono()
+        offset_s = self._runner.wall() - self._runner.mono()
         if abs(offset_s - self._offset_s) > CLOCK_STEP_S:
             self._cancel_all(ActHold.CLOCK)
         self._offset_s, self._now_s = offset_s, now_s
@@ -162,7 +150,7 @@ class ActLadder:
         step = self._next(alert, key)
         if mode == "observe" or step is None:
             return None
-        if step in {"restart", "requeue"} and self._saved(key) is None:
+        if step in {"restart", "requeue"} and self._runner.saved(key) is None:
             return None
         manager = self._runner.manager_of(info)
         command = steps.command_for(step, manager, key, act.signal)
@@ -178,8 +166,16 @@ class ActLadder:
             hold = self._hold(alert, key)
         return Proposal(step=step, command=command, hold=hold)
 
-    def counted(self, alert: Alert, proposal: Proposal, message_id: str) -> Proposal:
-        """Return a proposal as the message with this id makes it: counted, and on record."""
+    def for_message(self, alerts: Iterable[Alert], message_id: str) -> list[tuple[Alert, Proposal]]:
+        """Return what a message with this id says of these alerts: counted, and on record."""
+        proposals = ((alert, self.proposal(alert)) for alert in alerts)
+        return [(it, self._counted(it, step, message_id)) for it, step in proposals if step]
+
+    def saved(self, process: ProcessKey) -> Checkpoint | None:
+        """Return the newest checkpoint of a process; None where none is known."""
+        return self._runner.saved(process)
+
+    def _counted(self, alert: Alert, proposal: Proposal, message_id: str) -> Proposal:
         key = alert.subject.process
         countdown = None if key is None else self._countdowns.get(key)
         if key is not None and (countdown is None or proposal.hold is not None):
@@ -192,7 +188,7 @@ class ActLadder:
                 )
         if countdown is None or proposal.hold is not None:
             return proposal
-        mono_s = self._mono()
+        mono_s = self._runner.mono()
         until_minute_s = -(mono_s + self._offset_s + countdown.gap_s) % 60.0
         countdown.named(message_id, mono_s, until_minute_s)
         self._take_in_arrivals()
@@ -201,14 +197,16 @@ class ActLadder:
             return msgspec.structs.replace(proposal, at_s=due_s + self._offset_s)
         return msgspec.structs.replace(proposal, notices_left=max(1, countdown.left - 1))
 
-    def button(self, alert: Alert, proposal: Proposal) -> Button | None:
-        """Return the button that takes a step; None where its command is for people alone."""
-        info, label = self._info(alert), _LABELS.get(proposal.step)
-        if info is None or label is None or info.uid != self._uid:
-            return None
-        if self._runner.manager_of(info).kind == "other":
-            return None
-        return Button(name="act", label=label, command=proposal.command)
+    def buttons(self, proposals: Iterable[tuple[Alert, Proposal]]) -> tuple[Button, ...]:
+        """Return a button for each step that is not for people alone to take."""
+        return tuple(
+            Button(name="act", label=_LABELS[proposal.step], command=proposal.command)
+            for alert, proposal in proposals
+            if proposal.step in _LABELS
+            and (info := self._info(alert)) is not None
+            and info.uid == self._runner.uid
+            and self._runner.manager_of(info).kind != "other"
+        )
 
     def press(self, alert: Alert, answer: Callable[[str, str], None]) -> None:
         """Take the step that a button has proposed, by the word of whoever pressed it."""
@@ -233,8 +231,8 @@ class ActLadder:
             mode=effective.act or self._config.act.mode,
             opted_in=known.opted_in or by_override,
             rule_age_s=self._rule_age_s(by_override=by_override),
-            is_machine=self._uid == 0,
-            is_own=info.uid == self._uid and not info.foreign,
+            is_machine=self._runner.uid == 0,
+            is_own=info.uid == self._runner.uid and not info.foreign,
             has_runner=bool(self._config.act.runner),
             is_managed=known.manager.kind == "other",
             is_one=self._is_one(info, known.manager),
@@ -245,7 +243,7 @@ class ActLadder:
         return hold or ladder.moment_hold(self._moment(alert, key)) or self._budget_hold(key)
 
     def _moment(self, alert: Alert, key: ProcessKey) -> ladder.Moment:
-        mine, shelf, wall_s = self._holdings_of(key), self._runner.shelf, self._wall()
+        mine, shelf, wall_s = self._holdings_of(key), self._runner.shelf, self._runner.wall()
         uids = {alert.subject.device_uid, *(holding.device_uid for holding in mine)}
         devices = [self._intake.devices.get(uid) for uid in uids]
         holds = None if shelf is None else shelf.read(tables.load_holds, wall_s)
@@ -265,7 +263,7 @@ class ActLadder:
         )
 
     def _budget_hold(self, key: ProcessKey) -> ActHold | None:
-        shelf, wall_s = self._runner.shelf, self._wall()
+        shelf, wall_s = self._runner.shelf, self._runner.wall()
         since_s = wall_s - ladder.HOST_S
         rows = None if shelf is None else shelf.read(tables.load_steps, since_s)
         if rows is None:
@@ -292,7 +290,7 @@ class ActLadder:
 
     def _rule_age_s(self, *, by_override: bool) -> float:
         """Return for how long the rule that lets a step be taken has been in force."""
-        shelf, now_s = self._runner.shelf, self._wall()
+        shelf, now_s = self._runner.shelf, self._runner.wall()
         if shelf is None:
             return 0.0
         if not self._rules:
@@ -314,7 +312,7 @@ class ActLadder:
 
     def _move(self, alarm: ConditionAlert, alert: Alert, key: ProcessKey) -> None:
         """Move the countdown of one process on; begin it, or end it, as things are."""
-        mono_s, act, info = self._mono(), self._config.act, self._info(alert)
+        mono_s, act, info = self._runner.mono(), self._config.act, self._info(alert)
         hold = self._hold(alert, key)
         step = self._next(alert, key)
         if hold is not None or step is None or info is None:
@@ -344,7 +342,7 @@ class ActLadder:
 
     def _take_in_arrivals(self) -> None:
         notices = [notice for one in self._countdowns.values() for notice in one.notices]
-        arrived, mono_s = self._post.wait_for(it.message_id for it in notices), self._mono()
+        arrived, mono_s = self._post.wait_for(it.message_id for it in notices), self._runner.mono()
         for notice in notices:
             if notice.message_id in arrived and notice.sent_mono_s is None:
                 notice.sent_mono_s = mono_s
@@ -377,7 +375,7 @@ class ActLadder:
             command=steps.command_for(step, manager, key, act.signal),
             kinds=frozenset(holding.kind for holding in self._holdings_of(key)),
             evidence={"alert": alert.key, "finding": msgspec.to_builtins(alert.finding.public)},
-            has_checkpoint=self._saved(key) is not None,
+            has_checkpoint=self._runner.saved(key) is not None,
         )
         self._runner.begin(
             request, act, lambda: self._subject(info), why=alert.finding.reason, who=who,

@@ -38,9 +38,10 @@ if TYPE_CHECKING:
     from gpuwatchd.act.checkpoint import Checkpoint as Asking
     from gpuwatchd.core.config import Config
     from gpuwatchd.core.model import Alert, ButtonName, ProcessInfo, ProcessKey, Silence
+    from gpuwatchd.pipeline.act_ladder import ActLadder
     from gpuwatchd.pipeline.active_silences import ActiveSilences
     from gpuwatchd.store.profiles import ProfileStore
-    from gpuwatchd.store.tables import Checkpoint, Phase
+    from gpuwatchd.store.tables import Phase
 
 # What is said to somebody who has pressed a button, where it was pressed.
 
@@ -187,8 +188,7 @@ class ActionHandler:
         silencing: ActiveSilences,
         shelf: ProfileStore | None = None,
         booted_at_s: float | None = None,
-        saved: Callable[[ProcessKey], Checkpoint | None] = lambda _: None,
-        press: Callable[[Alert, Callable[[str, str], None]], None] = lambda *_: None,
+        ladder: ActLadder | None = None,
         say: Callable[[Message], object] | None = None,
     ) -> None:
         self.config = config
@@ -204,8 +204,7 @@ class ActionHandler:
         self._windows: list[subprocess.Popen[bytes]] = []
         self._flooded = False
         self._recent: dict[tuple[str, str], float] = {}
-        self._saved = saved
-        self._press = press
+        self._ladder = ladder
         self._unconfirmed: dict[ProcessKey, tuple[float, Message]] = {}
         """Who was asked to save, and is not known to have: when, and by which notice."""
 
@@ -265,8 +264,10 @@ class ActionHandler:
         elif alert is None:
             done = {"snooze": "Not snoozed", "act": "Not done"}.get(name, "Not asked")
             self._answer(message, done, "It is resolved already.")
-        elif name == "act":
-            self._press(alert, lambda head, value: self._speaker.send(reply(message, head, value)))
+        elif name == "act" and self._ladder is not None:
+            self._ladder.press(
+                alert, lambda head, value: self._speaker.send(reply(message, head, value))
+            )
         elif name == "snooze":
             self._snooze(alert, message, alerts, now_s)
         else:
@@ -342,7 +343,7 @@ class ActionHandler:
         self, process: ProcessKey, asked_at_s: float, message: Message, now_s: float
     ) -> None:
         """Say that a job has saved, once a checkpoint is seen that is newer than the wish."""
-        newest = self._saved(process)
+        newest = None if self._ladder is None else self._ladder.saved(process)
         if newest is not None and newest.saved_at_s >= asked_at_s - _CLOCKS_S:
             del self._unconfirmed[process]
             by = "as reported" if newest.said_by != "file" else newest.detail or "a new file"

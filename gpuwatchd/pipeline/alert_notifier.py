@@ -133,10 +133,11 @@ class MessageBuilder:
         buttons = action_handler.buttons_for(
             alert, self.config, self._info(alert), booted_at_s=self._booted_at_s
         )
-        proposals = self._proposals(notice)
-        if proposals and proposals[0][0] is alert and self._ladder is not None:
-            button = self._ladder.button(*proposals[0])
-            buttons += () if button is None else (button,)
+        proposals: list[tuple[Alert, Proposal]] = []
+        if self._ladder is not None and notice.kind != "resolved":
+            own = messages.message_id(alert, notice.kind, alert.notices)
+            proposals = self._ladder.for_message((alert, *notice.also[: PROPOSED - 1]), own)
+            buttons += self._ladder.buttons(proposals[:1])
         chart = None
         if curve is not None:
             from gpuwatchd.pipeline import chart_points  # noqa: PLC0415 - numpy comes with it
@@ -153,18 +154,6 @@ class MessageBuilder:
         )
         lead = sentences.critical_lead(alert, notice.kind)
         return msgspec.structs.replace(message, lead=lead)
-
-    def _proposals(self, notice: Notice) -> list[tuple[Alert, Proposal]]:
-        """Return the next step for each alert that a notice names, as far as it has one."""
-        if self._ladder is None or notice.kind == "resolved":
-            return []
-        own = messages.message_id(notice.alert, notice.kind, notice.alert.notices)
-        found = []
-        for alert in (notice.alert, *notice.also[: PROPOSED - 1]):
-            proposal = self._ladder.proposal(alert)
-            if proposal is not None:
-                found.append((alert, self._ladder.counted(alert, proposal, own)))
-        return found
 
     def _device(self, alert: Alert) -> Device | None:
         device = self._intake.devices.get(alert.subject.device_uid)

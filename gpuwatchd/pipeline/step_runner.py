@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
 import queue
 import threading
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gpuwatchd.act import steps
-from gpuwatchd.act.checkpoint import Checkpoint
+from gpuwatchd.act.checkpoint import Checkpoint as Asking
 from gpuwatchd.core import text
 from gpuwatchd.core.codes import ActHold, ActResult
 from gpuwatchd.core.errors import ActionError
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from gpuwatchd.core.config.schema import ActSection
     from gpuwatchd.core.model import ActStep, ProcessInfo, ProcessKey
     from gpuwatchd.store.profiles import ProfileStore
-    from gpuwatchd.store.tables import Phase
+    from gpuwatchd.store.tables import Checkpoint, Phase
 
 log = logging.getLogger("gpuwatchd")
 
@@ -58,24 +59,27 @@ class StepRunner:
     ----------
     shelf
         Where steps are written down; None takes none.
-    take
-        What takes one; blocks.
+    saved
+        Returns the newest checkpoint of a process.
     """
 
     def __init__(
         self,
         shelf: ProfileStore | None,
+        saved: Callable[[ProcessKey], Checkpoint | None],
         *,
         wall: Callable[[], float],
+        mono: Callable[[], float],
         booted_at_s: float | None,
-        take: Callable[..., steps.Outcome] = steps.take,
     ) -> None:
         self.shelf = shelf
+        self.saved = saved
+        self.wall, self.mono = wall, mono
+        self.uid = os.getuid()
         self.busy: set[ProcessKey] = set()
         """Processes of which a step is being taken."""
-        self._wall = wall
         self._booted_at_s = booted_at_s
-        self._take = take
+        self._take = steps.take
         self._results: queue.SimpleQueue[Classified | _Taken] = queue.SimpleQueue()
         self._running: list[threading.Thread] = []
         self._classified: dict[ProcessKey, Classified | None] = {}
@@ -132,7 +136,7 @@ class StepRunner:
             answer("Not done", "It could not be written down before.")
             return
 
-        ask = Checkpoint(
+        ask = Asking(
             section.checkpoint, section.signal, section.argv, booted_at_s=self._booted_at_s
         )
 
@@ -176,7 +180,7 @@ class StepRunner:
         level = logging.DEBUG if dry_run else logging.INFO
         log.log(level, "step=%s phase=%s pid=%d code=%s", step, phase, key.pid, code)
         row = Action(
-            at_s=self._wall(), verb=f"{tables.ACT}{step}", process=key, phase=phase,
+            at_s=self.wall(), verb=f"{tables.ACT}{step}", process=key, phase=phase,
             dry_run=dry_run, result=text.clean(result), who=who, code=code,
         )  # fmt: skip
         shelf = self.shelf

@@ -191,12 +191,14 @@ class Pipeline:
         shelf = None if history is None else history.shelf
         self.ladder = ActLadder(
             config, self.intake, self.holdings, self.post,
-            StepRunner(shelf, wall=wall, booted_at_s=booted_at_s),
-            silencing=self.silencing, saved=self.costing.saved, wall=wall, mono=mono,
+            runner=StepRunner(
+                shelf, self.costing.saved, wall=wall, mono=mono, booted_at_s=booted_at_s
+            ),
+            silencing=self.silencing,
         )  # fmt: skip
         self.pressed = ActionHandler(
             config, silencing=self.silencing, shelf=shelf,
-            booted_at_s=booted_at_s, saved=self.costing.saved, press=self.ladder.press,
+            booted_at_s=booted_at_s, ladder=self.ladder,
         )  # fmt: skip
         self.dresser = MessageBuilder(
             config, self.intake, self.costing, ladder=self.ladder, booted_at_s=booted_at_s

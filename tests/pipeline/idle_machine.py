@@ -63,7 +63,7 @@ class IdleMachine(Machine):
         """Start a daemon whose steps are noted, not taken."""
         super().start()
         ladder: Any = self.pipeline.ladder
-        ladder._uid = UID
+        ladder._runner.uid = UID
         ladder._runner._take = self._take
         ladder._runner._start = _at_once
         ladder._runner.manager_of = lambda _: self.manager

@@ -83,7 +83,7 @@ def _set(**values: Any) -> Callable[[IdleMachine], None]:
 
 def _uid(uid: int) -> Callable[[IdleMachine], None]:
     def change(machine: IdleMachine) -> None:
-        machine.pipeline.ladder._uid = uid
+        machine.pipeline.ladder._runner.uid = uid
 
     return change
 

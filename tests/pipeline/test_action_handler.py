@@ -7,7 +7,8 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -300,7 +301,8 @@ def test_the_button_for_a_checkpoint_is_there_only_where_it_can_work(tmp_path: P
 def test_a_newer_checkpoint_confirms_what_was_asked(world: World, tmp_path: Path) -> None:
     world.pressed.config = ASKS
     seen: list[Checkpoint] = []
-    world.pressed._saved = lambda process: seen[-1] if seen else None
+    saving: Any = SimpleNamespace(saved=lambda process: seen[-1] if seen else None)
+    world.pressed._ladder = saving
     with job(tmp_path / "saved") as process:
         key = key_of(process.pid)
         about = _about(key)
@@ -321,7 +323,8 @@ def test_a_newer_checkpoint_confirms_what_was_asked(world: World, tmp_path: Path
 def test_a_checkpoint_of_much_later_is_no_answer(world: World, tmp_path: Path) -> None:
     world.pressed.config = ASKS
     seen: list[Checkpoint] = []
-    world.pressed._saved = lambda process: seen[-1] if seen else None
+    saving: Any = SimpleNamespace(saved=lambda process: seen[-1] if seen else None)
+    world.pressed._ladder = saving
     with job(tmp_path / "saved") as process:
         about = _about(key_of(process.pid))
         world.press("checkpoint", about)
