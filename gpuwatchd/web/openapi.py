@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime  # noqa: TC003 - msgspec reads it
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
@@ -87,7 +86,8 @@ class ReapBody(RequestBody, frozen=True, kw_only=True):
     """End a process: the one that was shown, named by what the answer said of it."""
 
     pid: Annotated[int, Meta(ge=1, lt=2**31)]
-    started_at: Annotated[datetime, Meta(tz=True)]
+    started_at: Text
+    """As the answer said it."""
     grace: Text = "30s"
     """How long each signal is given, at most 1h."""
 

@@ -7,7 +7,6 @@ Python. So the same value comes out when a field is renamed and its JSON is not.
 from __future__ import annotations
 
 from binascii import crc32
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -60,8 +59,6 @@ def _made(kind: inspect.Type, path: str, default: object) -> Any:  # noqa: C901,
             return [_made(kind.item_type, f"{path}.{at}", None) for at in range(2)]
         case inspect.DictType():
             return {f"{path}.key": _made(kind.value_type, f"{path}.key", None)}
-        case inspect.DateTimeType():
-            return datetime.fromtimestamp(_number(path), UTC)
         case _:
             raise TypeError(f"{path}: there is no value for {kind}")
 
@@ -91,8 +88,6 @@ def leaves(value: object) -> Iterator[tuple[type, object]]:
     """
     if isinstance(value, bool | int | float | str):
         yield (bool if isinstance(value, bool) else object), value
-    elif isinstance(value, datetime):
-        yield object, msgspec.to_builtins(value)
     for one in _parts(value):
         yield from leaves(one)
 

@@ -40,7 +40,6 @@ from gpuwatchd.view.query import Query
 if TYPE_CHECKING:
     import signal
     from collections.abc import Callable, Iterator
-    from datetime import datetime
 
     from gpuwatchd.act.target import Target
     from gpuwatchd.store.live import LiveDevice
@@ -341,7 +340,7 @@ def lookup(query: Query, pid: str, *, anew: bool = False) -> Answered:
         return answered(found, ReapOutcome(f"would send {found.plan}"))
 
 
-def request(query: Query, *, pid: int, started_at: datetime, grace: str) -> Answered:
+def request(query: Query, *, pid: int, started_at: str, grace: str) -> Answered:
     """Begin to end a process of the user's own that has idle memory; :func:`lookup` says the rest.
 
     Parameters
@@ -357,7 +356,11 @@ def request(query: Query, *, pid: int, started_at: datetime, grace: str) -> Answ
         raise BadRequest(f"grace: {error}") from None
     if not 0 < grace_s <= LONGEST_GRACE_S:
         raise BadRequest("grace: more than nothing, and at most 1h")
-    shown = ProcessKey(pid=pid, started_at_s=started_at.timestamp())
+    try:
+        began_s = units.parse_instant(started_at, now_s=time.time())
+    except ValueError as error:
+        raise BadRequest(f"started_at: {error}") from None
+    shown = ProcessKey(pid=pid, started_at_s=began_s)
     run = begin(query, shown, grace_s=grace_s)
     return answered(run.candidate.result(), run.outcome_now())
 
