@@ -69,6 +69,8 @@ class ActLadder:
         silencing: ActiveSilences,
     ) -> None:
         self._config = config
+        self.may_act = self._is_auto()
+        """Whether :meth:`acted_on` and :meth:`step` have anything to do."""
         self._intake = intake
         self._holdings = holdings
         self._post = post
@@ -86,6 +88,7 @@ class ActLadder:
     def reconfigure(self, config: Config) -> None:
         """Take over new settings: what counted down begins anew."""
         self._config, self._rules = config, {}
+        self.may_act |= self._is_auto()
         self._cancel_all(ActHold.RELOADED)
 
     def acted_on(self, alarms: Iterable[ConditionAlert]) -> frozenset[ProcessKey]:
@@ -93,10 +96,10 @@ class ActLadder:
 
         Those with an alert stay while nobody knows yet, as just after a start.
         """
-        if not self._may_act:
-            return frozenset()
         infos = {it.process.key: it.process for it in self._holdings.found if it.process}
         self._runner.collect(infos)
+        if not self._is_auto():
+            return frozenset()
         held = {it.alert.subject.process for it in alarms if it.alert and it.alert.kind == "held"}
         keys = {key for key in held if key is not None and key not in infos}
         autos = [rule for rule in self._config.override if rule.act == "auto"]
@@ -114,22 +117,15 @@ class ActLadder:
                 keys.add(info.key)
         return frozenset(keys)
 
-    @property
-    def _may_act(self) -> bool:
-        modes = (self._config.act.mode, *(rule.act for rule in self._config.override))
-        return "auto" in modes or bool(self._runner.busy)
+    def _is_auto(self) -> bool:
+        return "auto" in (self._config.act.mode, *(rule.act for rule in self._config.override))
 
     def step(self, alarms: Iterable[ConditionAlert], now_s: float) -> None:
-        """Move every countdown on; ``now_s`` is on the clock of the alerts.
-
-        Where nothing may be done, some microseconds.
-        """
+        """Move every countdown on; ``now_s`` is on the clock of the alerts."""
         offset_s = self._runner.wall() - self._runner.mono()
         if abs(offset_s - self._offset_s) > CLOCK_STEP_S:
             self._cancel_all(ActHold.CLOCK)
         self._offset_s, self._now_s = offset_s, now_s
-        if not self._may_act:
-            return
         self._take_in_arrivals()
         alive = set()
         for alarm in alarms:
@@ -139,6 +135,7 @@ class ActLadder:
                 self._move(alarm, alarm.alert, key)
         for key in [key for key in self._countdowns if key not in alive]:
             self._cancel(key, ActHold.NOT_LISTED)
+        self.may_act = self._is_auto() or bool(self._runner.busy)
 
     def proposal(self, alert: Alert) -> Proposal | None:
         """Return what could be done about an alert, or will be; some file reads."""
@@ -366,7 +363,7 @@ class ActLadder:
         who: str = OWN,
         answer: Callable[[str, str], None] = lambda *_: None,
     ) -> None:
-        key, act = info.key, self._config.act
+        key, act, self.may_act = info.key, self._config.act, True
         manager = self._runner.manager_of(info)
         request = steps.Request(
             step=step,

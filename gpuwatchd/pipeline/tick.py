@@ -314,10 +314,12 @@ class Pipeline:
             self._guard("memory limits", lambda: self.limits.step(told=told))
         self._guard("holdings", lambda: self.holdings.update(now_s))
         self._guard("checkpoints", lambda: self.costing.step(self._wall()))
-        alarms = self.alarms
-        self._guard("act", lambda: alarms.include(self.ladder.acted_on(alarms.alarms.values())))
+        alarms, ladder = self.alarms, self.ladder
+        if ladder.may_act:
+            self._guard("act", lambda: alarms.include(ladder.acted_on(alarms.alarms.values())))
         changed = self._guard("alarms", lambda: alarms.step(now_s)) or []
-        self._guard("steps", lambda: self.ladder.step(alarms.alarms.values(), now_s))
+        if ladder.may_act:
+            self._guard("steps", lambda: ladder.step(alarms.alarms.values(), now_s))
         decisions = self._notify(ALARMS, list(self.alarms.alarms.values()), changed, now_s)
         return changed, decisions + self._notify(
             EARLIER, self.intake.estate.unseen(now_s), [], now_s
