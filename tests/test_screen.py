@@ -142,3 +142,17 @@ def test_rows_and_series_agree_and_stay_untouched() -> None:
     found = codes(rows)
     looked = screen.first_look([one(t, row) for row in rows], SETTINGS)
     assert [code == screen.STABLE for code in found] == [what == "stable" for what in looked]
+
+
+def test_what_rises_is_judged_each_time_and_what_jumps_once_or_goes_round_is_not() -> None:
+    rng = np.random.default_rng(5)
+    t = np.arange(0.0, 361 * 60.0, 60.0)
+    base = rng.uniform(2e9, 40e9, (60, 1)) + rng.normal(0.0, 2e6, (60, t.size))
+    leaks = base + rng.uniform(1e6, 2e7, (60, 1)) / 60.0 * t
+    jumps = base + 2e9 * (t > rng.uniform(0.0, t[-1], (60, 1)))
+    cycles = base + 2e9 * ((t // 60.0 // rng.integers(2, 30, (60, 1))) % 2)
+    rows = np.concatenate([leaks, base, jumps, cycles]).astype(np.float32)
+    passed = screen.rising(rows, t, np.full(len(rows), 85e9), SETTINGS)
+    assert passed[:60].all()
+    assert passed[60:].mean() < 0.07
+    assert screen.rising(rows[:, :20], t[:20], np.full(len(rows), 85e9), SETTINGS).all()

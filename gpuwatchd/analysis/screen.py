@@ -31,6 +31,10 @@ POOL_SHARE = 0.6
 LEAST_SAMPLES = 5
 LONGEST_ROW = 400
 """Up to so many samples, noise is estimated from all of them as they are: it can be bounded."""
+RISING_WINDOWS_S = tuple(60.0 * minutes for minutes in (30, 60, 120, 240, 384))
+"""Look-backs of :func:`rising`."""
+STEP_FACTOR = 0.5
+"""A rise by less than this part of a usual step between two samples is none."""
 CACHE_BYTES = 1 << 18
 """Rows that are worked on at a time."""
 JUDGE, STABLE, UNKNOWN, KEEPS_LEVEL = 0, 1, 2, 3
@@ -142,6 +146,54 @@ def look_at_array(
     if n >= settings.minimum_samples and float(t_s[-1] - t_s[0]) >= settings.minimum_duration:
         out[flat & (last < POOL_SHARE * scale)] = STABLE
     return out
+
+
+def rising(
+    used: npt.NDArray[np.floating],
+    t_s: FloatArray,
+    scale: FloatArray,
+    settings: DetectionSection,
+) -> npt.NDArray[np.bool_]:
+    """Say which of many series keep more and more, over any of :data:`RISING_WINDOWS_S`.
+
+    The second look, at series that :func:`look_at_array` leaves to the detectors: a window is cut
+    into thirds, and the lowest value of each must be above that of the one before. What it does not
+    pass may be judged seldom, not never: growth in few steps, or of the last minutes alone, shows
+    late here. Series that are shorter than the first window are all passed.
+
+    Parameters
+    ----------
+    used, t_s, scale
+        As for :func:`look_at_array`.
+
+    Returns
+    -------
+    passed : (S,) bool
+
+    Examples
+    --------
+    >>> from gpuwatchd.core.config import DetectionSection
+    >>> t = np.arange(0.0, 7200.0, 60.0)
+    >>> rows = 4e9 + np.stack([t * 0, t * 1e6, 1e9 * (t > 3000), 5e8 * ((t // 600) % 2)])
+    >>> rising(rows, t, np.full(4, 24e9), DetectionSection()).tolist()
+    [False, True, False, False]
+    """
+    count, n = used.shape
+    least, step_s = 0.5 * _least(scale, settings), float(np.median(np.diff(t_s))) if n > 1 else 0.0
+    if n < 3 or t_s[-1] - t_s[0] + step_s < RISING_WINDOWS_S[0]:
+        return np.ones(count, dtype=bool)
+    rises = np.zeros(count)
+    for window_s in RISING_WINDOWS_S:
+        if t_s[-1] - t_s[0] + step_s < window_s:
+            break
+        edges = t_s.searchsorted(t_s[-1] - window_s * np.array((1.0, 2 / 3, 1 / 3)) + 0.5 * step_s)
+        floors = np.minimum.reduceat(used, edges, axis=1)
+        np.maximum(rises, np.diff(floors, axis=1).min(axis=1), out=rises)
+    passed = rises >= least
+    chosen = np.flatnonzero(passed)
+    steps = np.median(np.abs(np.diff(used[chosen], axis=1)), axis=1)
+    passed[chosen] = rises[chosen] >= STEP_FACTOR * steps
+    return passed
 
 
 def _least(scale: FloatArray, settings: DetectionSection) -> FloatArray:
