@@ -322,3 +322,22 @@ def test_a_file_that_is_not_there_is_told_with_what_to_do(tmp_path: Path) -> Non
     with pytest.raises(ConfigError, match="no such file") as caught:
         config.load(tmp_path / "nowhere.toml")
     assert "config init" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ('[act]\nleak-steps = ["checkpoint"]', "[act] leak-steps"),
+        ('[act]\nidle-steps = ["end", "end"]', "[act] idle-steps"),
+        ('[act]\nnotice-gap = "5s"', "[act] notice-gap"),
+        ("[act]\nnotices = 1", "[act] notices"),
+        ('[[override]]\nact = "auto"\ncommand = "*train.py*"', "[[override]] 1 act"),
+        ('[[override]]\nact = "auto"\ncommand = "*"\nuser = "alice"', "[[override]] 1 act"),
+    ],
+)
+def test_steps_that_are_not_said_in_full_are_refused(tmp_path: Path, text: str, key: str) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        config.load(file, environ={})
+    assert f"{file}: {key}" in caught.value.message
