@@ -32,7 +32,7 @@ LEAST_SAMPLES = 5
 LONGEST_ROW = 400
 """Up to so many samples, noise is estimated from all of them as they are: it can be bounded."""
 RISING_WINDOWS_S = tuple(60.0 * minutes for minutes in (30, 60, 120, 240, 384))
-"""Look-backs of :func:`rising`."""
+"""Look-backs of :func:`rising`; where less is known, all of it is one as well."""
 STEP_FACTOR = 0.5
 """A rise by less than this part of a usual step between two samples is none."""
 CACHE_BYTES = 1 << 18
@@ -179,13 +179,12 @@ def rising(
     [False, True, False, False]
     """
     count, n = used.shape
-    least, step_s = 0.5 * _least(scale, settings), float(np.median(np.diff(t_s))) if n > 1 else 0.0
-    if n < 3 or t_s[-1] - t_s[0] + step_s < RISING_WINDOWS_S[0]:
+    least, step_s = _least(scale, settings) / 3.0, float(np.median(np.diff(t_s))) if n > 1 else 0.0
+    span_s = float(t_s[-1] - t_s[0]) + step_s
+    if n < 3 or span_s < RISING_WINDOWS_S[0]:
         return np.ones(count, dtype=bool)
     rises = np.zeros(count)
-    for window_s in RISING_WINDOWS_S:
-        if t_s[-1] - t_s[0] + step_s < window_s:
-            break
+    for window_s in sorted({min(window_s, span_s) for window_s in RISING_WINDOWS_S}):
         edges = t_s.searchsorted(t_s[-1] - window_s * np.array((1.0, 2 / 3, 1 / 3)) + 0.5 * step_s)
         floors = np.minimum.reduceat(used, edges, axis=1)
         np.maximum(rises, np.diff(floors, axis=1).min(axis=1), out=rises)
