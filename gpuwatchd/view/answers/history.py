@@ -7,7 +7,6 @@ from typing import Literal
 from msgspec import UNSET, UnsetType
 
 from gpuwatchd.charts.chart_model import MarkKind
-from gpuwatchd.core.codes import ActHold
 from gpuwatchd.core.model import ActMode, ActStep, Pattern, Severity
 from gpuwatchd.view.answers.base import (
     Answer,
@@ -396,7 +395,7 @@ class StepCase(Shape):
     step: ActStep | None
     step_at: Instant | None
     """Null: the evidence was never enough for as long as the notices take."""
-    hold: ActHold | None
+    hold: str | None
     """Why it would not have been taken (a code); null where it would."""
     outcome: Literal["died", "full", "ended", "released", "stopped", "running"]
     """Of the run: ended with the memory full; full, and recorded no further or living on; ended
@@ -433,7 +432,7 @@ class StepReplay(Shape):
 
     mode: ActMode
     steps: tuple[ActStep, ...]
-    hold: ActHold | None
+    hold: str | None
     """Why nothing would be done whatever is recorded (a code): ``observe``, ``no-step``."""
     alerts: Count
     taken: Count
