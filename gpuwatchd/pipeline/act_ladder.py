@@ -78,7 +78,6 @@ class ActLadder:
         self._silencing = silencing
         self._offset_s, self._now_s = runner.wall() - runner.mono(), 0.0
         self._rules: dict[bool, str] = {}
-        """Whether it is one of the overrides -> under which name its beginning is kept."""
         self._countdowns: dict[ProcessKey, Countdown] = {}
         self._resting: dict[ProcessKey, float] = {}
         """Until when no countdown begins: its last one reached nobody."""
@@ -291,11 +290,7 @@ class ActLadder:
         if shelf is None:
             return 0.0
         if not self._rules:
-            act, rules = self._config.act, self._config.override
-            autos = [rule for rule in rules if rule.act == "auto"]
-            for one, rule in ((False, act.mode), (True, autos)):
-                number = crc32(msgspec.json.encode((rule, act.idle_steps)))
-                self._rules[one] = f"{_RULE}{number:08x}"
+            self._rules = rule_names(self._config)
             # A rule that was taken out and comes back is new.
             shelf.write_now(tables.forget_meta, _RULE, self._rules.values())
         name = self._rules[by_override]
@@ -412,6 +407,15 @@ class ActLadder:
     def _info(self, alert: Alert) -> ProcessInfo | None:
         key = alert.subject.process
         return None if key is None else self._intake.infos.get(key)
+
+
+def rule_names(config: Config) -> dict[bool, str]:
+    """Return whether it is one of the overrides -> under which name a rule's beginning is kept."""
+    autos = [rule for rule in config.override if rule.act == "auto"]
+    return {
+        one: f"{_RULE}{crc32(msgspec.json.encode((rule, config.act.idle_steps))):08x}"
+        for one, rule in ((False, config.act.mode), (True, autos))
+    }
 
 
 def _is_together(other: ProcessInfo, info: ProcessInfo, manager: steps.Manager) -> bool:

@@ -363,15 +363,13 @@ def play(
     read = _share_of(tell, 0.0, _READ_SHARE)
     log = history_log.load(history, device, *span, passed=read)
     if not log.series:
-        return DeviceReport(
-            device=device, subjects=0, samples=0, begun_at_s=None, ended_at_s=None, played=()
-        )
+        return report_of(log, device)
     words, labels = user_labels(history), history.user_labels()
-    busy = partial(_busy, history)
+    died = deaths(log)
+    busy = partial(busy_in, history)
     scout = LearningWatcher(_scout(tried), log, labels=labels, busy=busy)
     stirred = _stirred(log, scout, _share_of(tell, _READ_SHARE, _SCOUT_SHARE))
-    died = deaths(log)
-    played = []
+    plays = []
     recall: dict[DetectionSection, Findings] = {}
     each = (1.0 - _READ_SHARE - _SCOUT_SHARE) / len(tried)
     for position, trial in enumerate(tried):
@@ -383,17 +381,33 @@ def play(
             watcher=RecallingWatcher(trial.config, recall, log, labels=labels, busy=busy),
             passed=_share_of(tell, begin, each),
         )
-        cases = tuple(_cases(results, log, words))
-        alerted = [case for case in cases if case.alert_at_s is not None]
-        missed = sum(not _warned(subject, at_s, alerted) for subject, at_s in died.items())
-        played.append(Played(trial=trial.name, cases=cases, deaths=len(died), missed=missed))
+        plays.append(played(trial.name, results, log, words, died))
+    return report_of(log, device, plays)
+
+
+def played(
+    trial: str,
+    results: Iterable[SubjectResult],
+    log: LogFile,
+    words: dict[str, list[tuple[float, str]]],
+    died: dict[str, float],
+) -> Played:
+    """Return what a replay of one device raised, and what came of it."""
+    cases = tuple(_cases(results, log, words))
+    alerted = [case for case in cases if case.alert_at_s is not None]
+    missed = sum(not _warned(subject, at_s, alerted) for subject, at_s in died.items())
+    return Played(trial=trial, cases=cases, deaths=len(died), missed=missed)
+
+
+def report_of(log: LogFile, device: Device, plays: Iterable[Played] = ()) -> DeviceReport:
+    """Return what was played of one device's log."""
     return DeviceReport(
         device=device,
         subjects=len(log.series),
         samples=sum(int(log_series.t_s.size) for log_series in log.series),
-        begun_at_s=min(float(log_series.t_s[0]) for log_series in log.series),
-        ended_at_s=max(float(log_series.t_s[-1]) for log_series in log.series),
-        played=tuple(played),
+        begun_at_s=min((float(series.t_s[0]) for series in log.series), default=None),
+        ended_at_s=max((float(series.t_s[-1]) for series in log.series), default=None),
+        played=tuple(plays),
     )
 
 
@@ -415,7 +429,7 @@ def _share_of(tell: Callable[[float], None], begin: float, width: float) -> Call
     return lambda share: tell(begin + width * share)
 
 
-def _busy(history: Reader, series: LogSeries) -> FloatArray | None:
+def busy_in(history: Reader, series: LogSeries) -> FloatArray | None:
     """Return the utilisation of a device at each sample of a process, as far as it is recorded."""
     span = (float(series.t_s[0]), float(series.t_s[-1]) + 1.0)
     rows = [
@@ -507,13 +521,13 @@ def _cases(
 ) -> Iterable[BacktestCase]:
     device = next((log_series for log_series in log.series if log_series.process is None), None)
     every = (*log.series, *recorded_ledger.unowned(log.series))
-    series = {log_series.subject.id: log_series for log_series in every}
+    series = {(it.subject.id, float(it.t_s[0])): it for it in every if it.t_s.size}
     for result in results:
         lives: dict[float, list[Event]] = {}
         for event in (*result.watches, *result.alerts):
             lives.setdefault(event.alert.opened_at_s, []).append(event)
         for opened_s, events in sorted(lives.items()):
-            own = series[result.subject.id]
+            own = series[result.subject.id, result.started_at_s]
             near = [(abs(at_s - opened_s), word) for at_s, word in words.get(result.subject.id, ())]
             text = min(near)[1] if near and min(near)[0] <= _NEAR_S else None
             yield _case(result, events, own, device, text)

@@ -101,6 +101,53 @@ def test_a_wrong_setting_is_one_line(wish: str, why: str, code: int, ctl: Ctl) -
     assert "Traceback" not in told.err
 
 
+def test_steps_on_leaks_of_a_history_and_what_they_would_have_come_to(ctl: Ctl) -> None:
+    dead()
+    file = config.state_dir().parent / "steps.toml"
+    file.write_text('[act]\nmode = "auto"\nleak-steps = ["end"]\n')
+    data = ctl.data("--config", str(file), "backtest", "--since", "3h", "--act")
+    act = data["act"]
+    assert (act["mode"], act["steps"], act["hold"], act["idle_judged"]) == (
+        "auto", ["end"], None, False,
+    )  # fmt: skip
+    (case,) = act["cases"]
+    assert (case["pid"], case["step"], case["hold"]) == (4711, "end", None)
+    assert (case["outcome"], case["right"]) == ("died", True)
+    assert case["left_s"] > 0
+    assert (act["alerts"], act["taken"], act["right"], act["wrong"]) == (1, 1, 1, 0)
+    (rule,) = act["rules"]
+    assert (rule["since_at"], rule["acts_from_at"]) == (None, None)
+    assert ctl.both(f"--config {file} backtest --since 3h --act").out
+
+
+@pytest.mark.parametrize(
+    ("settings", "hold"),
+    [('mode = "observe"', "observe"), ("leak-steps = []", "no-step")],
+    ids=["observe", "no-step"],
+)
+def test_settings_that_do_nothing_are_one_line(settings: str, hold: str, ctl: Ctl) -> None:
+    dead()
+    file = config.state_dir().parent / "steps.toml"
+    file.write_text(f"[act]\n{settings}\n")
+    act = ctl.data("--config", str(file), "backtest", "--act")["act"]
+    assert (act["hold"], act["taken"], act["cases"]) == (hold, 0, [])
+
+
+@pytest.mark.parametrize(
+    ("flags", "code"),
+    [
+        ("backtest nowhere.csv", 2),
+        ("backtest --act --set confirm=5", 2),
+        ("backtest --act --since 2h nowhere.csv", 2),
+        ("backtest --act nowhere.csv", 5),
+    ],
+)
+def test_bad_input_of_act_is_short(flags: str, code: int, ctl: Ctl) -> None:
+    told = ctl.both(flags, code=code)
+    assert "Traceback" not in told.err
+    assert len(told.err.splitlines()) <= 4
+
+
 def begun() -> Child[str]:
     """Return the program over a long history, as soon as its workers are there."""
     dead(devices=3, hours=48)

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from gpuwatchd.core import codes
 from gpuwatchd.view.answers import base
 from gpuwatchd.view.answers import schema as by_verb
 from gpuwatchd.view.answers.schema import (
@@ -48,7 +49,9 @@ A verb that fails has `error` instead of `data` (`analyze`: beside it), see [err
 def _type(value: dict[str, Any]) -> str:
     if "$ref" in value:
         name = value["$ref"].rpartition("/")[2]
-        return f"[{name}](#{name.lower()})"
+        # Codes have no part of their own.
+        words = getattr(codes, name, None)
+        return ", ".join(f"`{it}`" for it in words) if words else f"[{name}](#{name.lower()})"
     if "anyOf" in value:
         return " or ".join(dict.fromkeys(_type(one) for one in value["anyOf"]))
     if "enum" in value:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuwatchd.cli import options, output, parallel
+from gpuwatchd.cli import backtest_act, options, output, parallel
 from gpuwatchd.core import text, units
 from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.view.answers.base import fill
 from gpuwatchd.view.answers.history import Backtest, BacktestData
-from gpuwatchd.view.queries import current_state, state_location
+from gpuwatchd.view.queries import state_location
 from gpuwatchd.view.text import verdict_text
 
 if TYPE_CHECKING:
@@ -33,33 +32,52 @@ Job = tuple["Path", "Device", tuple[float, float], "list[Trial]"]
 
 @click.command(
     "backtest",
-    epilog=options.examples("backtest --since 7d", "backtest --set confidence-threshold=0.9"),
+    epilog=options.examples(
+        "backtest --since 7d", "backtest --set confidence-threshold=0.9", "backtest --act"
+    ),
 )
+@click.argument("logs", nargs=-1, metavar="[LOG]...", type=click.Path())
 @click.option("--since", type=options.PAST, metavar="TIME", help="From when on (30d).")
 @click.option(
     "--set", "wishes", multiple=True, metavar="KEY=VALUE", shell_complete=options.complete_setting,
     help="Try this setting too, e.g. detection.confidence-threshold=0.9; repeatable.",
 )  # fmt: skip
+@click.option(
+    "--act", is_flag=True,
+    help="Which steps of [act] would have been taken on leaks, and whether they were right; of "
+    "logs, too.",
+)  # fmt: skip
 @click.option("--all", "show_all", is_flag=True, help="List watches too.")
-def command(since: float | None, wishes: tuple[str, ...], show_all: bool) -> int:  # noqa: FBT001
+def command(
+    logs: tuple[str, ...],
+    since: float | None,
+    wishes: tuple[str, ...],
+    act: bool,  # noqa: FBT001
+    show_all: bool,  # noqa: FBT001
+) -> int:
     """Replay your own history: which alerts, what came of them, and what if.
 
     The recorded memory goes through today's detectors and settings, at its own clock. Nothing is
     sent, nothing is written.
     """
     flags = options.current()
+    if logs and not act:
+        raise click.UsageError("logs go with --act; gpuwatchctl analyze finds leaks in them")
+    if act and wishes:
+        raise click.UsageError("--act takes the settings as they are: leave out --set")
+    if logs and since is not None:
+        raise click.UsageError("--since is of the history; a log is replayed whole")
     until_s = state_location.now_s() + 1.0
     since_s = since if since is not None else until_s - _SINCE_S
     settings = flags.load_config().config
+    if act:
+        return backtest_act.run(logs, (since_s, until_s), settings)
     name, changed = _changed(wishes, flags.config)
     from gpuwatchd.pipeline import backtest  # noqa: PLC0415 - and numpy
     from gpuwatchd.view.queries import history_query  # noqa: PLC0415 - SQLite comes with it
 
     with history_query.reader() as history:
-        seen = history.devices()
-    current_state.require_gpus(flags, seen)
-    parents = {device.parent_uid for device in seen}
-    devices = [one for one in seen if flags.wants(one) and one.uid not in parents]
+        devices = backtest_act.chosen(history)
     tried = backtest.trials(settings, changed, name)
     reports = _play(devices, (since_s, until_s), tried, quiet=flags.quiet or flags.json)
     if not any(report.samples for report in reports):
@@ -123,15 +141,7 @@ def _play(
     reports = []
     for device, report in zip(devices, found, strict=True):
         if isinstance(report, parallel.Lost):
-            if options.current().debug:
-                sys.stderr.write(report.trace)
-            raise GpuwatchdError(
-                f"the history of {device.name} could not be replayed: {report.why}",
-                hint="a shorter --since needs less memory"
-                if report.memory
-                else "gpuwatchctl doctor",
-                page="errors#not-replayed",
-            )
+            raise backtest_act.lost(report, f"the history of {device.name}")
         reports.append(report)
     return reports
 

@@ -7,7 +7,7 @@ from typing import Literal
 from msgspec import UNSET, UnsetType
 
 from gpuwatchd.charts.chart_model import MarkKind
-from gpuwatchd.core.model import Pattern, Severity
+from gpuwatchd.core.model import ActMode, ActStep, Pattern, Severity
 from gpuwatchd.view.answers.base import (
     Answer,
     AsItIs,
@@ -385,12 +385,80 @@ class Setting(Shape):
     )
 
 
+class StepCase(Shape):
+    """A step on a leak that the evidence would have allowed, or an alert that none followed."""
+
+    title: Sentence
+    device_uid: str
+    pid: Pid | None
+    started_at: Instant | None
+    alert_at: Instant | None
+    step: ActStep | None
+    step_at: Instant | None
+    """Null: the evidence was never enough for as long as the notices take."""
+    hold: str | None
+    """Why it would not have been taken (a code); null where it would."""
+    outcome: Literal["died", "full", "ended", "released", "stopped", "running"]
+    """Of the run: ended with the memory full; full, and recorded no further or living on; ended
+    elsewhere; released the memory; stopped growing; grew to the end of the record."""
+    word: Word | None
+    """The user's label, which goes before the record."""
+    right: bool | None
+    """The run ended near its limit; null: not known."""
+    left_s: float | None
+    """From the step to the end of the run, or to the full memory."""
+    FROM = sources(
+        title="case.title",
+        device_uid="case.subject.device_uid",
+        pid="case.subject.process.pid",
+        started_at="case.subject.process.started_at",
+        alert_at="case.alert_at",
+        step_at="at",
+        word="case.word",
+    )
+
+
+class StepRule(Shape):
+    """A rule that acts on idle memory."""
+
+    by_override: bool
+    since_at: Instant | None
+    """Null: no daemon has run with it yet."""
+    acts_from_at: Instant | None
+    """Until then it proposes only."""
+
+
+class StepReplay(Shape):
+    """Which steps would have been taken on leaks if that were possible, and what came of it."""
+
+    mode: ActMode
+    steps: tuple[ActStep, ...]
+    hold: str | None
+    """Why nothing would be done whatever is recorded (a code): ``observe``, ``no-step``."""
+    alerts: Count
+    taken: Count
+    right: Count
+    wrong: Count
+    unknown: Count
+    held: Count
+    """The evidence was enough for them; a budget, or that nothing was saved, held them back."""
+    gpu_hours: float
+    taken_per_day: float | None
+    """Of a GPU."""
+    idle_judged: bool
+    """Steps on idle memory: the record does not tell what they need."""
+    cases: tuple[StepCase, ...]
+    rules: tuple[StepRule, ...]
+
+
 class BacktestData(Shape):
     """What would have been raised."""
 
     devices: tuple[Replayed, ...]
     settings: tuple[Setting, ...]
     """The present ones first."""
+    act: StepReplay | UnsetType = UNSET
+    """With ``--act``."""
 
 
 class ExportData(Shape):
