@@ -32,6 +32,7 @@ from tests.act.children import booted_at_s, job, key_of
 from tests.act.reuse import races
 from tests.act.test_reap import NEVER, held, plain
 from tests.conftest import SHARED
+from tests.pipeline import countdown_kills
 from tests.scenarios import blind, documented, worlds
 from tests.scenarios.replay_processes import log_series
 
@@ -218,10 +219,20 @@ def replayed(count: int, seed: int, acts_of: Callable[[LogFile], int]) -> Figure
     return {"logs": count, "gpu_days": seconds / DAY_S, **figures}
 
 
+def _countdown(count: int, seed: int) -> Figures:
+    """Kill the daemon in a countdown, at every stage, while this and that happens."""
+    figures = countdown_kills.kills(count, seed)
+    require(figures, kills=count, **dict.fromkeys(countdown_kills.WRONGS, 0.0))
+    if not figures.get("steps"):
+        raise AssertionError(f"{line(figures)}: nothing is shown where no step is ever taken")
+    return figures
+
+
 PARTS = {
     "reuse": Part(_reuse, 10_000, 200),
     "never": Part(_never, 20, 1),
     "checkpoint": Part(_checkpoint, 20, 20),
+    "countdown": Part(_countdown, 500, 20),
 }
 
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("gpuwatchd")
 
 CLOCK_STEP_S: Final = 2.0
-"""What the two clocks drift apart by more than this is a jump, or sleep."""
+"""What the clocks drift apart by more than this in a countdown is a jump, or sleep."""
 AGAIN_S: Final = 3600.0
 """After a countdown that reached nobody, the next one waits so long."""
 _LABELS: Final[dict[ActStep, str]] = {
@@ -137,8 +137,9 @@ class ActLadder:
         Where nothing may be done, some microseconds.
         """
         offset_s = self._wall() - self._mono()
-        if abs(offset_s - self._offset_s) > CLOCK_STEP_S:
-            self._cancel_all(ActHold.CLOCK)
+        for target, countdown in [*self._countdowns.items()]:
+            if abs(offset_s - countdown.offset_s) > CLOCK_STEP_S:
+                self._cancel(target, ActHold.CLOCK)
         self._offset_s, self._now_s = offset_s, now_s
         if not self._may_act:
             return
@@ -191,12 +192,12 @@ class ActLadder:
         if countdown is None or proposal.hold is not None:
             return proposal
         mono_s = self._mono()
-        until_minute_s = -(mono_s + self._offset_s + countdown.gap_s) % 60.0
+        until_minute_s = -(mono_s + countdown.offset_s + countdown.gap_s) % 60.0
         countdown.named(message_id, mono_s, until_minute_s)
         self._take_in_arrivals()
         due_s = countdown.due_mono_s
         if due_s is not None:
-            return msgspec.structs.replace(proposal, at_s=due_s + self._offset_s)
+            return msgspec.structs.replace(proposal, at_s=due_s + countdown.offset_s)
         return msgspec.structs.replace(proposal, notices_left=max(1, countdown.left - 1))
 
     def button(self, alert: Alert, proposal: Proposal) -> Button | None:
@@ -324,10 +325,19 @@ class ActLadder:
         if key not in self._countdowns:
             log.info("countdown begins step=%s pid=%d", step, key.pid)
             self._countdowns[key] = ladder.Countdown(
-                step=step, wanted=act.notices, gap_s=float(act.notice_gap)
-            )
+                step=step, wanted=act.notices, gap_s=float(act.notice_gap),
+                offset_s=self._offset_s,
+            )  # fmt: skip
         countdown = self._countdowns[key]
-        move = countdown.move(mono_s)
+        # By the slower of both clocks: the wall may have been set back by less than a jump.
+        move = countdown.move(min(mono_s, self._wall() - countdown.offset_s))
+        if move == "act":
+            # What it did since the last look counts, too.
+            self._holdings.look(self._now_s)
+            hold = self._hold(alert, key)
+            if hold is not None:
+                self._cancel(key, hold)
+                return
         if move == "notify":
             countdown.asked_mono_s = mono_s
         # One that has just opened again waits for its cool-down else.

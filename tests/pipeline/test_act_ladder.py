@@ -122,6 +122,40 @@ def test_whatever_comes_between_ends_the_countdown(
     assert ("refused", hold, False) in machine.rows
 
 
+def _work(machine: IdleMachine) -> None:
+    machine.busy_pct = 80.0
+    machine.run(1.0)  # one tick
+    machine.busy_pct = 0.0
+
+
+@pytest.mark.parametrize("before_s", [5.0, 10.0, 25.0])
+def test_work_just_before_the_step_ends_the_countdown(tmp_path: Path, before_s: float) -> None:
+    machine = IdleMachine(tmp_path)
+    machine.run(560.0)
+    due_s = machine.proposals[-1].at_s
+    while machine.time.now_s < due_s - before_s:
+        machine.run(1.0)
+    _work(machine)
+    machine.run(60.0)
+    assert machine.taken == []
+    assert ("refused", ActHold.NOT_LISTED, False) in machine.rows
+
+
+@pytest.mark.parametrize("steps_s", [(-1.9,), (-1.0,) * 5, (1.0,) * 5])
+def test_it_is_never_before_its_minute_however_the_clock_is_set(
+    tmp_path: Path, steps_s: tuple[float, ...]
+) -> None:
+    machine = IdleMachine(tmp_path)
+    machine.run(500.0)
+    named_at_s = machine.proposals[-1].at_s
+    for step_s in steps_s:
+        machine.time.now_s += step_s
+        machine.run(1.0)
+    machine.run(120.0)
+    assert all(at_s >= named_at_s for at_s, _ in machine.taken)
+    assert (("refused", ActHold.CLOCK, False) in machine.rows) == (len(steps_s) > 1)
+
+
 @pytest.mark.parametrize("change", [_jump, _reload])
 def test_after_it_every_notice_is_sent_anew(
     tmp_path: Path, change: Callable[[IdleMachine], None]
