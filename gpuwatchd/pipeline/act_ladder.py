@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import pwd
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from zlib import crc32
 
 import msgspec
@@ -37,8 +37,10 @@ if TYPE_CHECKING:
     from gpuwatchd.pipeline.outbox import Outbox
     from gpuwatchd.pipeline.step_runner import StepRunner
     from gpuwatchd.pipeline.tracker import SampleIntake
+    from gpuwatchd.store.profiles import ProfileStore
     from gpuwatchd.store.tables import Checkpoint
 
+_T = TypeVar("_T")
 log = logging.getLogger("gpuwatchd")
 
 CLOCK_STEP_S: Final = 2.0
@@ -94,6 +96,8 @@ class ActLadder:
         """Until when no countdown begins: its last one reached nobody."""
         self._proposed: dict[tuple[str, float, str], None] = {}
         """Alert, when it opened, step: those that are on record as proposed."""
+        self._asked: dict[str, Any] | None = None
+        """What the history has answered while countdowns are moved; None at other times."""
 
     def reconfigure(self, config: Config) -> None:
         """Take over new settings: what counted down begins anew."""
@@ -144,12 +148,15 @@ class ActLadder:
         if not self._may_act:
             return
         self._take_in_arrivals()
-        alive = set()
-        for alarm in alarms:
-            key = None if alarm.alert is None else alarm.alert.subject.process
-            if alarm.alert and key and alarm.alert.kind == "held":
-                alive.add(key)
-                self._move(alarm, alarm.alert, key)
+        alive, self._asked = set(), {}
+        try:
+            for alarm in alarms:
+                key = None if alarm.alert is None else alarm.alert.subject.process
+                if alarm.alert and key and alarm.alert.kind == "held":
+                    alive.add(key)
+                    self._move(alarm, alarm.alert, key)
+        finally:
+            self._asked = None
         for key in [key for key in self._countdowns if key not in alive]:
             self._cancel(key, ActHold.NOT_LISTED)
 
@@ -244,11 +251,11 @@ class ActLadder:
         return hold or ladder.moment_hold(self._moment(alert, key)) or self._budget_hold(key)
 
     def _moment(self, alert: Alert, key: ProcessKey) -> ladder.Moment:
-        mine, shelf, wall_s = self._holdings_of(key), self._runner.shelf, self._wall()
+        mine, wall_s = self._holdings_of(key), self._wall()
         uids = {alert.subject.device_uid, *(holding.device_uid for holding in mine)}
         devices = [self._intake.devices.get(uid) for uid in uids]
-        holds = None if shelf is None else shelf.read(tables.load_holds, wall_s)
-        labels = None if shelf is None else shelf.user_labels()
+        holds = self._ask("holds", lambda shelf: shelf.read(tables.load_holds, wall_s))
+        labels = self._ask("labels", lambda shelf: shelf.user_labels())
         return ladder.Moment(
             sample_age_s=max((self._now_s - it.taken_s for it in devices if it), default=0.0),
             interval_s=float(self._config.daemon.interval),
@@ -264,9 +271,7 @@ class ActLadder:
         )
 
     def _budget_hold(self, key: ProcessKey) -> ActHold | None:
-        shelf, wall_s = self._runner.shelf, self._wall()
-        since_s = wall_s - ladder.HOST_S
-        rows = None if shelf is None else shelf.read(tables.load_steps, since_s)
+        rows, wall_s = self._steps(), self._wall()
         if rows is None:
             return ActHold.NOT_WRITTEN
         mine = [row.at_s for row in rows if row.process and tables.same_process(row.process, key)]
@@ -303,7 +308,7 @@ class ActLadder:
             # A rule that was taken out and comes back is new.
             shelf.write_now(tables.forget_meta, _RULE, self._rules.values())
         name = self._rules[by_override]
-        since_s = shelf.read(tables.load_instant, name)
+        since_s = self._ask(name, lambda it: it.read(tables.load_instant, name))
         if since_s is None or since_s > now_s:
             shelf.write_now(tables.save_meta, name, now_s)
             return 0.0
@@ -387,6 +392,8 @@ class ActLadder:
             evidence={"alert": alert.key, "finding": msgspec.to_builtins(alert.finding.public)},
             has_checkpoint=self._saved(key) is not None,
         )
+        if self._asked:
+            self._asked.clear()  # A step spends budgets of others.
         self._runner.begin(
             request, act, lambda: self._subject(info), why=alert.finding.reason, who=who,
             answer=answer,
@@ -410,16 +417,33 @@ class ActLadder:
 
     # Small questions.
 
+    def _ask(self, name: str, question: Callable[[ProfileStore], _T | None]) -> _T | None:
+        """Ask the history, once for all countdowns of a tick; None where it does not answer."""
+        shelf, asked = self._runner.shelf, self._asked
+        if shelf is None:
+            return None
+        if asked is None:
+            return question(shelf)
+        if name not in asked:
+            asked[name] = question(shelf)
+        answer: _T | None = asked[name]
+        return answer
+
+    def _steps(self) -> list[tables.Action] | None:
+        """Return the steps that were begun, ever."""
+        return self._ask("steps", lambda shelf: shelf.read(tables.load_steps, 0.0))
+
     def _holdings_of(self, key: ProcessKey) -> list[Holding]:
         return [it for it in self._holdings.found if it.process and it.process.key == key]
 
     def _next(self, alert: Alert, key: ProcessKey) -> ActStep | None:
         """Return the step that follows those that were taken on a process."""
-        act, shelf = self._config.act, self._runner.shelf
+        act = self._config.act
         if alert.kind == "leak":
             return ladder.next_step(act.leak_steps, 0)
-        rows = None if shelf is None else shelf.read(tables.load_steps, 0.0)
-        mine = [it for it in rows or () if it.process and tables.same_process(it.process, key)]
+        mine = [
+            it for it in self._steps() or () if it.process and tables.same_process(it.process, key)
+        ]
         return ladder.next_step(act.idle_steps, len(mine))
 
     def _info(self, alert: Alert) -> ProcessInfo | None:
