@@ -338,7 +338,7 @@ class ActLadder:
         move = countdown.move(min(mono_s, self._wall() - countdown.offset_s))
         if move == "act":
             # What it did since the last look counts, too.
-            self._holdings.look(self._now_s)
+            self._holdings.refresh(self._now_s)
             hold = self._hold(alert, key)
             if hold is not None:
                 self._cancel(key, hold)

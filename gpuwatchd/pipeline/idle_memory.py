@@ -124,9 +124,9 @@ class IdleMemory:
         self._ticks += 1
         if recent and self._ticks < EVERY_TICKS:
             return
-        self.look(now_s)
+        self.refresh(now_s)
 
-    def look(self, now_s: float) -> None:
+    def refresh(self, now_s: float) -> None:
         """Look now, with all that has been seen since the last look."""
         self._ticks = 0
         self._looked_s = now_s
