@@ -32,6 +32,7 @@ from tests.act.children import booted_at_s, job, key_of
 from tests.act.reuse import races
 from tests.act.test_reap import NEVER, held, plain
 from tests.conftest import SHARED
+from tests.pipeline import countdown_kills, harmless_acts
 from tests.scenarios import blind, documented, worlds
 from tests.scenarios.replay_processes import log_series
 
@@ -218,10 +219,32 @@ def replayed(count: int, seed: int, acts_of: Callable[[LogFile], int]) -> Figure
     return {"logs": count, "gpu_days": seconds / DAY_S, **figures}
 
 
+def _countdown(count: int, seed: int) -> Figures:
+    """Kill the daemon in a countdown, at every stage, while this and that happens."""
+    figures = countdown_kills.kills(count, seed)
+    require(figures, kills=count, **dict.fromkeys(countdown_kills.WRONGS, 0.0))
+    if not figures.get("steps"):
+        raise AssertionError(f"{line(figures)}: nothing is shown where no step is ever taken")
+    return figures
+
+
+def _harmless(count: int, seed: int) -> Figures:
+    """Let a daemon that may act look at harmless series; 0 is all of them."""
+    made = harmless(seed)
+    flat = _log("flat", documented.harmless()["flat"], {})
+    planted = harmless_acts.acts(flat, "idle", seed=seed)
+    figures = replayed(
+        count or len(made), seed, lambda log: harmless_acts.acts(log, "unknown", "works", seed=seed)
+    )
+    return require(figures | {"planted_acts": planted}, acts=0, planted_acts=1)
+
+
 PARTS = {
     "reuse": Part(_reuse, 10_000, 200),
     "never": Part(_never, 20, 1),
     "checkpoint": Part(_checkpoint, 20, 20),
+    "harmless": Part(_harmless, 0, 4),
+    "countdown": Part(_countdown, 500, 20),
 }
 
 

@@ -145,6 +145,8 @@ class Countdown(msgspec.Struct, kw_only=True):
     step: ActStep
     wanted: int
     gap_s: float
+    offset_s: float = 0.0
+    """The wall clock minus that clock, as it began."""
     notices: list[_Notice] = []
     asked_mono_s: float | None = None
     """When a notice was asked for that has not been made."""

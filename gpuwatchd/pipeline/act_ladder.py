@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import pwd
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from zlib import crc32
 
 import msgspec
@@ -37,12 +37,16 @@ if TYPE_CHECKING:
     from gpuwatchd.pipeline.outbox import Outbox
     from gpuwatchd.pipeline.step_runner import StepRunner
     from gpuwatchd.pipeline.tracker import SampleIntake
+    from gpuwatchd.store.profiles import ProfileStore
     from gpuwatchd.store.tables import Checkpoint
 
+_T = TypeVar("_T")
 log = logging.getLogger("gpuwatchd")
 
 CLOCK_STEP_S: Final = 2.0
-"""What the two clocks drift apart by more than this is a jump, or sleep."""
+"""What the clocks drift apart by more than this in a countdown is a jump, or sleep."""
+LATE_S: Final = 60.0
+"""A step is not taken so long after the minute that was named."""
 AGAIN_S: Final = 3600.0
 """After a countdown that reached nobody, the next one waits so long."""
 _LABELS: Final[dict[ActStep, str]] = {
@@ -83,6 +87,8 @@ class ActLadder:
         """Until when no countdown begins: its last one reached nobody."""
         self._proposed: dict[tuple[str, float, str], None] = {}
         """Alert, when it opened, step: those that are on record as proposed."""
+        self._asked: dict[str, Any] | None = None
+        """What the history has answered while countdowns are moved; None at other times."""
 
     def reconfigure(self, config: Config) -> None:
         """Take over new settings: what counted down begins anew."""
@@ -122,16 +128,20 @@ class ActLadder:
     def step(self, alarms: Iterable[ConditionAlert], now_s: float) -> None:
         """Move every countdown on; ``now_s`` is on the clock of the alerts."""
         offset_s = self._runner.wall() - self._runner.mono()
-        if abs(offset_s - self._offset_s) > CLOCK_STEP_S:
-            self._cancel_all(ActHold.CLOCK)
+        for target, countdown in [*self._countdowns.items()]:
+            if abs(offset_s - countdown.offset_s) > CLOCK_STEP_S:
+                self._cancel(target, ActHold.CLOCK)
         self._offset_s, self._now_s = offset_s, now_s
         self._take_in_arrivals()
-        alive = set()
-        for alarm in alarms:
-            key = None if alarm.alert is None else alarm.alert.subject.process
-            if alarm.alert and key and alarm.alert.kind == "held":
-                alive.add(key)
-                self._move(alarm, alarm.alert, key)
+        alive, self._asked = set(), {}
+        try:
+            for alarm in alarms:
+                key = None if alarm.alert is None else alarm.alert.subject.process
+                if alarm.alert and key and alarm.alert.kind == "held":
+                    alive.add(key)
+                    self._move(alarm, alarm.alert, key)
+        finally:
+            self._asked = None
         for key in [key for key in self._countdowns if key not in alive]:
             self._cancel(key, ActHold.NOT_LISTED)
         self.may_act = self._is_auto() or bool(self._runner.busy)
@@ -185,12 +195,12 @@ class ActLadder:
         if countdown is None or proposal.hold is not None:
             return proposal
         mono_s = self._runner.mono()
-        until_minute_s = -(mono_s + self._offset_s + countdown.gap_s) % 60.0
+        until_minute_s = -(mono_s + countdown.offset_s + countdown.gap_s) % 60.0
         countdown.named(message_id, mono_s, until_minute_s)
         self._take_in_arrivals()
         due_s = countdown.due_mono_s
         if due_s is not None:
-            return msgspec.structs.replace(proposal, at_s=due_s + self._offset_s)
+            return msgspec.structs.replace(proposal, at_s=due_s + countdown.offset_s)
         return msgspec.structs.replace(proposal, notices_left=max(1, countdown.left - 1))
 
     def buttons(self, proposals: Iterable[tuple[Alert, Proposal]]) -> tuple[Button, ...]:
@@ -239,11 +249,11 @@ class ActLadder:
         return hold or ladder.moment_hold(self._moment(alert, key)) or self._budget_hold(key)
 
     def _moment(self, alert: Alert, key: ProcessKey) -> ladder.Moment:
-        mine, shelf, wall_s = self._holdings_of(key), self._runner.shelf, self._runner.wall()
+        mine, wall_s = self._holdings_of(key), self._runner.wall()
         uids = {alert.subject.device_uid, *(holding.device_uid for holding in mine)}
         devices = [self._intake.devices.get(uid) for uid in uids]
-        holds = None if shelf is None else shelf.read(tables.load_holds, wall_s)
-        labels = None if shelf is None else shelf.user_labels()
+        holds = self._ask("holds", lambda shelf: shelf.read(tables.load_holds, wall_s))
+        labels = self._ask("labels", lambda shelf: shelf.user_labels())
         return ladder.Moment(
             sample_age_s=max((self._now_s - it.taken_s for it in devices if it), default=0.0),
             interval_s=float(self._config.daemon.interval),
@@ -259,9 +269,7 @@ class ActLadder:
         )
 
     def _budget_hold(self, key: ProcessKey) -> ActHold | None:
-        shelf, wall_s = self._runner.shelf, self._runner.wall()
-        since_s = wall_s - ladder.HOST_S
-        rows = None if shelf is None else shelf.read(tables.load_steps, since_s)
+        rows, wall_s = self._steps(), self._runner.wall()
         if rows is None:
             return ActHold.NOT_WRITTEN
         mine = [row.at_s for row in rows if row.process and tables.same_process(row.process, key)]
@@ -294,7 +302,7 @@ class ActLadder:
             # A rule that was taken out and comes back is new.
             shelf.write_now(tables.forget_meta, _RULE, self._rules.values())
         name = self._rules[by_override]
-        since_s = shelf.read(tables.load_instant, name)
+        since_s = self._ask(name, lambda it: it.read(tables.load_instant, name))
         if since_s is None or since_s > now_s:
             shelf.write_now(tables.save_meta, name, now_s)
             return 0.0
@@ -316,10 +324,15 @@ class ActLadder:
         if key not in self._countdowns:
             log.info("countdown begins step=%s pid=%d", step, key.pid)
             self._countdowns[key] = ladder.Countdown(
-                step=step, wanted=act.notices, gap_s=float(act.notice_gap)
-            )
+                step=step, wanted=act.notices, gap_s=float(act.notice_gap),
+                offset_s=self._offset_s,
+            )  # fmt: skip
         countdown = self._countdowns[key]
-        move = countdown.move(mono_s)
+        # By the slower of both clocks: the wall may have been set back by less than a jump.
+        move = countdown.move(min(mono_s, self._runner.wall() - countdown.offset_s))
+        if move == "act" and (hold := self._hold_at_last(alert, key, countdown)) is not None:
+            self._cancel(key, hold)
+            return
         if move == "notify":
             countdown.asked_mono_s = mono_s
         # One that has just opened again waits for its cool-down else.
@@ -331,6 +344,14 @@ class ActLadder:
         elif move == "act":
             del self._countdowns[key]
             self._begin(alert, info, step)
+
+    def _hold_at_last(self, alert: Alert, key: ProcessKey, countdown: Countdown) -> ActHold | None:
+        """Return why a step is not taken at the minute that was named."""
+        self._holdings.refresh(self._now_s)  # What it did since the last look counts, too.
+        mono_s = self._runner.mono()
+        # A daemon that was stopped in between has missed the minute.
+        late = mono_s - (countdown.due_mono_s or mono_s) > LATE_S
+        return ActHold.CLOCK if late else self._hold(alert, key)
 
     def _take_in_arrivals(self) -> None:
         notices = [notice for one in self._countdowns.values() for notice in one.notices]
@@ -369,6 +390,8 @@ class ActLadder:
             evidence={"alert": alert.key, "finding": msgspec.to_builtins(alert.finding.public)},
             has_checkpoint=self._runner.saved(key) is not None,
         )
+        if self._asked:
+            self._asked.clear()  # A step spends budgets of others.
         self._runner.begin(
             request, act, lambda: self._subject(info), why=alert.finding.reason, who=who,
             answer=answer,
@@ -392,16 +415,33 @@ class ActLadder:
 
     # Small questions.
 
+    def _ask(self, name: str, question: Callable[[ProfileStore], _T | None]) -> _T | None:
+        """Ask the history, once for all countdowns of a tick; None where it does not answer."""
+        shelf, asked = self._runner.shelf, self._asked
+        if shelf is None:
+            return None
+        if asked is None:
+            return question(shelf)
+        if name not in asked:
+            asked[name] = question(shelf)
+        answer: _T | None = asked[name]
+        return answer
+
+    def _steps(self) -> list[tables.Action] | None:
+        """Return the steps that were begun, ever."""
+        return self._ask("steps", lambda shelf: shelf.read(tables.load_steps, 0.0))
+
     def _holdings_of(self, key: ProcessKey) -> list[Holding]:
         return [it for it in self._holdings.found if it.process and it.process.key == key]
 
     def _next(self, alert: Alert, key: ProcessKey) -> ActStep | None:
         """Return the step that follows those that were taken on a process."""
-        act, shelf = self._config.act, self._runner.shelf
+        act = self._config.act
         if alert.kind == "leak":
             return ladder.next_step(act.leak_steps, 0)
-        rows = None if shelf is None else shelf.read(tables.load_steps, 0.0)
-        mine = [it for it in rows or () if it.process and tables.same_process(it.process, key)]
+        mine = [
+            it for it in self._steps() or () if it.process and tables.same_process(it.process, key)
+        ]
         return ladder.next_step(act.idle_steps, len(mine))
 
     def _info(self, alert: Alert) -> ProcessInfo | None:

@@ -124,10 +124,14 @@ class IdleMemory:
         self._ticks += 1
         if recent and self._ticks < EVERY_TICKS:
             return
+        self.refresh(now_s)
+
+    def refresh(self, now_s: float) -> None:
+        """Look now, with all that has been seen since the last look."""
         self._ticks = 0
         self._looked_s = now_s
         self._examine(now_s)
-        util.clear()
+        self._util.clear()
         self._bursts.clear()
 
     def _examine(self, now_s: float) -> None:

@@ -80,6 +80,30 @@ class Postbox:
         return []
 
 
+class LatePost(Postbox):
+    """One that draws what becomes of a delivery, and how many seconds later that is known."""
+
+    def __init__(self, fate: Callable[[], tuple[str, float]], mono: Callable[[], float]) -> None:
+        super().__init__()
+        self.arrived: list[tuple[float, Delivery]] = []
+        """What was reported as sent, and when."""
+        self._fate, self._mono = fate, mono
+        self._under_way: list[tuple[float, Delivery]] = []
+
+    def submit(self, delivery: Delivery) -> bool:
+        self.outcome, after_s = self._fate()
+        super().submit(delivery)
+        self._under_way.append((self._mono() + after_s, self._done.pop()))
+        return True
+
+    def results(self) -> list[Delivery]:
+        mono_s = self._mono()
+        done = [delivery for at_s, delivery in self._under_way if at_s <= mono_s]
+        self._under_way = [one for one in self._under_way if one[0] > mono_s]
+        self.arrived += [(mono_s, one) for one in done if one.state == "sent"]
+        return done
+
+
 def leaking(tick: int, *, from_tick: int = 60, mib_per_tick: int = 200) -> Sample:
     grown = max(0, tick - from_tick) * mib_per_tick * MIB
     return sample(1000.0 + 5.0 * tick, [(LEAKER, 20 * GIB + grown), (QUIET, 100 * MIB)])

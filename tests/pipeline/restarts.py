@@ -144,7 +144,7 @@ class Machine:
             monotonic=self.time.monotonic,
             boot_id=self.boot_id,
         )
-        self.post = Postbox()
+        self.post = self.make_post()
         self.pipeline = Pipeline(
             config=self.config,
             sources=[Script(lambda _: self._look(), devices=(self.device,))],
@@ -156,6 +156,10 @@ class Machine:
         )
         self.pipeline.resume()
         self.chores_s = self.time.mono_s + CHORES_S
+
+    def make_post(self) -> Postbox:
+        """Return who carries the messages of the next daemon."""
+        return Postbox()
 
     def restart(self, down_s: float = DOWN_S, *, clean: bool = False) -> None:
         """Kill the daemon, or stop it in order, and start it again."""

@@ -12,7 +12,7 @@ from gpuwatchd.core.codes import ActHold, ActResult
 from gpuwatchd.core.config import PolicySection
 from gpuwatchd.core.config.schema import OverrideSection
 from gpuwatchd.core.model import Matcher, ProcessKey, Silence
-from gpuwatchd.pipeline.act_ladder import AGAIN_S
+from gpuwatchd.pipeline.act_ladder import AGAIN_S, LATE_S
 from gpuwatchd.store import tables
 from tests.pipeline.idle_machine import GAP_S, UID, IdleMachine, config
 from tests.pipeline.restarts import leak
@@ -122,6 +122,40 @@ def test_whatever_comes_between_ends_the_countdown(
     assert ("refused", hold, False) in machine.rows
 
 
+def _work(machine: IdleMachine) -> None:
+    machine.busy_pct = 80.0
+    machine.run(1.0)  # one tick
+    machine.busy_pct = 0.0
+
+
+@pytest.mark.parametrize("before_s", [5.0, 10.0, 25.0])
+def test_work_just_before_the_step_ends_the_countdown(tmp_path: Path, before_s: float) -> None:
+    machine = IdleMachine(tmp_path)
+    machine.run(560.0)
+    due_s = machine.proposals[-1].at_s
+    while machine.time.now_s < due_s - before_s:
+        machine.run(1.0)
+    _work(machine)
+    machine.run(60.0)
+    assert machine.taken == []
+    assert ("refused", ActHold.NOT_LISTED, False) in machine.rows
+
+
+@pytest.mark.parametrize("steps_s", [(-1.9,), (-1.0,) * 5, (1.0,) * 5])
+def test_it_is_never_before_its_minute_however_the_clock_is_set(
+    tmp_path: Path, steps_s: tuple[float, ...]
+) -> None:
+    machine = IdleMachine(tmp_path)
+    machine.run(500.0)
+    named_at_s = machine.proposals[-1].at_s
+    for step_s in steps_s:
+        machine.time.now_s += step_s
+        machine.run(1.0)
+    machine.run(120.0)
+    assert all(at_s >= named_at_s for at_s, _ in machine.taken)
+    assert (("refused", ActHold.CLOCK, False) in machine.rows) == (len(steps_s) > 1)
+
+
 @pytest.mark.parametrize("change", [_jump, _reload])
 def test_after_it_every_notice_is_sent_anew(
     tmp_path: Path, change: Callable[[IdleMachine], None]
@@ -158,6 +192,19 @@ def test_what_is_not_taken_is_proposed_once_and_on_record(
     else:
         assert world.rows == [("asked", hold, True)]
         assert {(one.step, one.hold) for one in world.proposals} == {("end", hold)}
+
+
+def test_a_daemon_that_was_stopped_past_the_minute_begins_anew(tmp_path: Path) -> None:
+    machine = IdleMachine(tmp_path)
+    while not any(one and one.at_s for one in machine.proposals):
+        machine.run(5.0)
+    due_s = next(one.at_s for one in machine.proposals if one and one.at_s)
+    machine.time.pass_s(due_s + LATE_S + 5.0 - machine.time.now_s)
+    machine.run(60.0)
+    assert machine.taken == []
+    assert ("refused", ActHold.CLOCK, False) in machine.rows
+    machine.run(LONG_S)
+    assert len(machine.taken) == 1
 
 
 def test_a_rule_that_was_taken_out_for_a_while_is_new(tmp_path: Path) -> None:
