@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from gpuwatchd.core import codes
 from gpuwatchd.view.answers import base
 from gpuwatchd.view.answers import schema as by_verb
 from gpuwatchd.view.answers.schema import (
@@ -48,6 +49,8 @@ A verb that fails has `error` instead of `data` (`analyze`: beside it), see [err
 def _type(value: dict[str, Any]) -> str:
     if "$ref" in value:
         name = value["$ref"].rpartition("/")[2]
+        if words := getattr(codes, name, None):
+            return _type({"enum": [*words]})
         return f"[{name}](#{name.lower()})"
     if "anyOf" in value:
         return " or ".join(dict.fromkeys(_type(one) for one in value["anyOf"]))

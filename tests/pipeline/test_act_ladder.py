@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from gpuwatchd.act import steps
+from gpuwatchd.act import reap, steps
 from gpuwatchd.core.codes import ActHold, ActResult
 from gpuwatchd.core.config import PolicySection
 from gpuwatchd.core.config.schema import OverrideSection
@@ -158,6 +158,16 @@ def test_what_is_not_taken_is_proposed_once_and_on_record(
     else:
         assert world.rows == [("asked", hold, True)]
         assert {(one.step, one.hold) for one in world.proposals} == {("end", hold)}
+
+
+def test_what_no_signal_frees_is_not_proposed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reap, "FREED", frozenset())
+    settings = msgspec.structs.replace(config(mode="propose"), policy=ALL_TOLD)
+    world = IdleMachine(tmp_path, settings)
+    world.run(LONG_S)
+    assert (world.rows, world.proposals) == ([], [None])
 
 
 def test_a_rule_that_was_taken_out_for_a_while_is_new(tmp_path: Path) -> None:
