@@ -38,6 +38,11 @@ def test_without_any_file_the_defaults_hold(tmp_path: Path) -> None:
     assert set(loaded.origin.values()) == {"default"}
 
 
+def test_what_a_job_is_started_with_is_no_setting(tmp_path: Path) -> None:
+    names = ("ACT", "CHECKPOINT_SIGNAL", "PROBE", "PROBE_DIR", "PROBE_RECORD")
+    assert load(tmp_path, "", **{f"GPUWATCHD_{name}": "1" for name in names}).warnings == []
+
+
 def test_a_section_of_gpulse_is_taken_verbatim(tmp_path: Path) -> None:
     loaded = load(tmp_path, GPULSE)
     detection = loaded.config.detection

@@ -67,6 +67,9 @@ def notes(settings: Config) -> Iterator[str]:
     yield from _quiet(settings)
     yield from _reserves(settings)
     yield from _overrides(settings.override)
+    # Nobody knows whether a message of a chat was seen.
+    if _acts(settings) and set(used) <= {"chat"}:
+        yield "act: no channel but chat is in use, so no notice counts and no step is taken"
     cost = settings.cost
     if cost.mode == "owned" and cost.purchase is None:
         yield "purchase: not set, so what an owned device costs is unknown"
@@ -184,6 +187,7 @@ def explain(settings: Config) -> list[str]:
         texts.append(f"Idle memory is reported where it is {_listed(policy.tell_held, 'or')}.")
     else:
         texts.append("Idle memory is only shown (zombies).")
+    texts += _steps(settings)
     for number, section in enumerate(settings.override, start=1):
         conditions = _conditions(section).items()
         who = ", ".join(f"{key} {text.mask_argv([value])[0]}" for key, value in conditions)
@@ -207,6 +211,28 @@ def _notification_lines(settings: Config) -> Iterator[str]:
         f"No further message about it within {units.duration(policy.cooldown)} unless it gets "
         f"worse; at most {policy.max_per_hour} messages an hour; alerts of one cause share one."
     )
+
+
+def _steps(settings: Config) -> Iterator[str]:
+    """Yield what ``[act]`` proposes, and what it does without being asked."""
+    act = settings.act
+    if act.mode == "observe":
+        yield "No step is proposed."
+    else:
+        yield "An alert proposes its next step, and for a leak never does more."
+    if _acts(settings):
+        by = f" by {text.clean(act.runner[0])}" if act.runner else ""
+        steps, gap = _listed(act.idle_steps, "then"), units.duration(act.notice_gap)
+        yield (
+            f"Idle memory of processes that opted in: {steps}{by}, after {act.notices} messages"
+            f" that arrived, each {gap} before what follows; a new rule only proposes for 7 days."
+        )
+
+
+def _acts(settings: Config) -> bool:
+    """Say whether a step may ever be taken without being asked for."""
+    modes = (settings.act.mode, *(section.act for section in settings.override))
+    return "auto" in modes and bool(settings.act.idle_steps)
 
 
 def _per_channel(settings: Config) -> Iterator[str]:
@@ -250,6 +276,13 @@ def _what(section: OverrideSection) -> str:
         parts.append(f"sent as {section.severity} at most")
     if section.channels is not None:
         parts.append(f"sent by {_listed(section.channels)}")
+    if section.act is not None:
+        modes = {
+            "observe": "not proposed",
+            "propose": "only proposed",
+            "auto": "taken for idle memory",
+        }
+        parts.append(f"steps of [act] are {modes[section.act]}")
     if section.repeat is not None:
         steps = [units.duration(step) for step in section.repeat]
         parts.append(f"reminders after {', '.join(steps)}" if steps else "no reminders")

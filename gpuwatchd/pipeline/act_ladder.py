@@ -163,6 +163,8 @@ class ActLadder:
         # `reap` ends what is idle, not what leaks.
         if not command or (alert.kind, manager.kind, step) == ("leak", "bare", "end"):
             return None
+        if any(holding.kind not in reap.FREED for holding in self._holdings_of(key)):
+            return None
         hold: ActHold | None = ActHold.PROPOSE
         if key in self._resting:
             hold = ActHold.NOT_DELIVERED

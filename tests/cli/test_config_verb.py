@@ -264,6 +264,23 @@ def test_what_is_fine_is_not_blamed(tmp_path: Path, written: str) -> None:
     assert [note for note in rules_text.notes(found) if "quiet" in note or "override" in note] == []
 
 
+@pytest.mark.parametrize(
+    ("written", "lines", "notes"),
+    [
+        ("", 1, 0),
+        ('[act]\nmode = "auto"', 2, 0),
+        ('[act]\nmode = "auto"\nidle-steps = []', 1, 0),
+        ('[policy]\npreset = "ci"\n[[override]]\ncommand = "x"\nuser = "a"\nact = "auto"', 2, 1),
+    ],
+)
+def test_what_is_done_without_being_asked_is_said(
+    tmp_path: Path, written: str, lines: int, notes: int
+) -> None:
+    found = of(tmp_path, written)
+    assert len([*rules_text._steps(found)]) == lines
+    assert sum(note.startswith("act: ") for note in rules_text.notes(found)) == notes
+
+
 def test_secrets_of_a_command_stay_masked(tmp_path: Path) -> None:
     found = of(tmp_path, '[[override]]\ncommand = "x --token s3cret-of-mine-1234"\nmute = true')
     assert "s3cret" not in "\n".join([*rules_text.explain(found), *rules_text.notes(found)])

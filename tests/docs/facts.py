@@ -73,6 +73,7 @@ ENVIRONMENT: dict[str, list[Row]] = {
     "Set by who starts it": [
         ("GPUWATCHD_PROBE", "by `run`: `1`, `counters` (the heap is never read) or `alert`"),
         ("GPUWATCHD_PROBE_DIR", "by `run`: where a prepared job writes its mailbox"),
+        ("GPUWATCHD_ACT", "of a job, by you: with `1` the steps of `[act]` may be taken on it"),
         (
             "GPUWATCHD_CHECKPOINT_SIGNAL",
             "by `run --checkpoint-signal`: the signal on which the job saves",

@@ -49,9 +49,9 @@ A verb that fails has `error` instead of `data` (`analyze`: beside it), see [err
 def _type(value: dict[str, Any]) -> str:
     if "$ref" in value:
         name = value["$ref"].rpartition("/")[2]
-        # Codes have no part of their own.
-        words = getattr(codes, name, None)
-        return ", ".join(f"`{it}`" for it in words) if words else f"[{name}](#{name.lower()})"
+        if words := getattr(codes, name, None):
+            return _type({"enum": [*words]})
+        return f"[{name}](#{name.lower()})"
     if "anyOf" in value:
         return " or ".join(dict.fromkeys(_type(one) for one in value["anyOf"]))
     if "enum" in value:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from gpuwatchd.act import steps
+from gpuwatchd.act import reap, steps
 from gpuwatchd.core.codes import ActHold, ActResult
 from gpuwatchd.core.config import PolicySection
 from gpuwatchd.core.config.schema import OverrideSection
@@ -205,6 +205,16 @@ def test_a_daemon_that_was_stopped_past_the_minute_begins_anew(tmp_path: Path) -
     assert ("refused", ActHold.CLOCK, False) in machine.rows
     machine.run(LONG_S)
     assert len(machine.taken) == 1
+
+
+def test_what_no_signal_frees_is_not_proposed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reap, "FREED", frozenset())
+    settings = msgspec.structs.replace(config(mode="propose"), policy=ALL_TOLD)
+    world = IdleMachine(tmp_path, settings)
+    world.run(LONG_S)
+    assert (world.rows, world.proposals) == ([], [None])
 
 
 def test_a_rule_that_was_taken_out_for_a_while_is_new(tmp_path: Path) -> None:

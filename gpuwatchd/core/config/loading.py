@@ -31,6 +31,11 @@ SECRET_VARIABLES = frozenset({"GPUWATCHD_SMTP_PASSWORD", "GPUWATCHD_CHAT_URLS"})
 """No settings: read by their channel alone, never shown, not passed on to other programs."""
 _ENV_ALERT = "GPUWATCHD_ALERT_"
 """What a program of the command channel is given; it may well call gpuwatchctl."""
+_ENV_JOB = frozenset(
+    {"GPUWATCHD_ACT", "GPUWATCHD_CHECKPOINT_SIGNAL"}
+    | {f"GPUWATCHD_PROBE{name}" for name in ("", "_DIR", "_RECORD")}
+)
+"""What a job is started with; it may well say ``gpuwatchctl checkpointed``."""
 _fields = cache(msgspec.structs.fields)  # which evaluates every annotation anew
 
 
@@ -237,7 +242,7 @@ def _from_environment(environ: Mapping[str, str]) -> tuple[dict[str, Any], list[
     for variable, text in environ.items():
         if not variable.startswith(ENV_PREFIX) or variable.startswith(_ENV_ALERT):
             continue
-        if variable in _ENV_PATHS or variable in SECRET_VARIABLES:
+        if variable in _ENV_PATHS | _ENV_JOB | SECRET_VARIABLES:
             continue
         if variable not in names:
             hint = guess(variable, [*names, *SECRET_VARIABLES])

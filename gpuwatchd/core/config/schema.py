@@ -333,7 +333,7 @@ class CheckpointsSection(Section, frozen=True, kw_only=True):
 
 
 class ActSection(Section, frozen=True, kw_only=True):
-    """``[act]``: what gpuwatchd may do to a job; nothing by default."""
+    """``[act]``: what gpuwatchd may do to a job; by default it only proposes."""
 
     checkpoint: Literal["off", "signal", "command"] = "off"
     """How a job is asked to save its work when somebody presses the button: off, by a signal, or
@@ -343,19 +343,22 @@ class ActSection(Section, frozen=True, kw_only=True):
     argv: tuple[str, ...] = ()
     """A program of yours; it gets the finding as JSON on standard input."""
     mode: ActMode = "propose"
-    """observe; propose: an alert names the command of its next step, nothing is sent; auto: the
-    steps for idle memory are taken, for targets that opted in, and all others are proposed."""
+    """observe: no step is named; propose: an alert names the command of its next step, nothing is
+    done; auto: steps for idle memory are taken on processes that opted in (GPUWATCHD_ACT=1 in
+    their environment, X-GpuWatchd=act in their unit, or act = "auto" of an override), all others
+    are proposed."""
     leak_steps: tuple[ActStep, ...] = ("restart",)
-    """Steps that an alert on a leak proposes, in this order: checkpoint, restart, requeue, end."""
+    """What an alert on a leak proposes: checkpoint, restart, requeue or end; of several the
+    first."""
     idle_steps: tuple[ActStep, ...] = ("end",)
-    """The same for idle memory."""
+    """Steps for idle memory, one after the other: checkpoint, restart, requeue, end."""
     notices: Annotated[int, Meta(ge=2, le=10)] = 2
-    """Notices that must have been delivered before a step; the last names command and minute."""
+    """Messages that must have arrived before a step is taken; the last names command and minute."""
     notice_gap: Seconds = Seconds(900)
     """Time between two of them, and between the last one and the step."""
     runner: tuple[str, ...] = ()
-    """A program of the site's that takes the steps: it gets the request as JSON on standard
-    input."""
+    """A program of the site's that takes the steps instead of gpuwatchd, of other users'
+    processes too: it gets the request as JSON on standard input."""
 
 
 class ProbeSection(Section, frozen=True, kw_only=True):
