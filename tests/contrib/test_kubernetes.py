@@ -168,7 +168,10 @@ def test_the_example_is_clean_shell_and_says_that_it_was_not_run() -> None:
     assert (FOLDER / "evict").read_text().splitlines()[1].startswith("# NOT RUN")
 
 
-@pytest.mark.parametrize("request_", [REQUEST, ACT])
+END = ACT.replace('"checkpoint"', '"end"')
+
+
+@pytest.mark.parametrize("request_", [REQUEST, ACT, END])
 def test_the_pod_of_the_process_is_evicted_by_its_uid(request_: str, cluster: Cluster) -> None:
     assert cluster.evict(request_).returncode == 0
     body = json.loads((cluster.folder / "body").read_text())
@@ -194,6 +197,13 @@ def _changed(**finding: Any) -> str:
 )  # fmt: skip
 def test_what_is_not_asked_or_not_certain_evicts_nobody(request_: str, cluster: Cluster) -> None:
     assert cluster.evict(request_).returncode == 0
+    assert cluster.said("create") == 0
+
+
+def test_a_step_that_it_has_not_taken_as_runner_is_told(cluster: Cluster) -> None:
+    assert cluster.evict(END.replace("4711", "4712")).returncode == 1
+    cluster.answers(items=[])
+    assert cluster.evict(END).returncode == 1
     assert cluster.said("create") == 0
 
 
