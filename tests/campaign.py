@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import logging
 import os
 import random
 import signal
@@ -255,6 +256,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--short", action="store_true", help="as in CI")
     parser.add_argument("--seed", type=int, default=1, metavar="N")
     wanted = parser.parse_args(argv)
+    # What the daemons under test warn of is what is done to them here.
+    logging.getLogger("gpuwatchd").setLevel(logging.ERROR)
     if unknown := set(wanted.parts) - set(PARTS):
         parser.error(f"no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
     code = 0
