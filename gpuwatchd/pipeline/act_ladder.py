@@ -19,6 +19,7 @@ from gpuwatchd import alerts as policy
 from gpuwatchd.act import reap, steps
 from gpuwatchd.alerts import ladder
 from gpuwatchd.alerts.matching import fits
+from gpuwatchd.collect.host import process_identity
 from gpuwatchd.core import text
 from gpuwatchd.core.codes import ActHold
 from gpuwatchd.core.model import Button, Proposal
@@ -37,12 +38,14 @@ if TYPE_CHECKING:
     from gpuwatchd.pipeline.outbox import Outbox
     from gpuwatchd.pipeline.step_runner import StepRunner
     from gpuwatchd.pipeline.tracker import SampleIntake
-    from gpuwatchd.store.tables import Checkpoint
+    from gpuwatchd.store.tables import Checkpoint, UserLabel
 
 log = logging.getLogger("gpuwatchd")
 
 CLOCK_STEP_S: Final = 2.0
 """What the two clocks drift apart by more than this is a jump, or sleep."""
+GAP_S: Final = 60.0
+"""After so long without a look the minute that was named is over."""
 AGAIN_S: Final = 3600.0
 """After a countdown that reached nobody, the next one waits so long."""
 _LABELS: Final[dict[ActStep, str]] = {
@@ -69,8 +72,9 @@ class ActLadder:
         silencing: ActiveSilences,
     ) -> None:
         self._config = config
-        self.may_act = self._is_auto()
-        """Whether :meth:`acted_on` and :meth:`step` have anything to do."""
+        self.may_act = True
+        """Whether :meth:`acted_on` and :meth:`step` have anything to do: under new settings at
+        least to forget the rules that are not in force any more."""
         self._intake = intake
         self._holdings = holdings
         self._post = post
@@ -87,8 +91,7 @@ class ActLadder:
 
     def reconfigure(self, config: Config) -> None:
         """Take over new settings: what counted down begins anew."""
-        self._config, self._rules = config, {}
-        self.may_act |= self._is_auto()
+        self._config, self._rules, self.may_act = config, {}, True
         self._cancel_all(ActHold.RELOADED)
 
     def acted_on(self, alarms: Iterable[ConditionAlert]) -> frozenset[ProcessKey]:
@@ -113,7 +116,8 @@ class ActLadder:
             by_override = any(
                 fits(rule.user, info.user or "") and fits(rule.command, command) for rule in autos
             )
-            if by_override or (info.key in held if known is None else known.opted_in):
+            opted_in = info.key in held if known is None else known.opted_in
+            if by_override or (opted_in and self._config.act.mode == "auto"):
                 keys.add(info.key)
         return frozenset(keys)
 
@@ -123,8 +127,10 @@ class ActLadder:
     def step(self, alarms: Iterable[ConditionAlert], now_s: float) -> None:
         """Move every countdown on; ``now_s`` is on the clock of the alerts."""
         offset_s = self._runner.wall() - self._runner.mono()
-        if abs(offset_s - self._offset_s) > CLOCK_STEP_S:
+        if abs(offset_s - self._offset_s) > CLOCK_STEP_S or now_s - self._now_s > GAP_S:
             self._cancel_all(ActHold.CLOCK)
+        if not self._rules:
+            self._name_rules()
         self._offset_s, self._now_s = offset_s, now_s
         self._take_in_arrivals()
         alive = set()
@@ -135,7 +141,8 @@ class ActLadder:
                 self._move(alarm, alarm.alert, key)
         for key in [key for key in self._countdowns if key not in alive]:
             self._cancel(key, ActHold.NOT_LISTED)
-        self.may_act = self._is_auto() or bool(self._runner.busy)
+        is_named = self._rules or self._runner.shelf is None
+        self.may_act = self._is_auto() or bool(self._runner.busy) or not is_named
 
     def proposal(self, alert: Alert) -> Proposal | None:
         """Return what could be done about an alert, or will be; some file reads."""
@@ -146,6 +153,9 @@ class ActLadder:
         mode = effective.act or act.mode
         step = self._next(alert, key)
         if mode == "observe" or step is None:
+            return None
+        # What works again is still told of for a while.
+        if alert.kind == "held" and not self._is_idle(info):
             return None
         if step in {"restart", "requeue"} and self._runner.saved(key) is None:
             return None
@@ -160,7 +170,7 @@ class ActLadder:
         elif alert.kind == "leak":
             hold = ActHold.LEAK
         elif mode == "auto":
-            hold = self._hold(alert, key)
+            hold = self._hold(alert, key, step)
         return Proposal(step=step, command=command, hold=hold)
 
     def for_message(self, alerts: Iterable[Alert], message_id: str) -> list[tuple[Alert, Proposal]]:
@@ -205,10 +215,13 @@ class ActLadder:
             and self._runner.manager_of(info).kind != "other"
         )
 
-    def press(self, alert: Alert, answer: Callable[[str, str], None]) -> None:
-        """Take the step that a button has proposed, by the word of whoever pressed it."""
+    def press(
+        self, alert: Alert, shown: Proposal | None, answer: Callable[[str, str], None]
+    ) -> None:
+        """Take the step that a button has shown, by the word of whoever pressed it."""
         proposal, info = self.proposal(alert), self._info(alert)
-        if proposal is None or info is None or info.key in self._runner.busy:
+        is_shown = shown is not None and proposal is not None and proposal.command == shown.command
+        if not is_shown or proposal is None or info is None or info.key in self._runner.busy:
             answer("Not done", "The step is not possible any more.")
             return
         self._cancel(info.key, ActHold.PROPOSE)
@@ -216,7 +229,7 @@ class ActLadder:
 
     # What holds a step back.
 
-    def _hold(self, alert: Alert, key: ProcessKey) -> ActHold | None:
+    def _hold(self, alert: Alert, key: ProcessKey, step: ActStep | None) -> ActHold | None:
         """Return why no step is taken on an alert's process now."""
         info = self._info(alert)
         known = None if info is None else self._runner.classified(info)
@@ -224,6 +237,8 @@ class ActLadder:
             return ActHold.NOT_LISTED
         effective = policy.rules_for(alert, self._intake.watcher.rules)
         by_override = effective.act == "auto"
+        beside = self._beside(info, known.manager)
+        is_alone = (info.world or 1) <= 1 or (known.manager.kind != "bare" and info.rank == 0)
         target = ladder.Target(
             mode=effective.act or self._config.act.mode,
             opted_in=known.opted_in or by_override,
@@ -232,15 +247,18 @@ class ActLadder:
             is_own=info.uid == self._runner.uid and not info.foreign,
             has_runner=bool(self._config.act.runner),
             is_managed=known.manager.kind == "other",
-            is_one=self._is_one(info, known.manager),
+            is_one=is_alone and all(map(self._is_idle, beside)),
         )
         hold = ladder.target_hold(target)
-        if hold is None and self._next(alert, key) is None:
+        if hold is None and step is None:
             hold = ActHold.NO_STEP
-        return hold or ladder.moment_hold(self._moment(alert, key)) or self._budget_hold(key)
+        moment = self._moment(alert, info, beside)
+        return hold or ladder.moment_hold(moment) or self._budget_hold(key)
 
-    def _moment(self, alert: Alert, key: ProcessKey) -> ladder.Moment:
-        mine, shelf, wall_s = self._holdings_of(key), self._runner.shelf, self._runner.wall()
+    def _moment(
+        self, alert: Alert, info: ProcessInfo, beside: Iterable[ProcessInfo]
+    ) -> ladder.Moment:
+        mine, shelf, wall_s = self._holdings_of(info.key), self._runner.shelf, self._runner.wall()
         uids = {alert.subject.device_uid, *(holding.device_uid for holding in mine)}
         devices = [self._intake.devices.get(uid) for uid in uids]
         holds = None if shelf is None else shelf.read(tables.load_holds, wall_s)
@@ -248,15 +266,15 @@ class ActLadder:
         return ladder.Moment(
             sample_age_s=max((self._now_s - it.taken_s for it in devices if it), default=0.0),
             interval_s=float(self._config.daemon.interval),
-            is_listed=bool(mine) and all(holding.kind in reap.FREED for holding in mine),
+            is_listed=self._is_idle(info),
             has_fault=any(
                 it is None or it.reading is None or it.reading.state != "ok" for it in devices
             ),
             is_silenced=policy.silenced(alert, self._silencing.active, wall_s) is not None,
-            # What cannot be read may say no.
-            is_normal=labels is None
-            or any(label.word == "normal" and label.is_about(alert) for label in labels),
-            is_held=holds is None or tables.held_until_s(holds, key) is not None,
+            # What cannot be read may say no; what was said of an earlier alert of it still holds.
+            is_normal=labels is None or any(_is_normal(label, info.key) for label in labels),
+            is_held=holds is None
+            or any(tables.held_until_s(holds, one.key) is not None for one in (info, *beside)),
         )
 
     def _budget_hold(self, key: ProcessKey) -> ActHold | None:
@@ -268,36 +286,17 @@ class ActLadder:
         mine = [row.at_s for row in rows if row.process and tables.same_process(row.process, key)]
         return ladder.budget_hold(mine, [row.at_s for row in rows], wall_s)
 
-    def _is_one(self, info: ProcessInfo, manager: steps.Manager) -> bool:
-        """Say whether a step on a process touches nobody who works, as far as this host knows."""
-        if (info.world or 1) > 1 and (manager.kind == "bare" or info.rank != 0):
-            return False
-        idle = {
-            holding.process.key
-            for holding in self._holdings.found
-            if holding.process and holding.kind in reap.FREED
-        }
-        beside = (
-            use.key
-            for device in self._intake.devices.values()
-            for use in device.uses or ()
-            if use.key != info.key and _is_together(self._intake.infos[use.key], info, manager)
-        )
-        return idle.issuperset(beside)
+    def _beside(self, info: ProcessInfo, manager: steps.Manager) -> list[ProcessInfo]:
+        """Return the processes that a step on one is a step on, as far as this host knows."""
+        keys = {use.key for device in self._intake.devices.values() for use in device.uses or ()}
+        others = [self._intake.infos[key] for key in keys - {info.key}]
+        return [other for other in others if _is_together(other, info, manager)]
 
     def _rule_age_s(self, *, by_override: bool) -> float:
         """Return for how long the rule that lets a step be taken has been in force."""
         shelf, now_s = self._runner.shelf, self._runner.wall()
-        if shelf is None:
+        if shelf is None or not (self._rules or self._name_rules()):
             return 0.0
-        if not self._rules:
-            act, rules = self._config.act, self._config.override
-            autos = [rule for rule in rules if rule.act == "auto"]
-            for one, rule in ((False, act.mode), (True, autos)):
-                number = crc32(msgspec.json.encode((rule, act.idle_steps)))
-                self._rules[one] = f"{_RULE}{number:08x}"
-            # A rule that was taken out and comes back is new.
-            shelf.write_now(tables.forget_meta, _RULE, self._rules.values())
         name = self._rules[by_override]
         since_s = shelf.read(tables.load_instant, name)
         if since_s is None or since_s > now_s:
@@ -305,13 +304,29 @@ class ActLadder:
             return 0.0
         return now_s - since_s
 
+    def _name_rules(self) -> bool:
+        """Say under which names it is kept since when rules are in force, and forget all others.
+
+        A rule that was taken out and comes back is new. False where nothing can be written.
+        """
+        act, shelf = self._config.act, self._runner.shelf
+        autos = [rule for rule in self._config.override if rule.act == "auto"]
+        numbers = {
+            one: crc32(msgspec.json.encode((rule, act.idle_steps)))
+            for one, rule in ((False, act.mode), (True, autos))
+        }
+        names = {one: f"{_RULE}{number:08x}" for one, number in numbers.items()}
+        if shelf and shelf.write_now(tables.forget_meta, _RULE, names.values()) is not None:
+            self._rules = names
+        return bool(self._rules)
+
     # Countdowns.
 
     def _move(self, alarm: ConditionAlert, alert: Alert, key: ProcessKey) -> None:
         """Move the countdown of one process on; begin it, or end it, as things are."""
         mono_s, act, info = self._runner.mono(), self._config.act, self._info(alert)
-        hold = self._hold(alert, key)
         step = self._next(alert, key)
+        hold = self._hold(alert, key, step)
         if hold is not None or step is None or info is None:
             self._cancel(key, hold or ActHold.NO_STEP)
             return
@@ -375,12 +390,13 @@ class ActLadder:
             has_checkpoint=self._runner.saved(key) is not None,
         )
         self._runner.begin(
-            request, act, lambda: self._subject(info), why=alert.finding.reason, who=who,
-            answer=answer,
+            request, act,
+            lambda: self._subject(info)._replace(launcher=process_identity.launcher_of(info)),
+            why=alert.finding.reason, who=who, answer=answer,
         )  # fmt: skip
 
     def _subject(self, info: ProcessInfo) -> reap.Subject:
-        """Return as what a process is listed now, by the newest look; called in a thread."""
+        """Return as what a process is listed now, by the newest look; also called in a thread."""
         mine = self._holdings_of(info.key)
         idle = {holding.device_uid for holding in mine}
         busy_on = next(
@@ -396,6 +412,11 @@ class ActLadder:
         return reap.Subject(self._intake.infos[info.key], kinds, busy_on=busy_on)
 
     # Small questions.
+
+    def _is_idle(self, info: ProcessInfo) -> bool:
+        """Say whether a process is listed with memory that its end frees, and works nowhere."""
+        subject = self._subject(info)
+        return not subject.busy_on and bool(subject.kinds) and subject.kinds <= reap.FREED
 
     def _holdings_of(self, key: ProcessKey) -> list[Holding]:
         return [it for it in self._holdings.found if it.process and it.process.key == key]
@@ -419,9 +440,12 @@ def _is_together(other: ProcessInfo, info: ProcessInfo, manager: steps.Manager) 
     if manager.kind == "user-unit" and other.unit == info.unit:
         return True
     same_job = info.job is not None and other.job == info.job
-    return (
-        other.key == info.key or same_job or (info.group is not None and other.group == info.group)
-    )
+    return same_job or (info.group is not None and other.group == info.group)
+
+
+def _is_normal(label: UserLabel, key: ProcessKey) -> bool:
+    process = label.subject.process
+    return label.word == "normal" and process is not None and tables.same_process(process, key)
 
 
 def _user() -> str:

@@ -351,14 +351,14 @@ def _all_holds(connection: sqlite3.Connection) -> list[tuple[str, ProcessKey, fl
     return holds
 
 
-def forget_meta(connection: sqlite3.Connection, prefix: str, kept: Iterable[str]) -> None:
-    """Forget what is kept under names that begin so, but for some."""
+def forget_meta(connection: sqlite3.Connection, prefix: str, kept: Iterable[str]) -> int:
+    """Forget what is kept under names that begin so, but for some; return how much that was."""
     names = tuple(kept)
     marks = ", ".join("?" * len(names))
-    connection.execute(
+    return connection.execute(
         f"DELETE FROM meta WHERE substr(key, 1, ?) = ? AND key NOT IN ({marks})",  # noqa: S608
         (len(prefix), prefix, *names),
-    )
+    ).rowcount
 
 
 # ---- what was done to processes, by whom, and what came of it: a row before and a row after
