@@ -388,6 +388,7 @@ class ActLadder:
             kinds=frozenset(holding.kind for holding in self._holdings_of(key)),
             evidence={"alert": alert.key, "finding": msgspec.to_builtins(alert.finding.public)},
             has_checkpoint=self._runner.saved(key) is not None,
+            knows_ranks=(info.world or 1) > 1,
         )
         self._runner.begin(
             request, act,
