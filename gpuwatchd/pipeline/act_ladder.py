@@ -22,6 +22,7 @@ from gpuwatchd.alerts.matching import fits
 from gpuwatchd.collect.host import process_identity
 from gpuwatchd.core import text
 from gpuwatchd.core.codes import ActHold
+from gpuwatchd.core.errors import NotAllowed
 from gpuwatchd.core.model import Button, Proposal
 from gpuwatchd.pipeline.step_runner import OWN
 from gpuwatchd.store import tables
@@ -390,11 +391,18 @@ class ActLadder:
             has_checkpoint=self._runner.saved(key) is not None,
             knows_ranks=(info.world or 1) > 1,
         )
-        self._runner.begin(
-            request, act,
-            lambda: self._subject(info)._replace(launcher=process_identity.launcher_of(info)),
-            why=alert.finding.reason, who=who, answer=answer,
-        )  # fmt: skip
+        effective = policy.rules_for(alert, self._intake.watcher.rules)
+        by_itself = who == OWN and effective.act != "auto"
+
+        def look() -> reap.Subject:
+            # Its unit may say otherwise by now.
+            if by_itself and not steps.opted_in(info, manager):
+                why = f"{info.attribution} has not opted in any more"
+                raise NotAllowed(why, page="errors#not-allowed")
+            return self._subject(info)._replace(launcher=process_identity.launcher_of(info))
+
+        why = alert.finding.reason
+        self._runner.begin(request, act, look, why=why, who=who, answer=answer)
 
     def _subject(self, info: ProcessInfo) -> reap.Subject:
         """Return as what a process is listed now, by the newest look; also called in a thread."""

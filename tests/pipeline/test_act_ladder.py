@@ -242,6 +242,23 @@ def test_a_job_is_ended_only_where_all_of_it_is_idle(tmp_path: Path, rank: int) 
     assert len(machine.taken) == (rank == 0)
 
 
+@pytest.mark.parametrize("still", [True, False])
+def test_whoever_opts_out_before_the_minute_comes_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, still: bool
+) -> None:
+    machine = IdleMachine(tmp_path)
+    monkeypatch.setattr(steps, "opted_in", lambda *_: still)
+
+    def take(request: steps.Request, *, look: Callable[[], Any], **_: Any) -> steps.Outcome:
+        look()
+        return machine._take(request)
+
+    monkeypatch.setattr(machine.pipeline.ladder._runner, "_take", take)
+    machine.run(LONG_S)
+    assert len(machine.taken) == still
+    assert (("refused", "not-allowed", False) in machine.rows) != still
+
+
 def test_an_override_opts_in_whom_it_names(tmp_path: Path) -> None:
     for name, count in (("alice", 1), ("bob", 0)):
         rule = OverrideSection(act="auto", command="*train.py*", user=name)
