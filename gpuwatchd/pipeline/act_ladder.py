@@ -253,11 +253,12 @@ class ActLadder:
         hold = ladder.target_hold(target)
         if hold is None and step is None:
             hold = ActHold.NO_STEP
-        moment = self._moment(alert, info, beside)
-        return hold or ladder.moment_hold(moment) or self._budget_hold(key)
+        every = [key, *(other.key for other in beside)]
+        moment = self._moment(alert, info, every)
+        return hold or ladder.moment_hold(moment) or self._budget_hold(every)
 
     def _moment(
-        self, alert: Alert, info: ProcessInfo, beside: Iterable[ProcessInfo]
+        self, alert: Alert, info: ProcessInfo, every: Iterable[ProcessKey]
     ) -> ladder.Moment:
         mine, shelf, wall_s = self._holdings_of(info.key), self._runner.shelf, self._runner.wall()
         uids = {alert.subject.device_uid, *(holding.device_uid for holding in mine)}
@@ -275,16 +276,20 @@ class ActLadder:
             # What cannot be read may say no; what was said of an earlier alert of it still holds.
             is_normal=labels is None or any(_is_normal(label, info.key) for label in labels),
             is_held=holds is None
-            or any(tables.held_until_s(holds, one.key) is not None for one in (info, *beside)),
+            or any(tables.held_until_s(holds, key) is not None for key in every),
         )
 
-    def _budget_hold(self, key: ProcessKey) -> ActHold | None:
+    def _budget_hold(self, every: Iterable[ProcessKey]) -> ActHold | None:
         shelf, wall_s = self._runner.shelf, self._runner.wall()
         since_s = wall_s - ladder.HOST_S
         rows = None if shelf is None else shelf.read(tables.load_steps, since_s)
         if rows is None:
             return ActHold.NOT_WRITTEN
-        mine = [row.at_s for row in rows if row.process and tables.same_process(row.process, key)]
+        mine = [
+            row.at_s
+            for row in rows
+            if row.process and any(tables.same_process(row.process, key) for key in every)
+        ]
         return ladder.budget_hold(mine, [row.at_s for row in rows], wall_s)
 
     def _beside(self, info: ProcessInfo, manager: steps.Manager) -> list[ProcessInfo]:

@@ -361,6 +361,15 @@ def _alert(machine: IdleMachine) -> Alert:
     return next(one for one in alerts if one.subject.process == machine.info.key)
 
 
+def test_one_step_is_taken_on_a_unit_whose_processes_are_all_idle(tmp_path: Path) -> None:
+    machine = UnitMachine(tmp_path)
+    machine.manager = steps.Manager("user-unit", "train.service")
+    machine.outcome = lambda: steps.Outcome(ActResult.UNCONFIRMED, "it still runs")
+    machine.run(LONG_S)
+    assert len(machine.taken) == 1
+    assert ("refused", ActHold.BUDGET_TARGET, False) in machine.rows
+
+
 def test_a_unit_is_not_ended_where_another_process_of_it_is_held(tmp_path: Path) -> None:
     machine = UnitMachine(tmp_path)
     machine.manager = steps.Manager("user-unit", "train.service")
