@@ -440,7 +440,8 @@ class ActLadder:
         act, shelf = self._config.act, self._runner.shelf
         if alert.kind == "leak":
             return ladder.next_step(act.leak_steps, 0)
-        rows = None if shelf is None else shelf.read(tables.load_steps, 0.0)
+        since_s = (key.started_at_s or ladder.HOST_S) - ladder.HOST_S
+        rows = None if shelf is None else shelf.read(tables.load_steps, since_s)
         mine = [it for it in rows or () if it.process and tables.same_process(it.process, key)]
         return ladder.next_step(act.idle_steps, len(mine))
 
