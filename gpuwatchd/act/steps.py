@@ -85,6 +85,8 @@ class Request(NamedTuple):
     """For a program of the site's: what is known, as JSON can say it."""
     has_checkpoint: bool = False
     """Whether a checkpoint of the job is known; without one it is not requeued."""
+    knows_ranks: bool = False
+    """Whether it is one of several ranks: of another process nobody knows what other nodes do."""
 
 
 def opted_in(info: ProcessInfo, manager: Manager, *, proc: Path = Path("/proc")) -> bool:
@@ -222,7 +224,8 @@ def _through_manager(request: Request, target: Target, proc: Path, signal_name: 
         argv, starts_again = prepare(request, target, proc, signal_name)
         target.check()
         sent = True
-        _run(argv)
+        # Of one that hangs and has done it all the same a second call would hit what came after.
+        _run(argv, is_over=lambda: target.wait(0.0))
     except ServiceError as error:
         ended = f"; {name} has ended all the same" if sent and target.wait(0.0) else ""
         return Outcome(ActResult.FAILED, text.clean(f"{error.message}{ended}"))
@@ -266,6 +269,9 @@ def _of_slurm(request: Request, target: Target, proc: Path, signal_name: str) ->
             why = f"the batch script of job {job.name} does not run on this machine"
             raise NotAllowed(why, page="errors#no-handler")
         _require_handler(proc, shells[0], signal_name)
+    elif request.kinds and not request.knows_ranks and job.fact("NumNodes", r"[\w.-]+") != "1":
+        why = f"job {job.name} runs on other nodes too, and what it does there is not known"
+        raise NotAllowed(why, hint=request.command, page="errors#managed")
     elif request.step != "end":
         _require_requeue(job, restarts, has_checkpoint=request.has_checkpoint)
         # What somebody else has written there is not overwritten.
@@ -380,8 +386,8 @@ def _environ() -> dict[str, str]:
     }
 
 
-def _run(argv: list[str]) -> str:
-    """Return what a program of the manager writes; ask one that hangs once more.
+def _run(argv: list[str], *, is_over: Callable[[], bool] = lambda: False) -> str:
+    """Return what a program of the manager writes; ask one that hangs once more, unless over.
 
     Raises
     ------
@@ -396,11 +402,11 @@ def _run(argv: list[str]) -> str:
             )
         except (OSError, ValueError) as error:
             raise ServiceError(argv[0], argv[1], str(error)) from None
-        if answer.code is not None:
+        if answer.code is not None or is_over():
             break
     if answer.code != 0:
         lines = answer.said.decode(errors="replace").splitlines()
-        why = f"no usable answer within {_LIMIT_S:.0f} s, asked twice"
+        why = f"no usable answer within {_LIMIT_S:.0f} s"
         if answer.code is not None:
             why = text.mask_title(lines[-1]) if lines else f"exit code {answer.code}"
         raise ServiceError(argv[0], argv[1], why)

@@ -19,8 +19,10 @@ from gpuwatchd import alerts as policy
 from gpuwatchd.act import reap, steps
 from gpuwatchd.alerts import ladder
 from gpuwatchd.alerts.matching import fits
+from gpuwatchd.collect.host import process_identity
 from gpuwatchd.core import text
 from gpuwatchd.core.codes import ActHold
+from gpuwatchd.core.errors import NotAllowed
 from gpuwatchd.core.model import Button, Proposal
 from gpuwatchd.pipeline.step_runner import OWN
 from gpuwatchd.store import tables
@@ -38,15 +40,15 @@ if TYPE_CHECKING:
     from gpuwatchd.pipeline.step_runner import StepRunner
     from gpuwatchd.pipeline.tracker import SampleIntake
     from gpuwatchd.store.profiles import ProfileStore
-    from gpuwatchd.store.tables import Checkpoint
+    from gpuwatchd.store.tables import Checkpoint, UserLabel
 
 _T = TypeVar("_T")
 log = logging.getLogger("gpuwatchd")
 
 CLOCK_STEP_S: Final = 2.0
 """What the clocks drift apart by more than this in a countdown is a jump, or sleep."""
-LATE_S: Final = 60.0
-"""A step is not taken so long after the minute that was named."""
+GAP_S: Final = 60.0
+"""After so long without a look, or three intervals, the minute that was named is over."""
 AGAIN_S: Final = 3600.0
 """After a countdown that reached nobody, the next one waits so long."""
 _LABELS: Final[dict[ActStep, str]] = {
@@ -73,8 +75,9 @@ class ActLadder:
         silencing: ActiveSilences,
     ) -> None:
         self._config = config
-        self.may_act = self._is_auto()
-        """Whether :meth:`acted_on` and :meth:`step` have anything to do."""
+        self.may_act = True
+        """Whether :meth:`acted_on` and :meth:`step` have anything to do: under new settings at
+        least to forget the rules that are not in force any more."""
         self._intake = intake
         self._holdings = holdings
         self._post = post
@@ -92,8 +95,7 @@ class ActLadder:
 
     def reconfigure(self, config: Config) -> None:
         """Take over new settings: what counted down begins anew."""
-        self._config, self._rules = config, {}
-        self.may_act |= self._is_auto()
+        self._config, self._rules, self.may_act = config, {}, True
         self._cancel_all(ActHold.RELOADED)
 
     def acted_on(self, alarms: Iterable[ConditionAlert]) -> frozenset[ProcessKey]:
@@ -118,7 +120,8 @@ class ActLadder:
             by_override = any(
                 fits(rule.user, info.user or "") and fits(rule.command, command) for rule in autos
             )
-            if by_override or (info.key in held if known is None else known.opted_in):
+            opted_in = info.key in held if known is None else known.opted_in
+            if by_override or (opted_in and self._config.act.mode == "auto"):
                 keys.add(info.key)
         return frozenset(keys)
 
@@ -128,9 +131,12 @@ class ActLadder:
     def step(self, alarms: Iterable[ConditionAlert], now_s: float) -> None:
         """Move every countdown on; ``now_s`` is on the clock of the alerts."""
         offset_s = self._runner.wall() - self._runner.mono()
+        gap_s = max(GAP_S, ladder.STALE_INTERVALS * float(self._config.daemon.interval))
         for target, countdown in [*self._countdowns.items()]:
-            if abs(offset_s - countdown.offset_s) > CLOCK_STEP_S:
+            if abs(offset_s - countdown.offset_s) > CLOCK_STEP_S or now_s - self._now_s > gap_s:
                 self._cancel(target, ActHold.CLOCK)
+        if not self._rules:
+            self._name_rules()
         self._offset_s, self._now_s = offset_s, now_s
         self._take_in_arrivals()
         alive, self._asked = set(), {}
@@ -144,7 +150,8 @@ class ActLadder:
             self._asked = None
         for key in [key for key in self._countdowns if key not in alive]:
             self._cancel(key, ActHold.NOT_LISTED)
-        self.may_act = self._is_auto() or bool(self._runner.busy)
+        is_named = self._rules or self._runner.shelf is None
+        self.may_act = self._is_auto() or bool(self._runner.busy) or not is_named
 
     def proposal(self, alert: Alert) -> Proposal | None:
         """Return what could be done about an alert, or will be; some file reads."""
@@ -155,6 +162,9 @@ class ActLadder:
         mode = effective.act or act.mode
         step = self._next(alert, key)
         if mode == "observe" or step is None:
+            return None
+        # What works again is still told of for a while.
+        if alert.kind == "held" and not self._is_idle(info):
             return None
         if step in {"restart", "requeue"} and self._runner.saved(key) is None:
             return None
@@ -171,7 +181,7 @@ class ActLadder:
         elif alert.kind == "leak":
             hold = ActHold.LEAK
         elif mode == "auto":
-            hold = self._hold(alert, key)
+            hold = self._hold(alert, key, step)
         return Proposal(step=step, command=command, hold=hold)
 
     def for_message(self, alerts: Iterable[Alert], message_id: str) -> list[tuple[Alert, Proposal]]:
@@ -216,10 +226,13 @@ class ActLadder:
             and self._runner.manager_of(info).kind != "other"
         )
 
-    def press(self, alert: Alert, answer: Callable[[str, str], None]) -> None:
-        """Take the step that a button has proposed, by the word of whoever pressed it."""
+    def press(
+        self, alert: Alert, shown: Proposal | None, answer: Callable[[str, str], None]
+    ) -> None:
+        """Take the step that a button has shown, by the word of whoever pressed it."""
         proposal, info = self.proposal(alert), self._info(alert)
-        if proposal is None or info is None or info.key in self._runner.busy:
+        is_shown = shown is not None and proposal is not None and proposal.command == shown.command
+        if not is_shown or proposal is None or info is None or info.key in self._runner.busy:
             answer("Not done", "The step is not possible any more.")
             return
         self._cancel(info.key, ActHold.PROPOSE)
@@ -227,7 +240,7 @@ class ActLadder:
 
     # What holds a step back.
 
-    def _hold(self, alert: Alert, key: ProcessKey) -> ActHold | None:
+    def _hold(self, alert: Alert, key: ProcessKey, step: ActStep | None) -> ActHold | None:
         """Return why no step is taken on an alert's process now."""
         info = self._info(alert)
         known = None if info is None else self._runner.classified(info)
@@ -235,6 +248,8 @@ class ActLadder:
             return ActHold.NOT_LISTED
         effective = policy.rules_for(alert, self._intake.watcher.rules)
         by_override = effective.act == "auto"
+        beside = self._beside(info, known.manager)
+        is_alone = (info.world or 1) <= 1 or (known.manager.kind != "bare" and info.rank == 0)
         target = ladder.Target(
             mode=effective.act or self._config.act.mode,
             opted_in=known.opted_in or by_override,
@@ -243,15 +258,19 @@ class ActLadder:
             is_own=info.uid == self._runner.uid and not info.foreign,
             has_runner=bool(self._config.act.runner),
             is_managed=known.manager.kind == "other",
-            is_one=self._is_one(info, known.manager),
+            is_one=is_alone and all(map(self._is_idle, beside)),
         )
         hold = ladder.target_hold(target)
-        if hold is None and self._next(alert, key) is None:
+        if hold is None and step is None:
             hold = ActHold.NO_STEP
-        return hold or ladder.moment_hold(self._moment(alert, key)) or self._budget_hold(key)
+        every = [key, *(other.key for other in beside)]
+        moment = self._moment(alert, info, every)
+        return hold or ladder.moment_hold(moment) or self._budget_hold(every)
 
-    def _moment(self, alert: Alert, key: ProcessKey) -> ladder.Moment:
-        mine, wall_s = self._holdings_of(key), self._runner.wall()
+    def _moment(
+        self, alert: Alert, info: ProcessInfo, every: Iterable[ProcessKey]
+    ) -> ladder.Moment:
+        mine, wall_s = self._holdings_of(info.key), self._runner.wall()
         uids = {alert.subject.device_uid, *(holding.device_uid for holding in mine)}
         devices = [self._intake.devices.get(uid) for uid in uids]
         holds = self._ask("holds", lambda shelf: shelf.read(tables.load_holds, wall_s))
@@ -259,50 +278,39 @@ class ActLadder:
         return ladder.Moment(
             sample_age_s=max((self._now_s - it.taken_s for it in devices if it), default=0.0),
             interval_s=float(self._config.daemon.interval),
-            is_listed=bool(mine) and all(holding.kind in reap.FREED for holding in mine),
+            is_listed=self._is_idle(info),
             has_fault=any(
                 it is None or it.reading is None or it.reading.state != "ok" for it in devices
             ),
             is_silenced=policy.silenced(alert, self._silencing.active, wall_s) is not None,
-            # What cannot be read may say no.
-            is_normal=labels is None
-            or any(label.word == "normal" and label.is_about(alert) for label in labels),
-            is_held=holds is None or tables.held_until_s(holds, key) is not None,
+            # What cannot be read may say no; what was said of an earlier alert of it still holds.
+            is_normal=labels is None or any(_is_normal(label, info.key) for label in labels),
+            is_held=holds is None
+            or any(tables.held_until_s(holds, key) is not None for key in every),
         )
 
-    def _budget_hold(self, key: ProcessKey) -> ActHold | None:
+    def _budget_hold(self, every: Iterable[ProcessKey]) -> ActHold | None:
         rows, wall_s = self._steps(), self._runner.wall()
         if rows is None:
             return ActHold.NOT_WRITTEN
-        mine = [row.at_s for row in rows if row.process and tables.same_process(row.process, key)]
+        mine = [
+            row.at_s
+            for row in rows
+            if row.process and any(tables.same_process(row.process, key) for key in every)
+        ]
         return ladder.budget_hold(mine, [row.at_s for row in rows], wall_s)
 
-    def _is_one(self, info: ProcessInfo, manager: steps.Manager) -> bool:
-        """Say whether a step on a process touches nobody who works, as far as this host knows."""
-        if (info.world or 1) > 1 and (manager.kind == "bare" or info.rank != 0):
-            return False
-        idle = {
-            holding.process.key
-            for holding in self._holdings.found
-            if holding.process and holding.kind in reap.FREED
-        }
-        beside = (
-            use.key
-            for device in self._intake.devices.values()
-            for use in device.uses or ()
-            if use.key != info.key and _is_together(self._intake.infos[use.key], info, manager)
-        )
-        return idle.issuperset(beside)
+    def _beside(self, info: ProcessInfo, manager: steps.Manager) -> list[ProcessInfo]:
+        """Return the processes that a step on one is a step on, as far as this host knows."""
+        keys = {use.key for device in self._intake.devices.values() for use in device.uses or ()}
+        others = [self._intake.infos[key] for key in keys - {info.key}]
+        return [other for other in others if _is_together(other, info, manager)]
 
     def _rule_age_s(self, *, by_override: bool) -> float:
         """Return for how long the rule that lets a step be taken has been in force."""
         shelf, now_s = self._runner.shelf, self._runner.wall()
-        if shelf is None:
+        if shelf is None or not (self._rules or self._name_rules()):
             return 0.0
-        if not self._rules:
-            self._rules = rule_names(self._config)
-            # A rule that was taken out and comes back is new.
-            shelf.write_now(tables.forget_meta, _RULE, self._rules.values())
         name = self._rules[by_override]
         since_s = self._ask(name, lambda it: it.read(tables.load_instant, name))
         if since_s is None or since_s > now_s:
@@ -310,13 +318,23 @@ class ActLadder:
             return 0.0
         return now_s - since_s
 
+    def _name_rules(self) -> bool:
+        """Say under which names it is kept since when rules are in force, and forget all others.
+
+        A rule that was taken out and comes back is new. False where nothing can be written.
+        """
+        shelf, names = self._runner.shelf, rule_names(self._config)
+        if shelf and shelf.write_now(tables.forget_meta, _RULE, names.values()) is not None:
+            self._rules = names
+        return bool(self._rules)
+
     # Countdowns.
 
     def _move(self, alarm: ConditionAlert, alert: Alert, key: ProcessKey) -> None:
         """Move the countdown of one process on; begin it, or end it, as things are."""
         mono_s, act, info = self._runner.mono(), self._config.act, self._info(alert)
-        hold = self._hold(alert, key)
         step = self._next(alert, key)
+        hold = self._hold(alert, key, step)
         if hold is not None or step is None or info is None:
             self._cancel(key, hold or ActHold.NO_STEP)
             return
@@ -332,9 +350,11 @@ class ActLadder:
         countdown = self._countdowns[key]
         # By the slower of both clocks: the wall may have been set back by less than a jump.
         move = countdown.move(min(mono_s, self._runner.wall() - countdown.offset_s))
-        if move == "act" and (hold := self._hold_at_last(alert, key, countdown)) is not None:
-            self._cancel(key, hold)
-            return
+        if move == "act":
+            self._holdings.refresh(self._now_s)  # What it did since the last look counts, too.
+            if (hold := self._hold(alert, key, step)) is not None:
+                self._cancel(key, hold)
+                return
         if move == "notify":
             countdown.asked_mono_s = mono_s
         # One that has just opened again waits for its cool-down else.
@@ -346,14 +366,6 @@ class ActLadder:
         elif move == "act":
             del self._countdowns[key]
             self._begin(alert, info, step)
-
-    def _hold_at_last(self, alert: Alert, key: ProcessKey, countdown: Countdown) -> ActHold | None:
-        """Return why a step is not taken at the minute that was named."""
-        self._holdings.refresh(self._now_s)  # What it did since the last look counts, too.
-        mono_s = self._runner.mono()
-        # A daemon that was stopped in between has missed the minute.
-        late = mono_s - (countdown.due_mono_s or mono_s) > LATE_S
-        return ActHold.CLOCK if late else self._hold(alert, key)
 
     def _take_in_arrivals(self) -> None:
         notices = [notice for one in self._countdowns.values() for notice in one.notices]
@@ -391,16 +403,25 @@ class ActLadder:
             kinds=frozenset(holding.kind for holding in self._holdings_of(key)),
             evidence={"alert": alert.key, "finding": msgspec.to_builtins(alert.finding.public)},
             has_checkpoint=self._runner.saved(key) is not None,
+            knows_ranks=(info.world or 1) > 1,
         )
         if self._asked:
             self._asked.clear()  # A step spends budgets of others.
-        self._runner.begin(
-            request, act, lambda: self._subject(info), why=alert.finding.reason, who=who,
-            answer=answer,
-        )  # fmt: skip
+        effective = policy.rules_for(alert, self._intake.watcher.rules)
+        by_itself = who == OWN and effective.act != "auto"
+
+        def look() -> reap.Subject:
+            # Its unit may say otherwise by now.
+            if by_itself and not steps.opted_in(info, manager):
+                why = f"{info.attribution} has not opted in any more"
+                raise NotAllowed(why, page="errors#not-allowed")
+            return self._subject(info)._replace(launcher=process_identity.launcher_of(info))
+
+        why = alert.finding.reason
+        self._runner.begin(request, act, look, why=why, who=who, answer=answer)
 
     def _subject(self, info: ProcessInfo) -> reap.Subject:
-        """Return as what a process is listed now, by the newest look; called in a thread."""
+        """Return as what a process is listed now, by the newest look; also called in a thread."""
         mine = self._holdings_of(info.key)
         idle = {holding.device_uid for holding in mine}
         busy_on = next(
@@ -432,6 +453,11 @@ class ActLadder:
     def _steps(self) -> list[tables.Action] | None:
         """Return the steps that were begun, ever."""
         return self._ask("steps", lambda shelf: shelf.read(tables.load_steps, 0.0))
+
+    def _is_idle(self, info: ProcessInfo) -> bool:
+        """Say whether a process is listed with memory that its end frees, and works nowhere."""
+        subject = self._subject(info)
+        return not subject.busy_on and bool(subject.kinds) and subject.kinds <= reap.FREED
 
     def _holdings_of(self, key: ProcessKey) -> list[Holding]:
         return [it for it in self._holdings.found if it.process and it.process.key == key]
@@ -465,9 +491,12 @@ def _is_together(other: ProcessInfo, info: ProcessInfo, manager: steps.Manager) 
     if manager.kind == "user-unit" and other.unit == info.unit:
         return True
     same_job = info.job is not None and other.job == info.job
-    return (
-        other.key == info.key or same_job or (info.group is not None and other.group == info.group)
-    )
+    return same_job or (info.group is not None and other.group == info.group)
+
+
+def _is_normal(label: UserLabel, key: ProcessKey) -> bool:
+    process = label.subject.process
+    return label.word == "normal" and process is not None and tables.same_process(process, key)
 
 
 def _user() -> str:

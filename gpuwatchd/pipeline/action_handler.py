@@ -266,7 +266,9 @@ class ActionHandler:
             self._answer(message, done, "It is resolved already.")
         elif name == "act" and self._ladder is not None:
             self._ladder.press(
-                alert, lambda head, value: self._speaker.send(reply(message, head, value))
+                alert,
+                message.proposal,
+                lambda head, value: self._speaker.send(reply(message, head, value)),
             )
         elif name == "snooze":
             self._snooze(alert, message, alerts, now_s)

@@ -137,7 +137,7 @@ class MessageBuilder:
         if self._ladder is not None and notice.kind != "resolved":
             own = messages.message_id(alert, notice.kind, alert.notices)
             proposals = self._ladder.for_message((alert, *notice.also[: PROPOSED - 1]), own)
-            buttons += self._ladder.buttons(proposals[:1])
+            buttons += self._ladder.buttons(it for it in proposals if it[0].key == alert.key)
         chart = None
         if curve is not None:
             from gpuwatchd.pipeline import chart_points  # noqa: PLC0415 - numpy comes with it

@@ -351,14 +351,14 @@ def _all_holds(connection: sqlite3.Connection) -> list[tuple[str, ProcessKey, fl
     return holds
 
 
-def forget_meta(connection: sqlite3.Connection, prefix: str, kept: Iterable[str]) -> None:
-    """Forget what is kept under names that begin so, but for some."""
+def forget_meta(connection: sqlite3.Connection, prefix: str, kept: Iterable[str]) -> int:
+    """Forget what is kept under names that begin so, but for some; return how much that was."""
     names = tuple(kept)
     marks = ", ".join("?" * len(names))
-    connection.execute(
+    return connection.execute(
         f"DELETE FROM meta WHERE substr(key, 1, ?) = ? AND key NOT IN ({marks})",  # noqa: S608
         (len(prefix), prefix, *names),
-    )
+    ).rowcount
 
 
 # ---- what was done to processes, by whom, and what came of it: a row before and a row after
@@ -444,33 +444,21 @@ def load_steps(connection: sqlite3.Connection, since_s: float) -> list[Action]:
 
 ASK: Final = "ask-to-save"
 SAVED: Final = "saved"
-TO_SAVE: Final = frozenset({ASK, "asked-to-save", "not-asked-to-save"})
+_TO_SAVE: Final = (ASK, "asked-to-save")
+TO_SAVE: Final = frozenset({*_TO_SAVE, "not-asked-to-save"})
 _KINDS: Final = {
-    ("checkpoint", "asked"): ASK,
-    ("checkpoint", "done"): "asked-to-save",
-    ("checkpoint", "refused"): "not-asked-to-save",
-    ("attach", "asked"): "attaching",
-    ("attach", "done"): "attached",
-    ("attach", "refused"): "not-attached",
-    ("reap", "asked"): "reaping",
-    ("reap", "done"): "reaped",
-    ("reap", "refused"): "not-reaped",
-    ("hold", "done"): "held",
-    ("clear-hold", "done"): "hold-cleared",
-    ("act-checkpoint", "asked"): ASK,
-    ("act-checkpoint", "done"): "asked-to-save",
-    ("act-checkpoint", "refused"): "not-asked-to-save",
-    ("act-restart", "asked"): "restarting",
-    ("act-restart", "done"): "restarted",
-    ("act-restart", "refused"): "not-restarted",
-    ("act-requeue", "asked"): "requeueing",
-    ("act-requeue", "done"): "requeued",
-    ("act-requeue", "refused"): "not-requeued",
-    ("act-end", "asked"): "ending",
-    ("act-end", "done"): "ended",
-    ("act-end", "refused"): "not-ended",
+    "checkpoint": _TO_SAVE,
+    "attach": ("attaching", "attached"),
+    "reap": ("reaping", "reaped"),
+    "hold": (None, "held"),
+    "clear-hold": (None, "hold-cleared"),
+    "act-checkpoint": _TO_SAVE,
+    "act-restart": ("restarting", "restarted"),
+    "act-requeue": ("requeueing", "requeued"),
+    "act-end": ("ending", "ended"),
 }
-_NOT_DONE: Final = {ActResult.HANDED_OVER, ActResult.UNCONFIRMED, ActResult.FAILED}
+"""Verb -> kind of what is asked for, and of what is done."""
+_NOT_DONE: Final = {ActResult.UNCONFIRMED, ActResult.FAILED}
 """Of a step: it is over, and the process runs, or may run."""
 
 # One look at each device: of one that runs for a month every minute has a row.
@@ -532,11 +520,14 @@ def load_action_events(connection: sqlite3.Connection, since_s: float) -> list[A
 
 
 def _kind(action: Action) -> str | None:
-    if action.phase == "done" and action.verb.startswith("act-") and action.code in _NOT_DONE:
-        if action.code == ActResult.HANDED_OVER:
-            return "handed-over"
-        return _KINDS.get((action.verb, "refused"))
-    return _KINDS.get((action.verb, action.phase))
+    asked, done = _KINDS.get(action.verb, (None, None))
+    is_step, phase = action.verb.startswith(ACT), action.phase
+    if is_step and (phase, action.code) == ("done", ActResult.HANDED_OVER):
+        return "handed-over"
+    is_refused = phase == "refused" or (is_step and phase == "done" and action.code in _NOT_DONE)
+    if is_refused:
+        return done and f"not-{done}"
+    return {"asked": asked, "done": done}.get(phase)
 
 
 def name_and_devices(

@@ -36,7 +36,7 @@ GROUP = "0::/user.slice/user-{0}.slice/user@{0}.service/app.slice/{1}\n"
 SLURM, USER_UNIT, BARE = Manager("slurm", "4711"), Manager("user-unit", UNIT), Manager("bare")
 FACTS = {
     "UserId": f"somebody({os.getuid()})", "JobState": "RUNNING", "Requeue": "1", "Restarts": "0",
-    "BatchFlag": "1", "StartTime": "2020-01-01T00:00:00",
+    "BatchFlag": "1", "NumNodes": "1", "StartTime": "2020-01-01T00:00:00",
 }  # fmt: skip
 
 
@@ -278,6 +278,27 @@ def test_a_program_that_hangs_floods_or_fails(
     assert sum(call.startswith(program) for call in programs.calls) == called
     assert time.monotonic() - began < 30
     assert [call for call in programs.acted if program == "scontrol"] == []
+
+
+def test_a_program_that_hangs_once_it_is_done_is_not_run_again(
+    programs: Programs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steps, "_LIMIT_S", 1.0)
+    with running(USER_UNIT, programs) as it:
+        programs.does("systemctl", f'case "$*" in *restart*) kill {it.pid}; sleep 60;; esac')
+        assert it.take("restart").result is ActResult.FAILED
+    assert programs.acted == [f"systemctl --user --no-block restart {UNIT}"]
+
+
+@pytest.mark.parametrize("nodes", ["2", "1K"])
+def test_of_a_job_on_other_nodes_only_a_rank_decides(programs: Programs, nodes: str) -> None:
+    programs.answer("show job", job_line(NumNodes=nodes))
+    with running(SLURM, programs) as it:
+        assert it.refusal("end", kinds=frozenset({"idle"})) == "errors#managed"
+        assert programs.acted == []
+        programs.does("scancel", f"kill {it.pid}")
+        more: dict[str, Any] = {"kinds": frozenset({"idle"}), "knows_ranks": True}
+        assert it.take("end", **more).result is ActResult.ENDED
 
 
 def test_a_program_that_is_not_there(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:

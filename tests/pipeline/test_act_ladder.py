@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -11,15 +12,19 @@ from gpuwatchd.act import reap, steps
 from gpuwatchd.core.codes import ActHold, ActResult
 from gpuwatchd.core.config import PolicySection
 from gpuwatchd.core.config.schema import OverrideSection
-from gpuwatchd.core.model import Matcher, ProcessKey, Silence
-from gpuwatchd.pipeline.act_ladder import AGAIN_S, LATE_S
+from gpuwatchd.core.model import Matcher, ProcessKey, ProcessUse, Silence
+from gpuwatchd.pipeline import act_ladder
+from gpuwatchd.pipeline.act_ladder import AGAIN_S
 from gpuwatchd.store import tables
+from tests.making import GIB
 from tests.pipeline.idle_machine import GAP_S, UID, IdleMachine, config
 from tests.pipeline.restarts import leak
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from gpuwatchd.core.model import Alert, Sample
 
 LONG_S = 900.0
 """Longer than it takes from the first sample to the step."""
@@ -59,7 +64,7 @@ def _normal(machine: IdleMachine) -> None:
     alert = alarm.alert
     assert alert is not None
     label = tables.UserLabel(
-        alert_key=alert.key, opened_at_s=alert.opened_at_s, subject=alert.subject,
+        alert_key=alert.key, opened_at_s=alert.opened_at_s - 1e4, subject=alert.subject,
         title=alert.title, word="normal", given_at_s=machine.time.now_s,
     )  # fmt: skip
     machine.history.shelf.write_now(tables.write_label, label)
@@ -67,6 +72,10 @@ def _normal(machine: IdleMachine) -> None:
 
 def _jump(machine: IdleMachine) -> None:
     machine.time.now_s += 3600.0
+
+
+def _stop(machine: IdleMachine) -> None:
+    machine.time.pass_s(300.0)
 
 
 def _reload(machine: IdleMachine) -> None:
@@ -106,6 +115,7 @@ def _spend(machine: IdleMachine) -> None:
         (_hold, ActHold.HELD),
         (_spend, ActHold.BUDGET_HOST),
         (_jump, ActHold.CLOCK),
+        (_stop, ActHold.CLOCK),
         (_reload, ActHold.RELOADED),
     ],
 )
@@ -199,7 +209,7 @@ def test_a_daemon_that_was_stopped_past_the_minute_begins_anew(tmp_path: Path) -
     while not any(one and one.at_s for one in machine.proposals):
         machine.run(5.0)
     due_s = next(one.at_s for one in machine.proposals if one and one.at_s)
-    machine.time.pass_s(due_s + LATE_S + 5.0 - machine.time.now_s)
+    machine.time.pass_s(due_s + act_ladder.GAP_S + 5.0 - machine.time.now_s)
     machine.run(60.0)
     assert machine.taken == []
     assert ("refused", ActHold.CLOCK, False) in machine.rows
@@ -217,13 +227,21 @@ def test_what_no_signal_frees_is_not_proposed(
     assert (world.rows, world.proposals) == ([], [None])
 
 
-def test_a_rule_that_was_taken_out_for_a_while_is_new(tmp_path: Path) -> None:
+@pytest.mark.parametrize("between", [{"idle_steps": ()}, {"mode": "propose"}])
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_rule_that_was_taken_out_for_a_while_is_new(
+    tmp_path: Path, between: dict[str, Any], *, restarts: bool
+) -> None:
     machine = IdleMachine(tmp_path)
     machine.run(400.0)
-    machine.pipeline.reconfigure(config(idle_steps=()))
-    machine.run(60.0)
-    machine.pipeline.reconfigure(config())
-    machine.run(LONG_S)
+    machine.is_new = True
+    for settings, for_s in ((config(**between), 60.0), (config(), LONG_S)):
+        machine.config = settings
+        if restarts:
+            machine.restart()
+        else:
+            machine.pipeline.reconfigure(settings)
+        machine.run(for_s)
     assert machine.taken == []
 
 
@@ -282,6 +300,23 @@ def test_a_job_is_ended_only_where_all_of_it_is_idle(tmp_path: Path, rank: int) 
     assert len(machine.taken) == (rank == 0)
 
 
+@pytest.mark.parametrize("still", [True, False])
+def test_whoever_opts_out_before_the_minute_comes_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, still: bool
+) -> None:
+    machine = IdleMachine(tmp_path)
+    monkeypatch.setattr(steps, "opted_in", lambda *_: still)
+
+    def take(request: steps.Request, *, look: Callable[[], Any], **_: Any) -> steps.Outcome:
+        look()
+        return machine._take(request)
+
+    monkeypatch.setattr(machine.pipeline.ladder._runner, "_take", take)
+    machine.run(LONG_S)
+    assert len(machine.taken) == still
+    assert (("refused", "not-allowed", False) in machine.rows) != still
+
+
 def test_an_override_opts_in_whom_it_names(tmp_path: Path) -> None:
     for name, count in (("alice", 1), ("bob", 0)):
         rule = OverrideSection(act="auto", command="*train.py*", user=name)
@@ -334,6 +369,86 @@ def test_a_leak_is_only_proposed_and_taken_by_its_button(tmp_path: Path) -> None
     )  # fmt: skip
     assert machine.taken == []
     answers: list[tuple[str, str]] = []
-    machine.pipeline.ladder.press(alert, lambda *one: answers.append(one))
+    other = msgspec.structs.replace(proposal, command="scancel 42")
+    for shown in (None, other):  # its button said another thing
+        machine.pipeline.ladder.press(alert, shown, lambda *one: answers.append(one))
+    assert machine.taken == []
+    machine.pipeline.ladder.press(alert, proposal, lambda *one: answers.append(one))
     assert [request.has_checkpoint for _, request in machine.taken] == [True]
-    assert len(answers) == 1
+    assert len(answers) == 3
+
+
+def test_the_button_of_what_works_again_ends_nothing(tmp_path: Path) -> None:
+    machine = IdleMachine(
+        tmp_path, msgspec.structs.replace(config(mode="propose"), policy=ALL_TOLD)
+    )
+    machine.manager = steps.Manager("user-unit", "train.service")
+    machine.run(500.0)
+    shown = machine.proposals[-1]
+    assert shown.step == "end"
+    machine.busy_pct = 80.0
+    machine.run(60.0)
+    (alarm,) = machine.pipeline.alarms.alarms.values()
+    assert alarm.alert is not None
+    machine.pipeline.ladder.press(alarm.alert, shown, lambda *_: None)
+    assert machine.taken == []
+
+
+class UnitMachine(IdleMachine):
+    """A unit of two idle processes."""
+
+    def begin(self, pid: int) -> None:
+        super().begin(pid)
+        key = ProcessKey(pid=pid + 1, started_at_s=self.began_s)
+        self.info = msgspec.structs.replace(self.info, unit="train.service")
+        self.other = msgspec.structs.replace(self.info, key=key)
+
+    def _look(self) -> Sample:
+        one = super()._look()
+        (reading,) = one.readings
+        (use,) = reading.uses or ()
+        uses = (use, msgspec.structs.replace(use, key=self.other.key, used_bytes=2 * GIB))
+        reading = msgspec.structs.replace(reading, uses=uses)
+        return msgspec.structs.replace(
+            one, readings=(reading,), processes=(*one.processes, self.other)
+        )
+
+
+def _alert(machine: IdleMachine) -> Alert:
+    alerts = [alarm.alert for alarm in machine.pipeline.alarms.alarms.values() if alarm.alert]
+    return next(one for one in alerts if one.subject.process == machine.info.key)
+
+
+def test_one_step_is_taken_on_a_unit_whose_processes_are_all_idle(tmp_path: Path) -> None:
+    machine = UnitMachine(tmp_path)
+    machine.manager = steps.Manager("user-unit", "train.service")
+    machine.outcome = lambda: steps.Outcome(ActResult.UNCONFIRMED, "it still runs")
+    machine.run(LONG_S)
+    assert len(machine.taken) == 1
+    assert ("refused", ActHold.BUDGET_TARGET, False) in machine.rows
+
+
+def test_a_unit_is_not_ended_where_another_process_of_it_is_held(tmp_path: Path) -> None:
+    machine = UnitMachine(tmp_path)
+    machine.manager = steps.Manager("user-unit", "train.service")
+    machine.run(400.0)
+    ladder, alert = machine.pipeline.ladder, _alert(machine)
+    assert ladder._hold(alert, machine.info.key, "end") is None
+    machine.history.shelf.write_now(tables.save_hold, machine.other.key, machine.time.now_s + 9e3)
+    assert ladder._hold(alert, machine.info.key, "end") is ActHold.HELD
+    machine.run(LONG_S)
+    assert machine.taken == []
+
+
+def test_a_unit_is_not_ended_where_another_process_of_it_works_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = UnitMachine(tmp_path)
+    machine.manager = steps.Manager("user-unit", "train.service")
+    machine.run(400.0)
+    ladder, alert = machine.pipeline.ladder, _alert(machine)
+    use = ProcessUse(key=machine.other.key, used_bytes=GIB)
+    beside = SimpleNamespace(device=SimpleNamespace(label="GPU 2"), uses=(use,))
+    devices = {**machine.pipeline.intake.devices, "GPU-2": beside}
+    monkeypatch.setattr(machine.pipeline.intake, "devices", devices)
+    assert ladder._hold(alert, machine.info.key, "end") is ActHold.RANK

@@ -14,6 +14,7 @@ import msgspec
 from gpuwatchd.analysis import frameworks
 from gpuwatchd.collect.host import program
 from gpuwatchd.collect.host.procfs import (
+    PROC,
     NoDescriptor,
     full_name,
     libraries_in,
@@ -532,6 +533,15 @@ def launcher(family: Sequence[Ancestor], title: str) -> Ancestor | None:
         return family[0] if family else None
     launchers = {*_AGENTS, "slurmstepd"}
     return next((one for one in family if not launchers.isdisjoint(_started(one))), None)
+
+
+def launcher_of(info: ProcessInfo) -> tuple[int, str] | None:
+    """Return pid and label of what has started a running process as one rank of several."""
+    pid = info.key.pid
+    stat = parse_stat(read_bytes(PROC / str(pid) / "stat"))
+    family = () if stat is None else ancestors(PROC, pid, stat)
+    found = launcher(family, (*info.argv, info.name)[0])
+    return None if found is None else (found.pid, found.label)
 
 
 def _agent(family: Sequence[Ancestor]) -> str | None:

@@ -88,7 +88,7 @@ def _act(config: Config) -> Iterator[tuple[str, str]]:
         yield "[act] notice-gap", f"shorter than {SHORTEST_GAP_S:g} s"
     for number, rule in enumerate(config.override, start=1):
         # Whose processes may be ended is said in full, never by a rule that fits everybody.
-        if rule.act == "auto" and not (rule.command.strip("*") and rule.user.strip("*")):
+        if rule.act == "auto" and not (rule.command.strip("*?") and rule.user.strip("*?")):
             yield f"[[override]] {number} act", '"auto" needs command and user'
 
 

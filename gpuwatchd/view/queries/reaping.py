@@ -16,8 +16,7 @@ from msgspec import structs
 
 from gpuwatchd.act import reap
 from gpuwatchd.act.target import SAME_S
-from gpuwatchd.collect.host import Host, process_identity, program
-from gpuwatchd.collect.host.procfs import PROC, parse_stat, read_bytes
+from gpuwatchd.collect.host import Host, process_identity
 from gpuwatchd.core import units
 from gpuwatchd.core.codes import ReapResult
 from gpuwatchd.core.errors import (
@@ -389,7 +388,7 @@ def _read(query: Query, pid: int) -> tuple[View, reap.Subject, float | None]:
         needs = "needed: a daemon that has been watching, gpuwatchctl service install"
     elif any(code == "daemon-late" for code, _ in view.warnings):
         kinds, needs = frozenset(), "needed: a sample of now, the daemon's last one is old"
-    busy_on, launcher = _busy_on(view, query, pid), _launcher(pid, (*info.argv, info.name)[0])
+    busy_on, launcher = _busy_on(view, query, pid), process_identity.launcher_of(info)
     return view, reap.Subject(info, kinds, busy_on, launcher, needs), host.booted_at_s
 
 
@@ -404,13 +403,6 @@ def _busy_on(view: View, query: Query, pid: int) -> str:
             if use.info.key.pid == pid and (more or (use.sm_pct and kind in {None, "idle"})):
                 return item.device.label
     return ""
-
-
-def _launcher(pid: int, title: str) -> tuple[int, str] | None:
-    stat = parse_stat(read_bytes(PROC / str(pid) / "stat"))
-    family = () if stat is None else program.ancestors(PROC, pid, stat)
-    found = process_identity.launcher(family, title)
-    return None if found is None else (found.pid, found.label)
 
 
 def still_held_bytes(candidate: Candidate, ended_at_s: float) -> int | None:
