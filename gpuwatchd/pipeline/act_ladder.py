@@ -101,10 +101,10 @@ class ActLadder:
         keys = {key for key in held if key is not None and key not in infos}
         autos = [rule for rule in self._config.override if rule.act == "auto"]
         for holding in self._holdings.found:
-            info, device = holding.process, self._intake.devices.get(holding.device_uid)
+            info = holding.process
             if info is None or info.foreign or holding.kind not in reap.FREED:
                 continue
-            if device is None or device.device.recorded:
+            if self._is_recorded(holding.device_uid):
                 continue
             known, command = self._runner.classified(info), " ".join(info.argv)
             by_override = any(
@@ -128,6 +128,8 @@ class ActLadder:
         if abs(offset_s - self._offset_s) > CLOCK_STEP_S:
             self._cancel_all(ActHold.CLOCK)
         self._offset_s, self._now_s = offset_s, now_s
+        if not self._rules:
+            self._begin_rules()
         if not self._may_act:
             return
         self._take_in_arrivals()
@@ -269,24 +271,29 @@ class ActLadder:
         if rows is None:
             return ActHold.NOT_WRITTEN
         mine = [row.at_s for row in rows if row.process and tables.same_process(row.process, key)]
-        return ladder.budget_hold(mine, [row.at_s for row in rows], wall_s)
+        # Nobody is told of a step for which another one's countdown leaves no budget.
+        soon = [wall_s for other in self._countdowns if other != key]
+        return ladder.budget_hold(mine, [*soon, *(row.at_s for row in rows)], wall_s)
 
     def _is_one(self, info: ProcessInfo, manager: steps.Manager) -> bool:
         """Say whether a step on a process touches nobody who works, as far as this host knows."""
         if (info.world or 1) > 1 and (manager.kind == "bare" or info.rank != 0):
             return False
-        idle = {
-            holding.process.key
-            for holding in self._holdings.found
-            if holding.process and holding.kind in reap.FREED
-        }
-        beside = (
+        if manager.kind != "user-unit" and info.job is None and info.group is None:
+            return True
+        beside = {
             use.key
             for device in self._intake.devices.values()
             for use in device.uses or ()
             if use.key != info.key and _is_together(self._intake.infos[use.key], info, manager)
+        }
+        return not beside or beside.issubset(
+            holding.process.key
+            for holding in self._holdings.found
+            if holding.process
+            and holding.kind in reap.FREED
+            and not self._is_recorded(holding.device_uid)
         )
-        return idle.issuperset(beside)
 
     def _rule_age_s(self, *, by_override: bool) -> float:
         """Return for how long the rule that lets a step be taken has been in force."""
@@ -294,19 +301,27 @@ class ActLadder:
         if shelf is None:
             return 0.0
         if not self._rules:
-            act, rules = self._config.act, self._config.override
-            autos = [rule for rule in rules if rule.act == "auto"]
-            for one, rule in ((False, act.mode), (True, autos)):
-                number = crc32(msgspec.json.encode((rule, act.idle_steps)))
-                self._rules[one] = f"{_RULE}{number:08x}"
-            # A rule that was taken out and comes back is new.
-            shelf.write_now(tables.forget_meta, _RULE, self._rules.values())
+            self._begin_rules()
         name = self._rules[by_override]
         since_s = shelf.read(tables.load_instant, name)
         if since_s is None or since_s > now_s:
             shelf.write_now(tables.save_meta, name, now_s)
             return 0.0
         return now_s - since_s
+
+    def _begin_rules(self) -> None:
+        """Write down since when each rule that acts is in force, and forget those that are not."""
+        act = self._config.act
+        autos = [rule for rule in self._config.override if rule.act == "auto"]
+        for by_override, rule in ((False, act.mode), (True, autos)):
+            number = crc32(msgspec.json.encode((rule, act.idle_steps)))
+            self._rules[by_override] = f"{_RULE}{number:08x}"
+        if self._runner.shelf is not None:
+            # A rule that was taken out and comes back is new.
+            self._runner.shelf.write_now(tables.forget_meta, _RULE, self._rules.values())
+        for by_override, is_acting in ((False, act.mode == "auto"), (True, bool(autos))):
+            if is_acting:
+                self._rule_age_s(by_override=by_override)
 
     # Countdowns.
 
@@ -368,6 +383,7 @@ class ActLadder:
     ) -> None:
         key, act = info.key, self._config.act
         manager = self._runner.manager_of(info)
+        by_override = policy.rules_for(alert, self._intake.watcher.rules).act == "auto"
         request = steps.Request(
             step=step,
             key=key,
@@ -376,6 +392,7 @@ class ActLadder:
             kinds=frozenset(holding.kind for holding in self._holdings_of(key)),
             evidence={"alert": alert.key, "finding": msgspec.to_builtins(alert.finding.public)},
             has_checkpoint=self._runner.saved(key) is not None,
+            by_consent=who == OWN and not by_override,
         )
         self._runner.begin(
             request, act, lambda: self._subject(info), why=alert.finding.reason, who=who,
@@ -401,7 +418,11 @@ class ActLadder:
     # Small questions.
 
     def _holdings_of(self, key: ProcessKey) -> list[Holding]:
-        return [it for it in self._holdings.found if it.process and it.process.key == key]
+        return [
+            it
+            for it in self._holdings.found
+            if it.process and it.process.key == key and not self._is_recorded(it.device_uid)
+        ]
 
     def _next(self, alert: Alert, key: ProcessKey) -> ActStep | None:
         """Return the step that follows those that were taken on a process."""
@@ -413,8 +434,15 @@ class ActLadder:
         return ladder.next_step(act.idle_steps, len(mine))
 
     def _info(self, alert: Alert) -> ProcessInfo | None:
+        """Return who an alert is about; None for a recording, whose pids are others' by now."""
         key = alert.subject.process
-        return None if key is None else self._intake.infos.get(key)
+        if key is None or self._is_recorded(alert.subject.device_uid):
+            return None
+        return self._intake.infos.get(key)
+
+    def _is_recorded(self, uid: str) -> bool:
+        device = self._intake.devices.get(uid)
+        return device is not None and device.device.recorded
 
 
 def _is_together(other: ProcessInfo, info: ProcessInfo, manager: steps.Manager) -> bool:

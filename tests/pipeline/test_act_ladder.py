@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from gpuwatchd.act import steps
+from gpuwatchd.alerts.ladder import HOST_STEPS
 from gpuwatchd.core.codes import ActHold, ActResult
 from gpuwatchd.core.config import PolicySection
 from gpuwatchd.core.config.schema import OverrideSection
@@ -160,14 +161,46 @@ def test_what_is_not_taken_is_proposed_once_and_on_record(
         assert {(one.step, one.hold) for one in world.proposals} == {("end", hold)}
 
 
-def test_a_rule_that_was_taken_out_for_a_while_is_new(tmp_path: Path) -> None:
+@pytest.mark.parametrize("meanwhile", [{"idle_steps": ()}, {"mode": "propose"}])
+@pytest.mark.parametrize("after_s", [30.0, 400.0])  # nothing is idle yet; an alert is open
+def test_a_rule_that_was_taken_out_for_a_while_is_new(
+    tmp_path: Path, meanwhile: dict[str, Any], after_s: float
+) -> None:
     machine = IdleMachine(tmp_path)
-    machine.run(400.0)
-    machine.pipeline.reconfigure(config(idle_steps=()))
+    machine.run(after_s)
+    machine.pipeline.reconfigure(config(**meanwhile))
     machine.run(60.0)
     machine.pipeline.reconfigure(config())
     machine.run(LONG_S)
     assert machine.taken == []
+
+
+def test_a_rule_counts_from_when_it_was_set_not_from_the_first_alert(tmp_path: Path) -> None:
+    machine = IdleMachine(tmp_path, is_new=True)
+    machine.run(30.0)
+    age_s = machine.pipeline.ladder._rule_age_s(by_override=False)
+    assert age_s == pytest.approx(30.0, abs=6.0)
+
+
+@pytest.mark.parametrize("source", ["replay", "simulate"])
+def test_nothing_of_a_recording_is_acted_on_or_proposed(tmp_path: Path, source: str) -> None:
+    settings = msgspec.structs.replace(config(), policy=ALL_TOLD)
+    machine = IdleMachine(tmp_path, settings)
+    machine.device = msgspec.structs.replace(machine.device, source=source)
+    machine.start()
+    machine.run(LONG_S)
+    assert machine.proposals
+    assert (machine.taken, machine.rows, set(machine.proposals)) == ([], [], {None})
+
+
+def test_no_more_is_announced_than_a_day_has_room_for(tmp_path: Path) -> None:
+    machine = IdleMachine(tmp_path, others=7)
+    announced: set[ProcessKey] = set()
+    for _ in range(80):
+        machine.run(10.0)
+        announced |= machine.pipeline.ladder._countdowns.keys()
+    assert len(machine.taken) == HOST_STEPS
+    assert announced == {request.key for _, request in machine.taken}
 
 
 @pytest.mark.parametrize("outcome", ["pending", "failed"])
