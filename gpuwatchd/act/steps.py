@@ -87,6 +87,8 @@ class Request(NamedTuple):
     """Whether a checkpoint of the job is known; without one it is not requeued."""
     knows_ranks: bool = False
     """Whether it is one of several ranks: of another process nobody knows what other nodes do."""
+    by_consent: bool = False
+    """It is taken because the process opted in, so that is looked at once more."""
 
 
 def opted_in(info: ProcessInfo, manager: Manager, *, proc: Path = Path("/proc")) -> bool:
@@ -154,6 +156,7 @@ def take(
         if manager_of(subject.info, proc=proc)[:2] != manager[:2]:
             why = f"{target.name} does not belong to {manager.name or manager.kind} any more"
             raise TargetChanged(why, page="errors#manager-changed")
+        _require_consent(request, target, subject.info, proc)
         target.check()
         if runner:
             return _handed_over(request, target, runner)
@@ -171,6 +174,13 @@ def take(
         return _through_manager(request, target, proc, name)
 
 
+def _require_consent(request: Request, target: Target, info: ProcessInfo, proc: Path) -> None:
+    """Raise NotAllowed where a process or its unit does not opt in any more, as after an exec."""
+    if request.by_consent and not opted_in(info, request.manager, proc=proc):
+        why = f"{target.name} does not opt in any more"
+        raise NotAllowed(why, page="errors#not-opted-in")
+
+
 def _reaped(
     request: Request,
     grace_s: float,
@@ -180,6 +190,7 @@ def _reaped(
 ) -> Outcome:
     sent: list[str] = []
     with reap.hold(request.key, look, booted_at_s=booted_at_s, proc=proc) as (target, signals):
+        _require_consent(request, target, look().info, proc)
         ended = reap.end(target, signals, grace_s, lambda: False, sent) is ReapResult.ENDED
         how = f"{target.name} {'ended' if ended else 'still runs'} after {', '.join(sent)}"
     return Outcome(ActResult.ENDED if ended else ActResult.UNCONFIRMED, how)

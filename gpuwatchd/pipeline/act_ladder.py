@@ -22,7 +22,6 @@ from gpuwatchd.alerts.matching import fits
 from gpuwatchd.collect.host import process_identity
 from gpuwatchd.core import text
 from gpuwatchd.core.codes import ActHold
-from gpuwatchd.core.errors import NotAllowed
 from gpuwatchd.core.model import Button, Proposal
 from gpuwatchd.pipeline.step_runner import OWN
 from gpuwatchd.store import tables
@@ -111,10 +110,10 @@ class ActLadder:
         keys = {key for key in held if key is not None and key not in infos}
         autos = [rule for rule in self._config.override if rule.act == "auto"]
         for holding in self._holdings.found:
-            info, device = holding.process, self._intake.devices.get(holding.device_uid)
+            info = holding.process
             if info is None or info.foreign or holding.kind not in reap.FREED:
                 continue
-            if device is None or device.device.recorded:
+            if self._is_recorded(holding.device_uid):
                 continue
             known, command = self._runner.classified(info), " ".join(info.argv)
             by_override = any(
@@ -298,10 +297,14 @@ class ActLadder:
             for row in rows
             if row.process and any(tables.same_process(row.process, key) for key in every)
         ]
-        return ladder.budget_hold(mine, [row.at_s for row in rows], wall_s)
+        # Nobody is told of a step for which another one's countdown leaves no budget.
+        soon = [wall_s for other in self._countdowns if other not in every]
+        return ladder.budget_hold(mine, [*soon, *(row.at_s for row in rows)], wall_s)
 
     def _beside(self, info: ProcessInfo, manager: steps.Manager) -> list[ProcessInfo]:
         """Return the processes that a step on one is a step on, as far as this host knows."""
+        if manager.kind != "user-unit" and info.job is None and info.group is None:
+            return []
         keys = {use.key for device in self._intake.devices.values() for use in device.uses or ()}
         others = [self._intake.infos[key] for key in keys - {info.key}]
         return [other for other in others if _is_together(other, info, manager)]
@@ -319,13 +322,15 @@ class ActLadder:
         return now_s - since_s
 
     def _name_rules(self) -> bool:
-        """Say under which names it is kept since when rules are in force, and forget all others.
+        """Write down since when each rule that acts is in force, and forget those that are not.
 
         A rule that was taken out and comes back is new. False where nothing can be written.
         """
         shelf, names = self._runner.shelf, rule_names(self._config)
         if shelf and shelf.write_now(tables.forget_meta, _RULE, names.values()) is not None:
             self._rules = names
+            for by_override in (False, True):
+                self._rule_age_s(by_override=by_override)
         return bool(self._rules)
 
     # Countdowns.
@@ -395,6 +400,7 @@ class ActLadder:
     ) -> None:
         key, act, self.may_act = info.key, self._config.act, True
         manager = self._runner.manager_of(info)
+        by_override = policy.rules_for(alert, self._intake.watcher.rules).act == "auto"
         request = steps.Request(
             step=step,
             key=key,
@@ -404,17 +410,12 @@ class ActLadder:
             evidence={"alert": alert.key, "finding": msgspec.to_builtins(alert.finding.public)},
             has_checkpoint=self._runner.saved(key) is not None,
             knows_ranks=(info.world or 1) > 1,
+            by_consent=who == OWN and not by_override,
         )
         if self._asked:
             self._asked.clear()  # A step spends budgets of others.
-        effective = policy.rules_for(alert, self._intake.watcher.rules)
-        by_itself = who == OWN and effective.act != "auto"
 
         def look() -> reap.Subject:
-            # Its unit may say otherwise by now.
-            if by_itself and not steps.opted_in(info, manager):
-                why = f"{info.attribution} has not opted in any more"
-                raise NotAllowed(why, page="errors#not-allowed")
             return self._subject(info)._replace(launcher=process_identity.launcher_of(info))
 
         why = alert.finding.reason
@@ -460,7 +461,11 @@ class ActLadder:
         return not subject.busy_on and bool(subject.kinds) and subject.kinds <= reap.FREED
 
     def _holdings_of(self, key: ProcessKey) -> list[Holding]:
-        return [it for it in self._holdings.found if it.process and it.process.key == key]
+        return [
+            it
+            for it in self._holdings.found
+            if it.process and it.process.key == key and not self._is_recorded(it.device_uid)
+        ]
 
     def _next(self, alert: Alert, key: ProcessKey) -> ActStep | None:
         """Return the step that follows those that were taken on a process."""
@@ -473,8 +478,15 @@ class ActLadder:
         return ladder.next_step(act.idle_steps, len(mine))
 
     def _info(self, alert: Alert) -> ProcessInfo | None:
+        """Return who an alert is about; None for a recording, whose pids are others' by now."""
         key = alert.subject.process
-        return None if key is None else self._intake.infos.get(key)
+        if key is None or self._is_recorded(alert.subject.device_uid):
+            return None
+        return self._intake.infos.get(key)
+
+    def _is_recorded(self, uid: str) -> bool:
+        device = self._intake.devices.get(uid)
+        return device is not None and device.device.recorded
 
 
 def rule_names(config: Config) -> dict[bool, str]:

@@ -206,6 +206,17 @@ def test_who_has_opted_in(programs: Programs, unit: str, expected: object) -> No
         assert opted_in(info, USER_UNIT)
 
 
+@pytest.mark.parametrize("runner", [(), ("true",)])
+@pytest.mark.parametrize("manager", [BARE, USER_UNIT])
+def test_who_does_not_opt_in_any_more_is_left_alone(
+    programs: Programs, manager: Manager, runner: tuple[str, ...]
+) -> None:
+    with running(manager, programs) as it:
+        programs.answer("unit", "[Unit]\nX-GpuWatchd=no\n")
+        page = it.refusal("end", kinds=frozenset({"idle"}), by_consent=True, runner=runner)
+        assert (page, programs.acted) == ("errors#not-opted-in", [])
+
+
 @pytest.mark.parametrize(
     ("line", "page"),
     [

@@ -10,9 +10,10 @@ from gpuwatchd.act import steps
 from gpuwatchd.core.codes import ActResult
 from gpuwatchd.core.config import Config, PolicySection
 from gpuwatchd.core.config.schema import ActSection, Seconds, ZombiesSection
+from gpuwatchd.core.model import ProcessKey
 from gpuwatchd.pipeline.step_runner import Classified
 from gpuwatchd.store import tables
-from tests.making import GIB
+from tests.making import GIB, sample
 from tests.pipeline.restarts import Machine
 
 if TYPE_CHECKING:
@@ -40,18 +41,20 @@ def config(**act: Any) -> Config:
 class IdleMachine(Machine):
     """One device, one process that does nothing; ``taken`` are the steps that were taken.
 
-    The rule that lets steps be taken has been in force for long enough, unless ``is_new``.
+    ``others`` do nothing besides it. The rule that lets steps be taken has been in force for long
+    enough, unless ``is_new``.
     """
 
     def __init__(
-        self, directory: Path, settings: Config | None = None, *, is_new: bool = False, **act: Any
-    ) -> None:
+        self, directory: Path, settings: Config | None = None, *, is_new: bool = False,
+        others: int = 0, **act: Any,
+    ) -> None:  # fmt: skip
         self.config = settings or config(**act)
         self.taken: list[tuple[float, steps.Request]] = []
         self.outcome: Callable[[], steps.Outcome] = lambda: steps.Outcome(ActResult.ENDED, "ended")
         self.busy_pct = 0.0
         self.manager, self.opted_in = BARE, True
-        self.is_new = is_new
+        self.is_new, self.others = is_new, others
         super().__init__(directory, lambda _: 20.0 * GIB, 40)
 
     def begin(self, pid: int) -> None:
@@ -75,6 +78,15 @@ class IdleMachine(Machine):
 
     def _look(self) -> Sample:
         one = super()._look()
+        if self.others:
+            keys = [
+                ProcessKey(pid=5000 + number, started_at_s=self.began_s)
+                for number in range(self.others)
+            ]
+            infos = [self.info, *(msgspec.structs.replace(self.info, key=key) for key in keys)]
+            holders = [(info, 2 * GIB) for info in infos]
+            more = sample(self.time.mono_s, holders, device=self.device, wall_s=self.time.now_s)
+            one = msgspec.structs.replace(more, boot_id=self.boot_id)
         (reading,) = one.readings
         uses = tuple(
             msgspec.structs.replace(use, sm_pct=self.busy_pct) for use in reading.uses or ()

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from gpuwatchd.act import reap, steps
+from gpuwatchd.alerts.ladder import HOST_STEPS
 from gpuwatchd.core.codes import ActHold, ActResult
 from gpuwatchd.core.config import PolicySection
 from gpuwatchd.core.config.schema import OverrideSection
@@ -43,6 +44,7 @@ def test_it_is_taken_at_the_minute_that_the_last_of_two_notices_named(tmp_path: 
     assert told_s[1] - told_s[0] >= GAP_S
     assert last.at_s - told_s[1] >= GAP_S
     assert (request.step, request.key, request.command) == ("end", machine.info.key, last.command)
+    assert request.by_consent  # looked at once more when it is taken
     assert machine.rows == [("asked", "idle", False), ("done", "ended", False)]
 
 
@@ -245,6 +247,34 @@ def test_a_rule_that_was_taken_out_for_a_while_is_new(
     assert machine.taken == []
 
 
+def test_a_rule_counts_from_when_it_was_set_not_from_the_first_alert(tmp_path: Path) -> None:
+    machine = IdleMachine(tmp_path, is_new=True)
+    machine.run(30.0)
+    age_s = machine.pipeline.ladder._rule_age_s(by_override=False)
+    assert age_s == pytest.approx(30.0, abs=6.0)
+
+
+@pytest.mark.parametrize("source", ["replay", "simulate"])
+def test_nothing_of_a_recording_is_acted_on_or_proposed(tmp_path: Path, source: str) -> None:
+    settings = msgspec.structs.replace(config(), policy=ALL_TOLD)
+    machine = IdleMachine(tmp_path, settings)
+    machine.device = msgspec.structs.replace(machine.device, source=source)
+    machine.start()
+    machine.run(LONG_S)
+    assert machine.proposals
+    assert (machine.taken, machine.rows, set(machine.proposals)) == ([], [], {None})
+
+
+def test_no_more_is_announced_than_a_day_has_room_for(tmp_path: Path) -> None:
+    machine = IdleMachine(tmp_path, others=7)
+    announced: set[ProcessKey] = set()
+    for _ in range(80):
+        machine.run(10.0)
+        announced |= machine.pipeline.ladder._countdowns.keys()
+    assert len(machine.taken) == HOST_STEPS
+    assert announced == {request.key for _, request in machine.taken}
+
+
 @pytest.mark.parametrize("outcome", ["pending", "failed"])
 def test_nothing_is_done_where_nobody_could_be_notified(tmp_path: Path, outcome: str) -> None:
     machine = IdleMachine(tmp_path)
@@ -298,23 +328,6 @@ def test_a_job_is_ended_only_where_all_of_it_is_idle(tmp_path: Path, rank: int) 
     )
     machine.run(LONG_S)
     assert len(machine.taken) == (rank == 0)
-
-
-@pytest.mark.parametrize("still", [True, False])
-def test_whoever_opts_out_before_the_minute_comes_is_left_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, still: bool
-) -> None:
-    machine = IdleMachine(tmp_path)
-    monkeypatch.setattr(steps, "opted_in", lambda *_: still)
-
-    def take(request: steps.Request, *, look: Callable[[], Any], **_: Any) -> steps.Outcome:
-        look()
-        return machine._take(request)
-
-    monkeypatch.setattr(machine.pipeline.ladder._runner, "_take", take)
-    machine.run(LONG_S)
-    assert len(machine.taken) == still
-    assert (("refused", "not-allowed", False) in machine.rows) != still
 
 
 def test_an_override_opts_in_whom_it_names(tmp_path: Path) -> None:
