@@ -272,6 +272,14 @@ def test_an_override_opts_in_whom_it_names(tmp_path: Path) -> None:
         assert len(machine.taken) == count
 
 
+def test_who_opts_in_is_told_of_nothing_more_where_only_others_are_acted_on(tmp_path: Path) -> None:
+    rule = OverrideSection(act="auto", command="*train.py*", user="bob")
+    settings = msgspec.structs.replace(config(mode="propose"), override=(rule,))
+    machine = IdleMachine(tmp_path, settings)
+    machine.run(500.0)
+    assert machine.post.taken == []
+
+
 @pytest.mark.parametrize("after_s", range(350, 600, 25))
 def test_a_daemon_that_is_killed_begins_anew(tmp_path: Path, after_s: float) -> None:
     machine = IdleMachine(tmp_path)
