@@ -8,8 +8,6 @@ down before, and that people were not told of.
 from __future__ import annotations
 
 import logging
-import os
-import pwd
 from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
@@ -20,7 +18,6 @@ from gpuwatchd.act import reap, steps
 from gpuwatchd.alerts import ladder
 from gpuwatchd.alerts.matching import fits
 from gpuwatchd.collect.host import process_identity
-from gpuwatchd.core import text
 from gpuwatchd.core.codes import ActHold
 from gpuwatchd.core.errors import NotAllowed
 from gpuwatchd.core.model import Button, Proposal
@@ -217,16 +214,16 @@ class ActLadder:
         )
 
     def press(
-        self, alert: Alert, shown: Proposal | None, answer: Callable[[str, str], None]
+        self, alert: Alert, shown: Proposal | None, who: str, answer: Callable[[str, str], None]
     ) -> None:
-        """Take the step that a button has shown, by the word of whoever pressed it."""
+        """Take the step that a button has shown, by the word of ``who`` pressed it."""
         proposal, info = self.proposal(alert), self._info(alert)
         is_shown = shown is not None and proposal is not None and proposal.command == shown.command
         if not is_shown or proposal is None or info is None or info.key in self._runner.busy:
             answer("Not done", "The step is not possible any more.")
             return
         self._cancel(info.key, ActHold.PROPOSE)
-        self._begin(alert, info, proposal.step, who=_user(), answer=answer)
+        self._begin(alert, info, proposal.step, who=who, answer=answer)
 
     # What holds a step back.
 
@@ -399,7 +396,7 @@ class ActLadder:
         effective = policy.rules_for(alert, self._intake.watcher.rules)
         by_itself = who == OWN and effective.act != "auto"
 
-        def look() -> reap.Subject:
+        def subject_now() -> reap.Subject:
             # Its unit may say otherwise by now.
             if by_itself and not steps.opted_in(info, manager):
                 why = f"{info.attribution} has not opted in any more"
@@ -407,7 +404,7 @@ class ActLadder:
             return self._subject(info)._replace(launcher=process_identity.launcher_of(info))
 
         why = alert.finding.reason
-        self._runner.begin(request, act, look, why=why, who=who, answer=answer)
+        self._runner.begin(request, act, subject_now, why=why, who=who, answer=answer)
 
     def _subject(self, info: ProcessInfo) -> reap.Subject:
         """Return as what a process is listed now, by the newest look; also called in a thread."""
@@ -461,10 +458,3 @@ def _is_together(other: ProcessInfo, info: ProcessInfo, manager: steps.Manager) 
 def _is_normal(label: UserLabel, key: ProcessKey) -> bool:
     process = label.subject.process
     return label.word == "normal" and process is not None and tables.same_process(process, key)
-
-
-def _user() -> str:
-    try:
-        return text.clean(pwd.getpwuid(os.getuid()).pw_name)
-    except KeyError:
-        return str(os.getuid())

@@ -321,9 +321,9 @@ def test_a_leak_is_only_proposed_and_taken_by_its_button(tmp_path: Path) -> None
     answers: list[tuple[str, str]] = []
     other = msgspec.structs.replace(proposal, command="scancel 42")
     for shown in (None, other):  # its button said another thing
-        machine.pipeline.ladder.press(alert, shown, lambda *one: answers.append(one))
+        machine.pipeline.ladder.press(alert, shown, "alice", lambda *one: answers.append(one))
     assert machine.taken == []
-    machine.pipeline.ladder.press(alert, proposal, lambda *one: answers.append(one))
+    machine.pipeline.ladder.press(alert, proposal, "alice", lambda *one: answers.append(one))
     assert [request.has_checkpoint for _, request in machine.taken] == [True]
     assert len(answers) == 3
 
@@ -340,7 +340,7 @@ def test_the_button_of_what_works_again_ends_nothing(tmp_path: Path) -> None:
     machine.run(60.0)
     (alarm,) = machine.pipeline.alarms.alarms.values()
     assert alarm.alert is not None
-    machine.pipeline.ladder.press(alarm.alert, shown, lambda *_: None)
+    machine.pipeline.ladder.press(alarm.alert, shown, "alice", lambda *_: None)
     assert machine.taken == []
 
 
