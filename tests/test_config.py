@@ -158,6 +158,8 @@ REFUSED = [
         '[[override]]\n[[override]]\nseverity = "fatal"',
         "[[override]] 2 severity: 'fatal' is not",
     ),
+    ('[[override]]\nact = "auto"\ncommand = "*x*"', "[[override]] 1 act:"),
+    ('[[override]]\nact = "auto"\ncommand = "*x*"\nuser = "?*"', "[[override]] 1 act:"),
     ('[cost.prices]\n"*" = -1', "[cost] prices: expected a number >= 0"),
     ('[web]\nlisten = "127.0.0.1:70000"', "'127.0.0.1:70000': no port is above 65535"),
     (f'[web]\nlisten = "127.0.0.1:{"9" * 4000}"', "no port is above 65535"),

@@ -8,8 +8,6 @@ down before, and that people were not told of.
 from __future__ import annotations
 
 import logging
-import os
-import pwd
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from zlib import crc32
 
@@ -20,7 +18,6 @@ from gpuwatchd.act import reap, steps
 from gpuwatchd.alerts import ladder
 from gpuwatchd.alerts.matching import fits
 from gpuwatchd.collect.host import process_identity
-from gpuwatchd.core import text
 from gpuwatchd.core.codes import ActHold
 from gpuwatchd.core.model import Button, Proposal
 from gpuwatchd.pipeline.step_runner import OWN
@@ -226,16 +223,16 @@ class ActLadder:
         )
 
     def press(
-        self, alert: Alert, shown: Proposal | None, answer: Callable[[str, str], None]
+        self, alert: Alert, shown: Proposal | None, who: str, answer: Callable[[str, str], None]
     ) -> None:
-        """Take the step that a button has shown, by the word of whoever pressed it."""
+        """Take the step that a button has shown, by the word of ``who`` pressed it."""
         proposal, info = self.proposal(alert), self._info(alert)
         is_shown = shown is not None and proposal is not None and proposal.command == shown.command
         if not is_shown or proposal is None or info is None or info.key in self._runner.busy:
             answer("Not done", "The step is not possible any more.")
             return
         self._cancel(info.key, ActHold.PROPOSE)
-        self._begin(alert, info, proposal.step, who=_user(), answer=answer)
+        self._begin(alert, info, proposal.step, who=who, answer=answer)
 
     # What holds a step back.
 
@@ -415,11 +412,11 @@ class ActLadder:
         if self._asked:
             self._asked.clear()  # A step spends budgets of others.
 
-        def look() -> reap.Subject:
+        def subject_now() -> reap.Subject:
             return self._subject(info)._replace(launcher=process_identity.launcher_of(info))
 
         why = alert.finding.reason
-        self._runner.begin(request, act, look, why=why, who=who, answer=answer)
+        self._runner.begin(request, act, subject_now, why=why, who=who, answer=answer)
 
     def _subject(self, info: ProcessInfo) -> reap.Subject:
         """Return as what a process is listed now, by the newest look; also called in a thread."""
@@ -509,10 +506,3 @@ def _is_together(other: ProcessInfo, info: ProcessInfo, manager: steps.Manager) 
 def _is_normal(label: UserLabel, key: ProcessKey) -> bool:
     process = label.subject.process
     return label.word == "normal" and process is not None and tables.same_process(process, key)
-
-
-def _user() -> str:
-    try:
-        return text.clean(pwd.getpwuid(os.getuid()).pw_name)
-    except KeyError:
-        return str(os.getuid())

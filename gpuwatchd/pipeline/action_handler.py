@@ -268,6 +268,7 @@ class ActionHandler:
             self._ladder.press(
                 alert,
                 message.proposal,
+                _user(),
                 lambda head, value: self._speaker.send(reply(message, head, value)),
             )
         elif name == "snooze":

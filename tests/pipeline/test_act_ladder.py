@@ -343,6 +343,14 @@ def test_an_override_opts_in_whom_it_names(tmp_path: Path) -> None:
         assert len(machine.taken) == count
 
 
+def test_who_opts_in_is_told_of_nothing_more_where_only_others_are_acted_on(tmp_path: Path) -> None:
+    rule = OverrideSection(act="auto", command="*train.py*", user="bob")
+    settings = msgspec.structs.replace(config(mode="propose"), override=(rule,))
+    machine = IdleMachine(tmp_path, settings)
+    machine.run(500.0)
+    assert machine.post.taken == []
+
+
 @pytest.mark.parametrize("after_s", range(350, 600, 25))
 def test_a_daemon_that_is_killed_begins_anew(tmp_path: Path, after_s: float) -> None:
     machine = IdleMachine(tmp_path)
@@ -384,9 +392,9 @@ def test_a_leak_is_only_proposed_and_taken_by_its_button(tmp_path: Path) -> None
     answers: list[tuple[str, str]] = []
     other = msgspec.structs.replace(proposal, command="scancel 42")
     for shown in (None, other):  # its button said another thing
-        machine.pipeline.ladder.press(alert, shown, lambda *one: answers.append(one))
+        machine.pipeline.ladder.press(alert, shown, "alice", lambda *one: answers.append(one))
     assert machine.taken == []
-    machine.pipeline.ladder.press(alert, proposal, lambda *one: answers.append(one))
+    machine.pipeline.ladder.press(alert, proposal, "alice", lambda *one: answers.append(one))
     assert [request.has_checkpoint for _, request in machine.taken] == [True]
     assert len(answers) == 3
 
@@ -403,7 +411,7 @@ def test_the_button_of_what_works_again_ends_nothing(tmp_path: Path) -> None:
     machine.run(60.0)
     (alarm,) = machine.pipeline.alarms.alarms.values()
     assert alarm.alert is not None
-    machine.pipeline.ladder.press(alarm.alert, shown, lambda *_: None)
+    machine.pipeline.ladder.press(alarm.alert, shown, "alice", lambda *_: None)
     assert machine.taken == []
 
 
