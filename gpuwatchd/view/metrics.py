@@ -34,6 +34,7 @@ MOST_PROCESSES: Final = 256
 _LONGEST_LABEL: Final = 128
 _MIB: Final = 2.0**20
 _OTHER: Final = "other"
+_QUANTILES: Final = "gpuwatchd_oom_eta_seconds"
 _QUIET: Final = frozenset({Hold.MUTED, Hold.MAY_GROW, Hold.PART_OF_JOB})
 """Reasons for which nobody is told of an alert that fires, by a rule or because another says it."""
 _SEVERITIES: Final = {"info": 0, "warning": 1, "critical": 2}
@@ -225,7 +226,8 @@ class _Page(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield the families; called by the registry."""
         for name, (meaning, values) in self._series.items():
-            metric = Metric(name, meaning, "gauge")
+            # Of a gauge promtool refuses the label "quantile".
+            metric = Metric(name, meaning, "summary" if name == _QUANTILES else "gauge")
             for labels, value in values.items():
                 metric.add_sample(name, dict(labels), value)
             yield metric
@@ -300,7 +302,7 @@ class _Page(Collector):
         passed_s = outdated_s(finding.judged_at_s, eta.mid_s, now_s)
         for quantile, left_s in (("0.05", eta.low_s), ("0.5", eta.mid_s), ("0.95", eta.high_s)):
             left_s = None if left_s is None else max(0.0, left_s - passed_s)  # noqa: PLW2901
-            self._put("gpuwatchd_oom_eta_seconds", {**labels, "quantile": quantile}, left_s)
+            self._put(_QUANTILES, {**labels, "quantile": quantile}, left_s)
 
     def idle_memory(self, seen: LiveState | View) -> None:
         """Put the idle memory of each device."""
