@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import socket
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +20,11 @@ from tests.cli import world
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from gpuwatchd.store.live import LiveState
     from tests.cli.calls import Ctl
+    from tests.cli.sick import Machine
 
 LEAK = ("gpuwatchd_leak_growth_bytes_per_second", "gpuwatchd_leak_confidence_ratio")
 Page = dict[str, list[tuple[dict[str, str], float]]]
@@ -232,9 +235,31 @@ def test_without_the_library_the_command_that_brings_it_is_named(
     ],
 )  # fmt: skip
 def test_what_cannot_be_meant_is_refused_at_once(
-    ctl: Ctl, tmp_path: Any, key: str, value: str
+    ctl: Ctl, tmp_path: Path, key: str, value: str
 ) -> None:
     file = tmp_path / "c.toml"
     file.write_text(f"[metrics]\n{key} = {value}\n")
     error = ctl.json("config validate", str(file), code=5)["error"]
     assert f"[metrics] {key}" in error["message"] or key in error["message"]
+
+
+def test_what_the_daemon_could_not_have_is_told_before_it_starts(
+    ctl: Ctl, machine: Machine, tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        settings = f'[metrics]\nlisten = "127.0.0.1:{port}"\nfile = "{tmp_path}/no/x.prom"\n'
+        machine.settings = settings
+        assert {*machine.faults("metrics")} == {"metrics-listen", "metrics-file"}
+        file = tmp_path / "c.toml"
+        file.write_text(settings)
+        data = ctl.data("config validate", str(file), code=5)
+        assert len(data["problems"]) == 2
+        words = ctl.err("config validate", str(file), code=5)
+        assert "[metrics]" in words
+    machine.settings = f'[metrics]\nlisten = "0.0.0.0:{port}"\nremote = true\n'
+    assert {*machine.faults("metrics")} == {"metrics-token"}
+    machine.settings = f'[metrics]\nlisten = "127.0.0.1:{port}"\nfile = "{tmp_path}/x.prom"\n'
+    assert not machine.faults("metrics")
+    machine.settings = ""
+    assert not machine.ask("metrics")
