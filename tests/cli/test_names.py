@@ -139,7 +139,8 @@ def test_tab_offers_what_resolves() -> None:
     ("line", "meant"),
     [
         ("config show", "config print"), ("slack", "notify add slack"), ("grafana", "metrics"),
-        ("notify ntfy", "notify add ntfy"), ("prometheus", "metrics"), ("restart", "service restart"),
+        ("notify ntfy", "notify add ntfy"), ("prometheus", "metrics"),
+        ("restart", "service restart"),
     ],
 )  # fmt: skip
 def test_words_that_people_try_lead_to_the_verb(line: str, meant: str, ctl: Ctl) -> None:
