@@ -87,6 +87,8 @@ def test_every_key_can_be_set_from_the_environment(tmp_path: Path) -> None:
         "act.mode": "auto", "act.notices": "3", "act.notice-gap": "90s",
         "act.leak-steps": "restart,end", "act.idle-steps": "restart,end",
         "web.listen": "[::1]:8080", "web.token-file": "~/token",
+        "metrics.listen": "[::1]:8080", "metrics.file": "/x.prom", "metrics.compat": "dcgm,nvitop",
+        "metrics.token-file": "~/token",
     }  # fmt: skip
     for key, default in list(config.keys()):  # a function, not a dict
         name = "GPUWATCHD_" + key.upper().replace(".", "_").replace("-", "_")

@@ -115,12 +115,11 @@ def _verbs_of(ctx: click.Context | None) -> str:
     return ", ".join(group.list_commands(ctx)) if ctx and isinstance(group, click.Group) else ""
 
 
-_METRICS = "questions#why-not-an-alert-of-prometheus"
 _INSTEAD = {
     **dict.fromkeys(("config show", "config list", "config get"), "config print"),
     "config check": "config validate",
     "config edit": "config path",
-    **dict.fromkeys(("metrics", "prometheus", "grafana"), f"docs {_METRICS}"),
+    **dict.fromkeys(("prometheus", "grafana", "exporter"), "metrics"),
     **dict.fromkeys(("list", "ps"), "status"),
     **{name: f"service {name}" for name in ("start", "stop", "restart", "logs", "install")},
 }

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import shlex
 import sys
 from pathlib import Path
 from typing import Final
+
+from gpuwatchd.core.errors import GpuwatchdError
 
 PACKAGED: Final = "gpuwatchctl docs debian#charts-and-keyring"
 """Who has the package of the distribution has no pip in our environment."""
@@ -38,6 +41,21 @@ def install(extra: str, prefix: str | None = None) -> str:
         if (environment / note).is_file():
             return command
     return f"{shlex.quote(sys.executable or 'python3')} -m pip install 'gpuwatchd[{extra}]'"
+
+
+def need(extra: str, what: str, *modules: str, page: str) -> None:
+    """Refuse to go on where modules that an extra brings are not installed.
+
+    Raises
+    ------
+    GpuwatchdError
+        With the command that installs them; ``what`` needs them, and ``page`` tells of it.
+    """
+    missing = [name for name in modules if importlib.util.find_spec(name) is None]
+    if missing:
+        verb = "are" if len(missing) > 1 else "is"
+        why = f"{what} needs {' and '.join(missing)}, which {verb} not installed"
+        raise GpuwatchdError(why, hint=install(extra), page=page)
 
 
 def _packaged(environment: Path) -> bool:

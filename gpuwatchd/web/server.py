@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import fcntl
 import logging
-import os
 import signal
 import socket
-import stat
-import struct
 import sys
-import time
 import traceback
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,31 +14,19 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from gpuwatchd.core import errors, text
-from gpuwatchd.core.config import expanded, listening, runtime_dir, state_dir
-from gpuwatchd.core.config.listening import SOCKET, Address
-from gpuwatchd.core.errors import GpuwatchdError
+from gpuwatchd.core.config import expanded, listening, state_dir
+from gpuwatchd.service import sockets
+from gpuwatchd.service.sockets import CannotListen
 from gpuwatchd.view.query import Query
 from gpuwatchd.web import auth, responses
 from gpuwatchd.web.api import Api
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+    from collections.abc import Callable
 
     from gpuwatchd.core.config import WebSection
-
-
-_BACKLOG: Final = 64
-_LOCK_S: Final = 2.0
-"""Clearing away and binding takes a thousandth of it."""
-_PAGE: Final = "errors#web-listen"
-
-
-class CannotListen(GpuwatchdError):
-    """The address is taken, forbidden, or none."""
-
-    default_page = _PAGE
+    from gpuwatchd.core.config.listening import Address
 
 
 def parse(words: str, *, remote: bool) -> Address:
@@ -64,167 +45,6 @@ def parse(words: str, *, remote: bool) -> Address:
         value = text.clean(str(address.path))
         raise CannotListen(f"unix:{value}: not a whole path", hint="unix:/PATH")
     return address
-
-
-def sockets(address: Address) -> list[socket.socket]:
-    """Return bound sockets; port 0 becomes a free one, the same for every host.
-
-    Raises
-    ------
-    CannotListen
-        When the address is taken, or cannot be had.
-    """
-    if address.path is not None:
-        return [_unix(address.path)]
-    bound: list[socket.socket] = []
-    port = address.port
-    try:
-        for host in address.hosts:
-            try:
-                bound.append(_tcp(host, port))
-            except OSError as error:
-                if bound and error.errno in {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}:
-                    continue  # a machine without IPv6
-                raise _taken(host, port, error) from error
-            port = bound[0].getsockname()[1]
-    except CannotListen:
-        for made in bound:
-            made.close()
-        raise
-    return bound
-
-
-def _tcp(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    made = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        made.bind((host, port))
-        made.listen(_BACKLOG)  # now: of two servers at one port the second must fail here
-    except OSError:
-        made.close()
-        raise
-    return made
-
-
-def _taken(host: str, port: int, error: OSError) -> CannotListen:
-    where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    if error.errno == errno.EADDRINUSE:
-        return CannotListen(
-            f"{where} is taken: perhaps gpuwatchctl web runs already",
-            hint="gpuwatchctl web --port 0 takes a free one",
-        )
-    why = "only root may use it" if error.errno == errno.EACCES else error.strerror
-    return CannotListen(f"{where}: {why}", hint="gpuwatchctl web --port 0 takes a free one")
-
-
-def _unix(path: Path) -> socket.socket:
-    value = text.clean(str(path))
-    try:
-        if path == runtime_dir() / SOCKET:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with _alone(path.parent):
-            _clear(path, value)
-            made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            before = os.umask(0o177)  # nobody may connect, not even for an instant
-            try:
-                made.bind(str(path))
-                made.listen(_BACKLOG)
-            except OSError:
-                made.close()
-                raise
-            finally:
-                os.umask(before)
-    except OSError as error:
-        why = "the path is too long" if error.errno is None else error.strerror
-        raise CannotListen(f"unix:{value}: {why}", hint="unix:PATH names another place") from error
-    return made
-
-
-@contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Keep a second server from clearing away what the first one has just bound."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        _lock(handle, time.monotonic() + _LOCK_S)
-        yield
-    finally:
-        os.close(handle)
-
-
-def _lock(handle: int, end_s: float) -> None:
-    """Lock a folder, not for ever: where others may read it, a stranger can hold its lock."""
-    while True:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > end_s:
-                raise OSError(errno.EBUSY, "another program has locked its folder") from None
-            time.sleep(0.02)
-        else:
-            return
-
-
-def _clear(path: Path, value: str) -> None:
-    """Remove the socket of a server that is no more; nothing else."""
-    try:
-        stat_result = os.lstat(path)
-    except FileNotFoundError:
-        return
-    if not stat.S_ISSOCK(stat_result.st_mode) or stat_result.st_uid != os.geteuid():
-        kind = "a link" if stat.S_ISLNK(stat_result.st_mode) else "no socket of yours"
-        raise CannotListen(
-            f"unix:{value}: something is there already, {kind}", hint="remove it, or name another"
-        )
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
-        asking.settimeout(1.0)
-        try:
-            asking.connect(str(path))
-        except ConnectionRefusedError:
-            path.unlink()
-            return
-    raise CannotListen(
-        f"unix:{value} is taken: gpuwatchctl web runs already", hint="name another place"
-    )
-
-
-def named(made: socket.socket, address: Address) -> str:
-    """Return where a socket listens, as people write it."""
-    at = made.getsockname()
-    if not isinstance(at, tuple):
-        return f"unix:{text.clean(os.fsdecode(at))}"
-    host = f"[{at[0]}]" if ":" in at[0] else at[0]
-    return f"http://{'localhost' if len(address.hosts) > 1 else host}:{at[1]}"
-
-
-def file_of(made: socket.socket) -> Path | None:
-    """Return the file of a bound unix socket; None of any other."""
-    return expanded(os.fsdecode(made.getsockname())) if made.family == socket.AF_UNIX else None
-
-
-def leave(path: Path | None) -> None:
-    """Remove the file of a socket that is closed, unless another server has it now."""
-    if path is None:
-        return
-    with contextlib.suppress(OSError, CannotListen), _alone(path.parent):
-        _clear(path, "")
-
-
-def may_connect(peer: socket.socket) -> bool:
-    """Say whether who has connected to a unix socket is its owner, or root.
-
-    True where the system does not tell: then the mode of the file is what keeps others out.
-    """
-    kind = getattr(socket, "SO_PEERCRED", None)
-    if kind is None:
-        return True
-    try:
-        credentials = peer.getsockopt(socket.SOL_SOCKET, kind, struct.calcsize("3i"))
-    except OSError:
-        return False
-    return struct.unpack("3i", credentials)[1] in {os.geteuid(), 0}
 
 
 _GRACE_S: Final = 1
@@ -265,20 +85,20 @@ class WebServer:
         address = parse(listen, remote=self._section.remote)
         if port is not None:
             address = address._replace(port=port)
-        made = sockets(address)
-        where = named(made[0], address)
+        made = sockets.sockets(address)
+        where = sockets.named(made[0], address)
         tokens = auth.Tokens(self.token_file)
         guard = auth.Guard(
             Api(self._query).app(), self._names(made[0]), tokens,
             log=self._log, unexpected=self._unexpected,
         )  # fmt: skip
-        left = [file_of(each) for each in made]  # known no more once it is closed
+        left = [sockets.file_of(each) for each in made]  # known no more once it is closed
         server = _Server(_settings(guard), lambda: begun(where))
         try:
             server.run(sockets=made)
         finally:
             for path in left:
-                leave(path)
+                sockets.leave(path)
         return errors.INTERRUPTED if server.ended_by == signal.SIGINT else errors.OK
 
     def _names(self, made: socket.socket) -> auth.Names:
@@ -364,7 +184,9 @@ class Connection(H11Protocol):
         """Begin, or end at once what is too much or from a stranger."""
         super().connection_made(transport)
         peer = transport.get_extra_info("socket")
-        strange = peer is not None and peer.family == socket.AF_UNIX and not may_connect(peer)
+        strange = (
+            peer is not None and peer.family == socket.AF_UNIX and not sockets.may_connect(peer)
+        )
         self.since_s = self.loop.time()
         if strange or (len(self.connections) > MOST and not self._make_room()):
             transport.abort()

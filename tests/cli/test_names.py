@@ -138,15 +138,14 @@ def test_tab_offers_what_resolves() -> None:
 @pytest.mark.parametrize(
     ("line", "meant"),
     [
-        ("config show", "config print"), ("slack", "notify add slack"), ("metrics", "docs "),
-        ("notify ntfy", "notify add ntfy"), ("prometheus", "docs "), ("restart", "service restart"),
+        ("config show", "config print"), ("slack", "notify add slack"), ("grafana", "metrics"),
+        ("notify ntfy", "notify add ntfy"), ("prometheus", "metrics"),
+        ("restart", "service restart"),
     ],
 )  # fmt: skip
 def test_words_that_people_try_lead_to_the_verb(line: str, meant: str, ctl: Ctl) -> None:
     hint = ctl.json(line, code=2)["error"]["hint"]
     assert hint.startswith(f"gpuwatchctl {meant}")
-    if meant == "docs ":
-        ctl(hint.removeprefix("gpuwatchctl "))
 
 
 def test_what_is_no_page_is_searched_for(ctl: Ctl) -> None:

@@ -103,6 +103,7 @@ LINES: list[tuple[str, type[msgspec.Struct]]] = [
     ("web --token", own.Web),
     ("status --gpu 77", base.Failure),
     ("status --frobnicate", base.Failure),
+    ("metrics", own.Metrics),
     ("check --frobnicate", base.Failure),
     ("nonsense", base.Failure),
 ]

@@ -118,6 +118,7 @@ FILES: dict[str, list[Row]] = {
         ("bell", "a named pipe: who may write there may wake the daemon"),
         ("release.json", "until when the driver is released (`gpuwatchctl release`)"),
         ("web.sock", "the live page's socket, where it listens at one"),
+        ("metrics.sock", "the socket of `[metrics]`, where it listens at one"),
         ("web-open.html", "leads the browser to the live page (`gpuwatchctl web --open`)"),
         ("popups.json", "pop-ups that are shown, so that a later one replaces them"),
         ("started-anew", "when the daemon last replaced itself"),

@@ -29,6 +29,7 @@ from tests.docs import (
     facts,
     made,
     manpages,
+    metrics_page,
     schemas_page,
     units_page,
 )
@@ -223,6 +224,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "reference/files.md": lambda: _marked(facts.files()),
     "reference/signals.md": lambda: _marked(facts.signals()),
     charts_page.NAME: charts_page.page,
+    "reference/metrics.md": lambda: _marked(metrics_page.page()),
     "reference/units.md": lambda: _marked(units_page.page()),
     **{f"man/{name}": page for name, page in manpages.PAGES.items()},
 }

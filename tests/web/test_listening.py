@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpuwatchd.core.config.listening import Address
+from gpuwatchd.service import sockets
+from gpuwatchd.service.sockets import CannotListen
 from gpuwatchd.web import auth, server
-from gpuwatchd.web.server import CannotListen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,28 +57,28 @@ def test_what_is_no_address_is_refused(words: str) -> None:
 
 
 def test_a_port_that_is_taken_says_so() -> None:
-    first = server.sockets(Address(("127.0.0.1",), 0))
+    first = sockets.sockets(Address(("127.0.0.1",), 0))
     port = first[0].getsockname()[1]
     with pytest.raises(CannotListen, match="is taken"):
-        server.sockets(Address(("127.0.0.1",), port))
+        sockets.sockets(Address(("127.0.0.1",), port))
     first[0].close()
 
 
 def test_a_socket_is_its_owners_alone_and_a_dead_ones_is_replaced(place: Path) -> None:
     before = os.umask(0)
-    made = server.sockets(Address(path=place))[0]
+    made = sockets.sockets(Address(path=place))[0]
     assert os.umask(before) == 0
     assert stat.S_IMODE(place.stat().st_mode) == 0o600
     with pytest.raises(CannotListen, match="is taken"):
-        server.sockets(Address(path=place))
+        sockets.sockets(Address(path=place))
     made.close()  # as of a server that was killed: the file stays
-    again = server.sockets(Address(path=place))[0]
-    left = server.file_of(again)
+    again = sockets.sockets(Address(path=place))[0]
+    left = sockets.file_of(again)
     again.close()
-    server.leave(left)
+    sockets.leave(left)
     assert not place.exists()
-    third = server.sockets(Address(path=place))[0]
-    server.leave(left)  # of one that is gone: another has the place now
+    third = sockets.sockets(Address(path=place))[0]
+    sockets.leave(left)  # of one that is gone: another has the place now
     assert place.exists()
     third.close()
 
@@ -98,35 +99,35 @@ def test_nothing_else_is_cleared_away(place: Path, kind: str) -> None:
             dead.close()
         place.symlink_to(other)
     with pytest.raises(CannotListen, match="already"):
-        server.sockets(Address(path=place))
+        sockets.sockets(Address(path=place))
     assert os.path.lexists(place)
     assert other.exists() == (kind in {"link", "link-to-socket"})
 
 
 def test_a_path_that_cannot_be_a_socket_says_so(tmp_path: Path) -> None:
     with pytest.raises(CannotListen, match="too long"):
-        server.sockets(Address(path=tmp_path / ("x" * 150)))
+        sockets.sockets(Address(path=tmp_path / ("x" * 150)))
     with pytest.raises(CannotListen, match="No such file"):
-        server.sockets(Address(path=tmp_path / "no" / "s"))
+        sockets.sockets(Address(path=tmp_path / "no" / "s"))
 
 
 def test_who_holds_the_lock_of_a_folder_is_not_waited_for(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "_LOCK_S", 0.05)
+    monkeypatch.setattr(sockets, "_LOCK_S", 0.05)
     other = os.open(place.parent, os.O_RDONLY)
     fcntl.flock(other, fcntl.LOCK_EX)  # as any user can do to a folder that he may read
     with pytest.raises(CannotListen, match="has locked its folder"):
-        server.sockets(Address(path=place))
+        sockets.sockets(Address(path=place))
     os.close(other)
-    made = server.sockets(Address(path=place))[0]
+    made = sockets.sockets(Address(path=place))[0]
     made.close()
 
 
 def test_only_its_owner_and_root_may_connect() -> None:
     here, there = socket.socketpair(socket.AF_UNIX)
     with here, there:
-        assert server.may_connect(here)
+        assert sockets.may_connect(here)
 
 
 def test_names_of_a_proxy_are_ours_where_they_are_configured() -> None:

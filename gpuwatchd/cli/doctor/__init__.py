@@ -100,6 +100,7 @@ CHECKS: Final = {
     "web": Row(
         "channels:live_page", "web-extra web-listen web-remote web-token", printed=("live page",)
     ),
+    "metrics": Row("channels:metrics", "metrics-extra metrics-file metrics-listen metrics-token"),
 }
 """Name -> check, in the order in which they are told."""
 ANY: Final = ("check-breaks", "check-hangs")

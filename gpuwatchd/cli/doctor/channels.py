@@ -7,7 +7,7 @@ import importlib.util
 import os
 import socket
 import stat
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
@@ -19,7 +19,7 @@ from gpuwatchd.core.errors import NotifyError
 from gpuwatchd.service import account
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from gpuwatchd.cli.doctor.checks import CheckContext
@@ -169,11 +169,87 @@ def answers(address: str) -> bool:
 _NEEDED: Final = ("starlette", "uvicorn")
 _TOKEN: Final = "web-token"  # noqa: S105 - the name of its file
 _RENEW: Final = "gpuwatchctl web --new-token --token"
-_ELSEWHERE: Final = "gpuwatchctl web --port 0 takes a free one; [web] listen names another"
 _LISTENS: Final = "0A"
 _TUNNEL: Final = (
     '[web] listen = "127.0.0.1:9753", and ssh -t -L 9753:127.0.0.1:9753 HOST gpuwatchctl web'
 )
+
+
+class _Listener(NamedTuple):
+    """Who is to listen, for what is said of its place."""
+
+    name: str
+    section: str
+    elsewhere: str
+    is_own: Callable[[Sequence[str]], bool]
+    """Whether a command line is its own."""
+
+    @property
+    def fault(self) -> str:
+        """Id of what is wrong with its place."""
+        return f"{self.section}-listen"
+
+
+_WEB: Final = _Listener(
+    "gpuwatchctl web",
+    "web",
+    "gpuwatchctl web --port 0 takes a free one; [web] listen names another",
+    lambda argv: any(word.endswith("gpuwatchctl") for word in argv) and "web" in argv,
+)
+_METRICS: Final = _Listener(
+    "gpuwatchd",
+    "metrics",
+    "[metrics] listen names another",
+    lambda argv: any(word.endswith("gpuwatchd") for word in argv[:3]),
+)
+
+
+def metrics(around: CheckContext) -> Iterator[Check]:
+    """Yield whether Prometheus can have what [metrics] says; nothing where it says nothing."""
+    if around.faulty is not None:
+        return
+    section = around.settings.metrics
+    if section.listen or section.file:
+        yield from metrics_faults(section, around.root) or [ok("[metrics] can be had")]
+
+
+def metrics_faults(section: config.MetricsSection, root: Path) -> list[Check]:
+    """Return what keeps the daemon, as this user, from what a section asks for."""
+    asked: list[Check | None] = []
+    if not (section.listen or section.file):
+        return []
+    if importlib.util.find_spec("prometheus_client") is None:
+        words = "[metrics] needs prometheus-client, which is not installed"
+        asked.append(warning("metrics-extra", words, extras.install("metrics")))
+    if section.listen:
+        address = listening.parse(
+            section.listen, remote=section.remote, socket=listening.METRICS_SOCKET
+        )
+        asked.append(_place(root, address, _METRICS))
+        asked.append(_metrics_token(section, address))
+    if section.file:
+        folder = config.expanded(section.file).parent
+        value = text.clean(str(folder))
+        if not folder.is_dir():
+            hint = f"mkdir {value}, or the folder of --collector.textfile.directory"
+            asked.append(warning("metrics-file", f"{value} is no folder", hint))
+        elif not os.access(folder, os.W_OK | os.X_OK):
+            hint = f"let gpuwatchd write there: chgrp and chmod g+w {value}"
+            asked.append(warning("metrics-file", f"{value} cannot be written by you", hint))
+    return [one for one in asked if one is not None and one.level != "ok"]
+
+
+def _metrics_token(section: config.MetricsSection, address: listening.Address) -> Check | None:
+    from gpuwatchd.notify import credentials  # noqa: PLC0415
+
+    try:
+        token = credentials.read(credential="metrics-token", file=section.token_file)
+    except NotifyError as error:
+        return warning("metrics-token", error.message, error.hint)
+    if token is None and not address.loopback:
+        words = f"{address.hosts[0]} can be reached from elsewhere, and there is no token"
+        return warning("metrics-token", words, "[metrics] token-file names one")
+    return None
 
 
 def live_page(around: CheckContext) -> Iterator[Check]:
@@ -195,7 +271,7 @@ def _page_checks(around: CheckContext, section: config.WebSection) -> list[Check
         words = f"gpuwatchctl web needs {' and '.join(missing)}, not installed"
         return [warning("web-extra", words, extras.install("web"))]
     address = listening.parse(section.listen, remote=section.remote)
-    asked = [_place(around, address), _token(section)]
+    asked = [_place(around.root, address), _token(section)]
     if not address.loopback:
         words = f"[web] remote: whoever reads the traffic of {address.hosts[0]} has the token"
         asked.insert(0, warning("web-remote", words, _TUNNEL))
@@ -203,9 +279,9 @@ def _page_checks(around: CheckContext, section: config.WebSection) -> list[Check
     return [one for one in asked if one] or [ok(f"gpuwatchctl web may have {where}")]
 
 
-def _place(around: CheckContext, address: listening.Address) -> Check | None:
+def _place(root: Path, address: listening.Address, for_: _Listener = _WEB) -> Check | None:
     if address.path is not None:
-        return _socket(address.path)
+        return _socket(address.path, for_)
     for host in address.hosts:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         where = f"[{host}]:{address.port}" if ":" in host else f"{host}:{address.port}"
@@ -220,24 +296,24 @@ def _place(around: CheckContext, address: listening.Address) -> Check | None:
             if error.errno in absent and host != address.hosts[0]:
                 continue  # a machine without IPv6
             if error.errno == errno.EADDRINUSE:
-                return _taken(around, where, address.port)
+                return _taken(root, where, address.port, for_)
             why = "only root may use it" if error.errno == errno.EACCES else error.strerror
-            return warning("web-listen", f"{where}: {why}", _ELSEWHERE)
+            return warning(for_.fault, f"{where}: {why}", for_.elsewhere)
     return None
 
 
-def _taken(around: CheckContext, where: str, port: int) -> Check:
+def _taken(root: Path, where: str, port: int, for_: _Listener) -> Check:
     """Return who has a port, as far as this user may know it."""
-    uid, inode = _listener(around.root, port)
-    pid = None if inode is None else _holder(around.root, inode)
+    uid, inode = _listener(root, port)
+    pid = None if inode is None else _holder(root, inode)
     if pid is not None:
-        argv = words_of(read_bytes(around.root / "proc" / str(pid) / "cmdline"))
+        argv = words_of(read_bytes(root / "proc" / str(pid) / "cmdline"))
         name = text.clean(" ".join(argv[:2]), limit=80)
-        if any(word.endswith("gpuwatchctl") for word in argv) and "web" in argv:
-            return ok(f"gpuwatchctl web, pid {pid}, serves it at {where}")
-        return warning("web-listen", f"{where} is taken by {name}[{pid}]", _ELSEWHERE)
+        if for_.is_own(argv):
+            return ok(f"{for_.name}, pid {pid}, serves it at {where}")
+        return warning(for_.fault, f"{where} is taken by {name}[{pid}]", for_.elsewhere)
     by = "somebody else" if uid is None else f"a program of {text.clean(account.owner(uid))}"
-    return warning("web-listen", f"{where} is taken by {by}", _ELSEWHERE)
+    return warning(for_.fault, f"{where} is taken by {by}", for_.elsewhere)
 
 
 def _listener(root: Path, port: int) -> tuple[int | None, str | None]:
@@ -266,31 +342,31 @@ def _holder(root: Path, inode: str) -> int | None:
     return None
 
 
-def _socket(path: Path) -> Check | None:
+def _socket(path: Path, for_: _Listener) -> Check | None:
     value = text.clean(str(path))
     try:
         stat_result = path.lstat()
     except FileNotFoundError:
-        own = path == config.runtime_dir() / listening.SOCKET
+        own = path.parent == config.runtime_dir()
         if own or os.access(path.parent, os.W_OK | os.X_OK):
             return None
         why = "cannot be written by you" if path.parent.is_dir() else "is no folder"
-        return _no_socket(f"{text.clean(str(path.parent))} {why}")
+        return _no_socket(f"{text.clean(str(path.parent))} {why}", for_)
     except OSError as error:
-        return _no_socket(f"unix:{value}: {error.strerror}")
+        return _no_socket(f"unix:{value}: {error.strerror}", for_)
     if not stat.S_ISSOCK(stat_result.st_mode) or stat_result.st_uid != os.geteuid():
-        return _no_socket(f"unix:{value}: something is there already, no socket of yours")
+        return _no_socket(f"unix:{value}: something is there already, no socket of yours", for_)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
         asking.settimeout(_CONNECT_S)
         try:
             asking.connect(str(path))
         except OSError:
             return None  # of a server that is no more: the next one clears it away
-    return ok(f"gpuwatchctl web serves it at unix:{value}")
+    return ok(f"{for_.name} serves it at unix:{value}")
 
 
-def _no_socket(words: str) -> Check:
-    return warning("web-listen", words, '[web] listen = "unix", or unix:PATH elsewhere')
+def _no_socket(words: str, for_: _Listener) -> Check:
+    return warning(for_.fault, words, f'[{for_.section}] listen = "unix", or unix:PATH elsewhere')
 
 
 def _token_file(section: config.WebSection) -> Path:

@@ -26,7 +26,13 @@ if TYPE_CHECKING:
     from gpuwatchd.cli.doctor.checks import CheckContext
 
 SQLITE_NEEDED = (3, 37, 0)
-_EXTRAS = {"charts": "matplotlib", "chat": "apprise", "web": "uvicorn", "keyring": "keyring"}
+_EXTRAS = {
+    "charts": "matplotlib",
+    "chat": "apprise",
+    "web": "uvicorn",
+    "keyring": "keyring",
+    "metrics": "prometheus_client",
+}
 _COMPLETIONS = (
     "share/bash-completion/completions/gpuwatchctl",
     "share/zsh/site-functions/_gpuwatchctl",

@@ -41,6 +41,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "notify": ("Set up channels, list and test them; send a digest.", "be-warned"),
         "policy": ("Explain the rules, and try them on a finding.", "rules"),
         "check": ("Answer as a monitoring plug-in (Nagios, Icinga).", "nagios"),
+        "metrics": ("Print what Prometheus scrapes, and how it does.", "prometheus"),
     },
     "Act": {
         "run": ("Start a job so that inspect can look into it.", "inspect-a-process"),

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from gpuwatchd.cli import config_text, options, output, rules_text
+from gpuwatchd.cli.doctor import channels, checks
 from gpuwatchd.core import config
 from gpuwatchd.core.errors import ConfigError, GpuwatchdError
 from gpuwatchd.view.answers import program as answers
@@ -145,6 +146,8 @@ def validate(file: Path | None) -> int:
     flags = options.current()
     loaded = config.load(file or flags.config)
     problems = config_text.problems(loaded.config)
+    faults = channels.metrics_faults(loaded.config.metrics, checks.ROOT)
+    problems += [f"[metrics] {fault.text}; {fault.hint}" for fault in faults]
     notes = config_text.consequences(loaded.config)
     rules = rules_text.explain(loaded.config) if not problems else []
     if problems and not flags.json:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import html
-import importlib.util
 import os
 import sys
 import threading
@@ -12,9 +11,8 @@ import threading
 import click
 
 from gpuwatchd.cli import options, output
-from gpuwatchd.core import registry, text
+from gpuwatchd.core import extras, registry, text
 from gpuwatchd.core.config import runtime_dir
-from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.view.answers.program import Serving, Web
 from gpuwatchd.view.queries import current_state
 
@@ -58,7 +56,7 @@ def command(
     """
     flags = options.current()
     section = flags.load_config().config.web
-    _need_extra()
+    extras.need("web", "the live page", *_NEEDED, page="errors#web-extra")
     if flags.gpu:
         current_state.load_view(flags)  # refuses what is not here, before anybody opens the page
     listen = listen or section.listen
@@ -116,16 +114,4 @@ def _open(url: str) -> None:
         print(
             "gpuwatchctl: no browser could be opened; the line above is the address",
             file=sys.stderr,
-        )
-
-
-def _need_extra() -> None:
-    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
-    if missing:
-        from gpuwatchd.core import extras  # noqa: PLC0415 - rare
-
-        raise GpuwatchdError(
-            f"the live page needs {' and '.join(missing)}, which are not installed",
-            hint=extras.install("web"),
-            page="errors#web-extra",
         )

@@ -17,6 +17,7 @@ from gpuwatchd.core.config.schema import (
     DaemonSection,
     DetectionSection,
     EmailSection,
+    MetricsSection,
     NotifySection,
     OverrideSection,
     PolicySection,

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SOCKET: Final = "web.sock"
+METRICS_SOCKET: Final = "metrics.sock"
 MOST_PORT: Final = 65535
 _ADDRESS: Final = re.compile(r"(\[[^\]]*\]|[^:\[\]]*):(\d+)")
 _HOST: Final = re.compile(r"(?:[a-z0-9_-]+(?:\.[a-z0-9_-]+)*\.?|\[[0-9a-f:.]+\])(?::(\d{1,5}))?")
@@ -40,11 +41,12 @@ class Address(NamedTuple):
         return all(ipaddress.ip_address(host).is_loopback for host in self.hosts)
 
 
-def parse(words: str, *, remote: bool) -> Address:
+def parse(words: str, *, remote: bool, section: str = "web", socket: str = SOCKET) -> Address:
     """Return the address that a text means; ``remote``: it may be elsewhere than on loopback.
 
     "127.0.0.1:9753", "[::1]:9753", "localhost:9753" (by IPv4 and IPv6), ":9753" or "9753"
-    (127.0.0.1), "unix" or "unix:PATH".
+    (127.0.0.1), "unix" or "unix:PATH". ``section`` has it in the configuration, and ``socket`` is
+    the name of the socket that "unix" means.
 
     Raises
     ------
@@ -58,7 +60,7 @@ def parse(words: str, *, remote: bool) -> Address:
     """
     kind, _, path = words.partition(":")
     if kind == "unix":
-        place = directories.expanded(path) if path else directories.runtime_dir() / SOCKET
+        place = directories.expanded(path) if path else directories.runtime_dir() / socket
         if path and not place.is_absolute():
             raise NoAddress(f"unix:{text.clean(path)}: not a whole path", "unix:/PATH")
         return Address(path=place)
@@ -78,10 +80,10 @@ def parse(words: str, *, remote: bool) -> Address:
         raise _odd(words) from None
     address = Address((host,), port)
     if not address.loopback and not remote:
-        raise NoAddress(
-            f"{host} can be reached from elsewhere",
-            "ssh -t -L reaches a page on loopback; [web] remote = true listens all the same",
+        hint = (
+            f"ssh -t -L reaches a page on loopback; [{section}] remote = true listens all the same"
         )
+        raise NoAddress(f"{host} can be reached from elsewhere", hint)
     return address
 
 

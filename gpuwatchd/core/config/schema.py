@@ -415,6 +415,25 @@ class WebSection(Section, frozen=True, kw_only=True):
     """Allow listening elsewhere than on loopback; whoever reads the traffic then has the token."""
 
 
+class MetricsSection(Section, frozen=True, kw_only=True):
+    """``[metrics]``: what Prometheus scrapes (extra metrics); off by default."""
+
+    listen: str = ""
+    """Address and port such as "127.0.0.1:9750", "unix" or "unix:PATH"; empty: it listens
+    nowhere."""
+    file: str = ""
+    """A file that the daemon writes for node_exporter's textfile collector, ending in .prom; empty:
+    none."""
+    compat: tuple[Literal["dcgm", "nvidia-smi", "nvitop"], ...] = ()
+    """Whose names devices and processes have beside ours, for dashboards that exist: dcgm,
+    nvidia-smi (nvidia_gpu_exporter), nvitop. Not beside such an exporter: it would be doubled."""
+    remote: bool = False
+    """Allow listening elsewhere than on loopback; only with a token."""
+    token_file: str = ""
+    """File of a token that who scrapes must send (authorization: credentials_file), readable by its
+    owner alone; or a systemd credential named metrics-token."""
+
+
 class Config(Section, frozen=True, kw_only=True):
     """The whole configuration."""
 
@@ -431,5 +450,6 @@ class Config(Section, frozen=True, kw_only=True):
     probe: ProbeSection = ProbeSection()
     store: StoreSection = StoreSection()
     web: WebSection = WebSection()
+    metrics: MetricsSection = MetricsSection()
     override: tuple[OverrideSection, ...] = ()
     """Other rules for some users, devices, frameworks or commands."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from gpuwatchd.core import directories, text
-from gpuwatchd.core.config.schema import WebSection
+from gpuwatchd.core.config.schema import MetricsSection, WebSection
 from gpuwatchd.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -48,6 +48,8 @@ def check(config: Config, file: str) -> None:
         raise ConfigError(file, key, why)
     if config.web != WebSection():
         _web(config.web, file)
+    if config.metrics != MetricsSection():
+        _metrics(config.metrics, file)
 
 
 def _wrong(config: Config) -> Iterator[tuple[str, str]]:
@@ -92,13 +94,30 @@ def _act(config: Config) -> Iterator[tuple[str, str]]:
             yield f"[[override]] {number} act", '"auto" needs command and user'
 
 
-def _web(section: WebSection, file: str) -> None:
+def _metrics(section: MetricsSection, file: str) -> None:
+    if section.listen:
+        _listen(section, "metrics", file)
+    for key, path in (("file", section.file), ("token-file", section.token_file)):
+        if path and not directories.expanded(path).is_absolute():
+            raise ConfigError(file, f"[metrics] {key}", f'"{text.clean(path)}" is not a whole path')
+    if section.file and not section.file.endswith(".prom"):
+        why = f'"{text.clean(section.file)}" does not end in .prom: node_exporter reads no other'
+        raise ConfigError(file, "[metrics] file", why)
+
+
+def _listen(section: WebSection | MetricsSection, name: str, file: str) -> None:
     from gpuwatchd.core.config import listening  # noqa: PLC0415 - few have the section
 
     try:
-        listening.parse(section.listen, remote=section.remote)
+        listening.parse(section.listen, remote=section.remote, section=name)
     except listening.NoAddress as error:
-        raise ConfigError(file, "[web] listen", str(error), hint=error.hint) from None
+        raise ConfigError(file, f"[{name}] listen", str(error), hint=error.hint) from None
+
+
+def _web(section: WebSection, file: str) -> None:
+    from gpuwatchd.core.config import listening  # noqa: PLC0415 - few have the section
+
+    _listen(section, "web", file)
     for host in section.hosts:
         if not listening.is_host(host):
             value = text.clean(host, limit=80)

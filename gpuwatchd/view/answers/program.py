@@ -266,6 +266,16 @@ class Serving(Shape):
     token_file: str
 
 
+class MetricsPage(Shape):
+    """The page that Prometheus scrapes, as it is now."""
+
+    page: AsItIs
+    url: str | None
+    """Where the daemon serves it: http://ADDRESS/metrics or unix:PATH; null: it does not."""
+    file: str | None
+    """Where the daemon writes it for node_exporter; null: it does not."""
+
+
 # ``demo``, ``completion``, ``docs`` and ``schema``: what is about gpuwatchd itself.
 
 
@@ -396,6 +406,7 @@ Checkpointed = of_verb("checkpointed", "Checkpointed", tuple[Saved, ...], "``che
 AskCheckpoint = of_verb("ask-checkpoint", "AskCheckpoint", Asked, "``ask-checkpoint``.")
 ProcessHolds = of_verb("hold", "ProcessHolds", tuple[Held, ...], "``hold``.")
 Web = of_verb("web", "Web", Serving, "``web``, once it answers, and ``web --token``.")
+Metrics = of_verb("metrics", "Metrics", MetricsPage, "``metrics``.")
 DemoBegins = of_verb("demo", "DemoBegins", DemoStarted, "``demo``, first line.")
 DemoGoesOn = of_verb("demo", "DemoGoesOn", DemoEvent, "``demo``, a line per event.")
 DemoEnds = of_verb("demo", "DemoEnds", DemoSummary, "``demo``, last line.")

@@ -88,6 +88,7 @@ ANSWERS: Final[dict[str, tuple[type[Shape], ...]]] = {
     "policy": (alerts.PolicyShown, alerts.PolicyTested),
     "notify": (alerts.Notify, alerts.NotifyAdded, alerts.NotifyDigest),
     "check": (program.Check,),
+    "metrics": (program.Metrics,),
     "service": (program.ServiceStatus, program.ServicePrint, program.ServiceDone),
     "demo": (program.DemoBegins, program.DemoGoesOn, program.DemoEnds),
     "completion": (program.Completion,),
