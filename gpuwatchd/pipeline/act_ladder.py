@@ -82,8 +82,8 @@ class ActLadder:
         self._offset_s, self._now_s = runner.wall() - runner.mono(), 0.0
         self._rules: dict[bool, str] = {}
         self._countdowns: dict[ProcessKey, Countdown] = {}
-        self._resting: dict[ProcessKey, float] = {}
-        """Until when no countdown begins: its last one reached nobody."""
+        self._resting: dict[ProcessKey, tuple[float, ActHold]] = {}
+        """Until when no countdown begins, and what has ended the last one."""
         self._proposed: dict[tuple[str, float, str], None] = {}
         """Alert, when it opened, step: those that are on record as proposed."""
         self._asked: dict[str, Any] | None = None
@@ -172,7 +172,7 @@ class ActLadder:
         if any(holding.kind not in reap.FREED for holding in self._holdings_of(key)):
             return None
         hold: ActHold | None = ActHold.PROPOSE
-        if key in self._resting:
+        if self._resting.get(key, (0.0, hold))[1] is ActHold.NOT_DELIVERED:
             hold = ActHold.NOT_DELIVERED
         elif alert.kind == "leak":
             hold = ActHold.LEAK
@@ -254,12 +254,12 @@ class ActLadder:
             is_own=info.uid == self._runner.uid and not info.foreign,
             has_runner=bool(self._config.act.runner),
             is_managed=known.manager.kind == "other",
-            is_one=is_alone and all(map(self._is_idle, beside)),
+            is_one=is_alone and beside is not None and all(map(self._is_idle, beside)),
         )
         hold = ladder.target_hold(target)
         if hold is None and step is None:
             hold = ActHold.NO_STEP
-        every = [key, *(other.key for other in beside)]
+        every = [key, *(other.key for other in beside or ())]
         moment = self._moment(alert, info, every)
         return hold or ladder.moment_hold(moment) or self._budget_hold(every)
 
@@ -289,6 +289,7 @@ class ActLadder:
         rows, wall_s = self._steps(), self._runner.wall()
         if rows is None:
             return ActHold.NOT_WRITTEN
+        rows = [row for row in rows if row.phase == "asked"]
         mine = [
             row.at_s
             for row in rows
@@ -298,10 +299,15 @@ class ActLadder:
         soon = [wall_s for other in self._countdowns if other not in every]
         return ladder.budget_hold(mine, [*soon, *(row.at_s for row in rows)], wall_s)
 
-    def _beside(self, info: ProcessInfo, manager: steps.Manager) -> list[ProcessInfo]:
-        """Return the processes that a step on one is a step on, as far as this host knows."""
-        if manager.kind != "user-unit" and info.job is None and info.group is None:
+    def _beside(self, info: ProcessInfo, manager: steps.Manager) -> list[ProcessInfo] | None:
+        """Return the processes that a step on one is a step on, as far as this host knows.
+
+        None where the processes of a device cannot be read.
+        """
+        if manager.kind == "bare" and info.job is None and info.group is None:
             return []
+        if any(it.uses is None for it in self._intake.devices.values() if not it.device.recorded):
+            return None
         keys = {use.key for device in self._intake.devices.values() for use in device.uses or ()}
         others = [self._intake.infos[key] for key in keys - {info.key}]
         return [other for other in others if _is_together(other, info, manager)]
@@ -340,7 +346,7 @@ class ActLadder:
         if hold is not None or step is None or info is None:
             self._cancel(key, hold or ActHold.NO_STEP)
             return
-        if key in self._runner.busy or self._resting.get(key, mono_s) > mono_s:
+        if key in self._runner.busy or self._resting.get(key, (mono_s,))[0] > mono_s:
             return
         self._resting.pop(key, None)
         if key not in self._countdowns:
@@ -364,7 +370,6 @@ class ActLadder:
             alarm.alert = msgspec.structs.replace(alert, next_notice_at_s=self._now_s)
         if move == "give-up":
             self._cancel(key, ActHold.NOT_DELIVERED)
-            self._resting[key] = mono_s + AGAIN_S
         elif move == "act":
             del self._countdowns[key]
             self._begin(alert, info, step)
@@ -381,6 +386,9 @@ class ActLadder:
         if countdown is not None:
             result = "nobody could be notified" if hold is ActHold.NOT_DELIVERED else f"{hold}"
             self._runner.write(key, countdown.step, "refused", hold, f"not done: {result}")
+            # No storm of reloads is to be one of messages.
+            rest_s = AGAIN_S if hold is ActHold.NOT_DELIVERED else countdown.gap_s
+            self._resting[key] = self._runner.mono() + rest_s, hold
 
     def _cancel_all(self, hold: ActHold) -> None:
         for key in [*self._countdowns]:
@@ -432,7 +440,7 @@ class ActLadder:
             "",
         )
         kinds = frozenset(holding.kind for holding in mine)
-        return reap.Subject(self._intake.infos[info.key], kinds, busy_on=busy_on)
+        return reap.Subject(self._intake.infos.get(info.key) or info, kinds, busy_on=busy_on)
 
     # Small questions.
 
@@ -449,7 +457,7 @@ class ActLadder:
         return answer
 
     def _steps(self) -> list[tables.Action] | None:
-        """Return the steps that were begun, ever."""
+        """Return the steps that were begun or done, ever."""
         return self._ask("steps", lambda shelf: shelf.read(tables.load_steps, 0.0))
 
     def _is_idle(self, info: ProcessInfo) -> bool:
@@ -465,14 +473,13 @@ class ActLadder:
         ]
 
     def _next(self, alert: Alert, key: ProcessKey) -> ActStep | None:
-        """Return the step that follows those that were taken on a process."""
+        """Return the step that follows those that were taken on a process, not refused."""
         act = self._config.act
         if alert.kind == "leak":
             return ladder.next_step(act.leak_steps, 0)
-        mine = [
-            it for it in self._steps() or () if it.process and tables.same_process(it.process, key)
-        ]
-        return ladder.next_step(act.idle_steps, len(mine))
+        done = [it.process for it in self._steps() or () if it.phase == "done" and it.process]
+        taken = sum(tables.same_process(process, key) for process in done)
+        return ladder.next_step(act.idle_steps, taken)
 
     def _info(self, alert: Alert) -> ProcessInfo | None:
         """Return who an alert is about; None for a recording, whose pids are others' by now."""

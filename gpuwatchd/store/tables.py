@@ -437,8 +437,8 @@ ACT: Final = "act-"
 
 
 def load_steps(connection: sqlite3.Connection, since_s: float) -> list[Action]:
-    """Return the steps that were begun since then, oldest first: each by its row "asked"."""
-    where = "substr(verb, 1, 4) = ? AND phase = 'asked' AND NOT dry_run AND ts_ms >= ?"
+    """Return what was begun or done of steps since then, oldest first; no proposals."""
+    where = "substr(verb, 1, 4) = ? AND phase IN ('asked', 'done') AND NOT dry_run AND ts_ms >= ?"
     return load_actions(connection, where, (ACT, records.to_ms(since_s)))
 
 
