@@ -58,8 +58,8 @@ def command(ctx: click.Context) -> int | None:
     """Take no automatic step on a process for TIME; without PID list what is held.
 
     Steps are taken with mode = "auto" of [act] only; alerts still come. TIME is 4h unless given,
-    at most 7d. Of a job with several processes it holds the one that is named. Only for processes
-    of your own, except for root.
+    at most 7d. Of a job or a unit with several processes one that is held keeps the step off all.
+    Only for processes of your own, except for root.
     """
     if ctx.invoked_subcommand is not None:
         return None
