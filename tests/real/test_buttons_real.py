@@ -177,6 +177,12 @@ def test_a_button_of_xfce_is_heard_once(desk: Desk, finger: Finger) -> None:
     desk.press_only(1, of=2)
     assert until(lambda: len(finger.pressed) == 2)
     assert finger.pressed[1] == ("show", "m2")
+    assert until(lambda: not desk.popups())
+    end = Button(name="act", label="End it", command="gpuwatchctl reap 4711 --yes")
+    finger.notifier.send(msgspec.structs.replace(LIFE[2], buttons=(*BUTTONS, end)))
+    desk.press_only(2, of=3)
+    assert until(lambda: len(finger.pressed) == 3)
+    assert finger.pressed[2] == ("act", "m3")
 
 
 def test_a_click_on_a_pop_up_of_dunst_shows_it(desk: Desk, finger: Finger) -> None:
