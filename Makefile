@@ -13,7 +13,7 @@ INSTALL = { $(BIN)/pip install --disable-pip-version-check --editable $(1) || ec
     Installing) [ "$$name" != collected ] || printf '\nunpacking ...\n' ;; \
     FAILED) exit 1 ;; esac; done
 SMALL := not laboratory and not slow and not real_browser and not real_dbus and not real_machine \
-  and not real_packages and not real_slurm and not real_smtp and not real_systemd and not real_terminal
+  and not real_metrics and not real_packages and not real_slurm and not real_smtp and not real_systemd and not real_terminal
 
 .DEFAULT_GOAL := help
 .PHONY: help demo fakenvml test test-quick lint shape format campaign bench bench-detect train docs site clean
