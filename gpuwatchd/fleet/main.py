@@ -77,6 +77,7 @@ def _rounds(worker: Worker, judge: Judge, stop: threading.Event) -> None:
             failures = 0
         except MetricsServerError as error:
             failures += 1
+            worker.count_failure("round", error)
             wait_s = pause_s(failures, error.wait_s, first_s=worker.step_s / 4)
             log.warning("no round: %s; asked again in %.0f s", error, wait_s)
         now_s = time.time()

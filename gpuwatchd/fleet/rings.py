@@ -198,7 +198,19 @@ class Rings:
             self.since[row] = slots[0]
         self._busy[row], self.last[row] = busy[-1], slots[-1]
 
-    def _checked(self, values: FloatArray, total: float) -> npt.NDArray[np.bool_]:
+    def put_newest(self, rows: IntArray, values: FloatArray) -> None:
+        """Take in a value of each of some GPUs at the last slot, in bytes."""
+        good = self._checked(values, self.total_bytes[rows])
+        late = good & (self.last[rows] >= self.end)
+        self.drop("out-of-order", int(np.count_nonzero(late)))
+        good &= ~late
+        rows, values = rows[good], values[good]
+        self._used[rows, self.end - self._first] = values
+        busy, before = values > self._idle_bytes(rows), self._busy[rows]
+        self.since[rows[(busy != before) & ~np.isnan(before)]] = self.end
+        self._busy[rows], self.last[rows] = busy, self.end
+
+    def _checked(self, values: FloatArray, total: FloatArray | float) -> npt.NDArray[np.bool_]:
         number = np.isfinite(values)
         blank = number & (values >= self._map.blank_from * self._map.bytes_each)
         odd = number & ~blank & ((values < 0) | (values > TOO_MUCH * total))
@@ -208,9 +220,9 @@ class Rings:
         good: npt.NDArray[np.bool_] = number & ~blank & ~odd
         return good
 
-    def _idle_bytes(self, row: int) -> float:
-        total = self.total_bytes[row]
-        return 0.0 if np.isnan(total) else min(_GIB, IDLE_SHARE * float(total))
+    def _idle_bytes(self, rows: int | IntArray) -> FloatArray:
+        """Return what idle GPUs hold at most; 0 where their memory is unknown."""
+        return np.nan_to_num(np.minimum(_GIB, IDLE_SHARE * self.total_bytes[rows]))
 
     def window(self, rows: slice) -> tuple[FloatArray, npt.NDArray[np.float32]]:
         """Return instants (n,) and a copy of values (k, n) of the present jobs of some GPUs."""

@@ -127,16 +127,16 @@ class Worker:
     def _newest(self, slot: int) -> None:
         answer = self._client.query(self._by(self._fresh(self._map.used)), slot * self.step_s)
         self.rings.advance(slot)
-        at, seen = np.array([slot]), set[int]()
+        held: dict[int, float] = {}
         for series, value in answer:
+            # The memory of one that is not known yet is asked for with the labels, within the hour.
             row = self.rings.row_of(series)
-            if row is None:
-                continue  # Its memory is asked for with the labels, within the hour.
-            if row in seen:
+            if row in held:
                 self.rings.drop("duplicate")
-                continue
-            seen.add(row)
-            self.rings.put(row, at, np.array([value * self._map.bytes_each]))
+            elif row is not None:
+                held[row] = value * self._map.bytes_each
+        rows = np.fromiter(held, dtype=np.int64, count=len(held))
+        self.rings.put_newest(rows, np.fromiter(held.values(), dtype=np.float64, count=len(held)))
 
     def _history(self, uuids: list[str], first: int, slot: int) -> None:
         """Ask for the past of some GPUs, a batch at a time, some at once."""
@@ -174,7 +174,7 @@ class Worker:
                 query, first * self.step_s, slot * self.step_s, float(self.step_s)
             )
         except MetricsServerError as error:
-            self._failed("query_range", error)
+            self.count_failure("query_range", error)
             if error.denied or not error.busy or tries >= _TRIES:
                 return error
             self._sleep(pause_s(tries, error.wait_s))
@@ -188,7 +188,8 @@ class Worker:
             out += found
         return out
 
-    def _failed(self, what: str, error: MetricsServerError) -> None:
+    def count_failure(self, what: str, error: MetricsServerError) -> None:
+        """Take note of what could not be asked."""
         key = f"{what} {error.status or 'no answer'}"
         self.failures[key] = self.failures.get(key, 0) + 1
         log.debug("failed %s: %s", what, error)

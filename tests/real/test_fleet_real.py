@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import signal
+import subprocess
+import sys
 import time
 import urllib.request
 from typing import TYPE_CHECKING, Any
@@ -183,3 +186,18 @@ def test_once_prints_one_answer(
     assert (shown["verb"], shown["source"], shown["data"]["gpus"]) == ("fleet", "prometheus", 49)
     found = {one["uuid"] for one in shown["data"]["verdicts"] if one["verdict"]["leak"]}
     assert {f"GPU-{k:04}" for k in range(0, GPUS, 7) if k not in {_DEAD, _SHIFTED}} <= found
+
+
+def test_rounds_go_on_until_it_is_told_to_stop(prometheus: Filled, tmp_path: Path) -> None:
+    _worker(prometheus, tmp_path)
+    words = (sys.executable, "-m", "gpuwatchd", "fleet", "--config", tmp_path / "fleet.toml")
+    log = tmp_path / "log"
+    with (
+        log.open("wb") as err,
+        Child([*words, "--dry-run"], stdout=subprocess.PIPE, stderr=err) as one,
+    ):
+        assert one.stdout is not None
+        assert msgspec.json.decode(one.stdout.readline())["data"]["gpus"] == GPUS - 1
+        one.send_signal(signal.SIGTERM)
+        assert one.wait(30) == 0
+    assert "Traceback" not in log.read_text()
