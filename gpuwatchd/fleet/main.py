@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
 import threading
@@ -14,7 +15,7 @@ import click
 import msgspec
 import numpy as np
 
-from gpuwatchd.core.errors import MetricsServerError
+from gpuwatchd.core.errors import PIPE_CLOSED, MetricsServerError
 from gpuwatchd.fleet import config
 from gpuwatchd.fleet.client import Client
 from gpuwatchd.fleet.judging import Judge, silent
@@ -123,16 +124,19 @@ def command(
     """  # noqa: D301 - click reads the backspace
     if not (once or dry_run):
         raise click.UsageError("alerts are not sent yet: add --once or --dry-run")
-    fleet = config.load(file)
-    worker = Worker(fleet, Client(fleet))
+    fleet, stop = config.load(file), threading.Event()
+    worker = Worker(fleet, Client(fleet), sleep=stop.wait)
     judge = Judge(fleet.detection, fleet.policy)
-    if once:
+    for number in (signal.SIGTERM, signal.SIGINT) if not once else ():
+        signal.signal(number, lambda *_: stop.set())
+    try:
+        if not once:
+            _rounds(worker, judge, stop)
+            return 0
         worker.round(time.time())
         judge.round(worker.rings)
         _print(worker, judge)
-        return 0 if worker.rings.gpus else 1
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    _rounds(worker, judge, stop)
-    return 0
+    except BrokenPipeError:  # whoever read it has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return PIPE_CLOSED
+    return 0 if worker.rings.gpus else 1

@@ -48,7 +48,7 @@ class Worker:
     """Keeps the rings of one Prometheus up to date."""
 
     def __init__(
-        self, fleet: Fleet, client: Client, *, sleep: Callable[[float], None] = time.sleep
+        self, fleet: Fleet, client: Client, *, sleep: Callable[[float], object] = time.sleep
     ) -> None:
         self._section, self._map, self._client, self._sleep = (
             fleet.section,

@@ -188,6 +188,13 @@ def test_once_prints_one_answer(
     assert {f"GPU-{k:04}" for k in range(0, GPUS, 7) if k not in {_DEAD, _SHIFTED}} <= found
 
 
+def test_who_reads_no_further_gets_no_complaint(prometheus: Filled, tmp_path: Path) -> None:
+    _worker(prometheus, tmp_path)
+    call = f"{sys.executable} -m gpuwatchd fleet --config {tmp_path}/fleet.toml --once"
+    done = ran(("bash", "-c", f"{call} | true; exit ${{PIPESTATUS[0]}}"), timeout=60)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
 def test_rounds_go_on_until_it_is_told_to_stop(prometheus: Filled, tmp_path: Path) -> None:
     _worker(prometheus, tmp_path)
     words = (sys.executable, "-m", "gpuwatchd", "fleet", "--config", tmp_path / "fleet.toml")
