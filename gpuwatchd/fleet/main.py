@@ -74,7 +74,7 @@ def _rounds(worker: Worker, judge: Judge, stop: threading.Event) -> None:
             worker.round(time.time())
             if worker.rings.end != before:
                 judge.round(worker.rings)
-                _print(worker, judge)
+                print_round(worker, judge)
             failures = 0
         except MetricsServerError as error:
             failures += 1
@@ -86,7 +86,8 @@ def _rounds(worker: Worker, judge: Judge, stop: threading.Event) -> None:
         stop.wait(max(wait_s, due_s - now_s if not failures else 0.0, 0.1))
 
 
-def _print(worker: Worker, judge: Judge) -> None:
+def print_round(worker: Worker, judge: Judge) -> None:
+    """Print what a round has come to, as one line."""
     none = "no GPU has a fresh value: do map and matchers fit what the server has?"
     answer = base.answer_of(
         FleetRound,
@@ -135,7 +136,7 @@ def command(
             return 0
         worker.round(time.time())
         judge.round(worker.rings)
-        _print(worker, judge)
+        print_round(worker, judge)
     except BrokenPipeError:  # whoever read it has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return PIPE_CLOSED

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING, cast
 
+import jsonschema
 import numpy as np
 import pytest
 
@@ -13,9 +15,12 @@ from gpuwatchd.core.errors import MetricsServerError
 from gpuwatchd.fleet import judging
 from gpuwatchd.fleet.client import RangeSeries
 from gpuwatchd.fleet.judging import Judge
-from gpuwatchd.fleet.main import summary
+from gpuwatchd.fleet.main import print_round, summary
 from gpuwatchd.fleet.rings import Rings
 from gpuwatchd.fleet.worker import LAG_S, Worker
+from gpuwatchd.view.answers.fleet import FleetRound
+from gpuwatchd.view.answers.schema import schema
+from tests.cli import shaped
 from tests.fleet.fake import fleet
 
 if TYPE_CHECKING:
@@ -115,6 +120,16 @@ def test_a_leak_is_found_by_the_very_judgement_of_the_daemon_and_opens_after_thr
     shown = summary(worker, judge)
     assert [one.id for one in shown.verdicts] == ["GPU-a"]
     assert (shown.gpus, shown.verdicts[0].state) == (2, "firing")
+
+
+def test_a_round_is_printed_as_its_schema_says(capsys: pytest.CaptureFixture[str]) -> None:
+    worker, _ = begun({("GPU-a", "n1", "p"): leak(), ("GPU-b", "n1", "p"): flat()})
+    judge = Judge(fleet().detection, fleet().policy)
+    judge.round(worker.rings)
+    print_round(worker, judge)
+    (line,) = capsys.readouterr().out.splitlines()
+    jsonschema.Draft202012Validator(schema("fleet")).validate(json.loads(line))
+    assert shaped.strictly(line.encode(), [FleetRound]) == []
 
 
 def test_a_minute_is_one_question() -> None:
