@@ -11,6 +11,7 @@
     │  ├─ StoreNewer           written by a later version
     │  └─ StoreDamaged         not a database any more
     ├─ EndpointError           a serving engine did not answer, or not as it should
+    ├─ MetricsServerError      a Prometheus did not answer, or not as it should
     ├─ NotifyError             a message did not arrive
     ├─ ActionError             something was not done to a process
     │  ├─ TargetGone           it has ended
@@ -121,6 +122,41 @@ class EndpointError(GpuwatchdError):
     def __init__(self, message: str, *, status: int | None = None) -> None:
         super().__init__(message)
         self.status = status
+
+
+class MetricsServerError(GpuwatchdError):
+    """A Prometheus did not answer, or not as it should.
+
+    Parameters
+    ----------
+    status
+        The status of an answer that was no success; None where there was no whole answer.
+    wait_s
+        How long it wants to be left alone; None where it does not say.
+    """
+
+    default_page = "errors#prometheus"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int | None = None,
+        wait_s: float | None = None,
+        hint: str = "",
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.status, self.wait_s = status, wait_s
+
+    @property
+    def denied(self) -> bool:
+        """Whether the server knows us and refuses: asking again cannot help soon."""
+        return self.status in {401, 403}
+
+    @property
+    def busy(self) -> bool:
+        """Whether less, or the same later, may be answered."""
+        return self.status is None or self.status in {422, 429} or self.status >= 500
 
 
 class NotifyError(GpuwatchdError):

@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("gpuwatchd")
 
 EXIT_CONFIG = 78
+_FLEET = {"fleet": "gpuwatchd.fleet.main:command"}
+"""Another program under the same name: it watches no GPU of this machine."""
 LEAVE_WITHIN_S = 4.5
 MUTE_AFTER_S = 600.0
 """With every source stuck for this long the watchdog is no longer fed: systemd then restarts us."""
@@ -393,6 +395,7 @@ def command(
     Examples:
       gpuwatchd --interval 1s
       gpuwatchd --source simulate --log-level debug
+      gpuwatchd fleet --help
     """  # noqa: D301 - click reads the backspace
     given = {"interval": interval, "log-level": log_level}
     section = {key: value for key, value in given.items() if value is not None}
@@ -411,12 +414,16 @@ def command(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the daemon and return its exit code."""
+    """Run the daemon, or the worker of a fleet, and return its exit code."""
     own_process.hold_standard_descriptors()
+    words, run, name = list(sys.argv[1:] if argv is None else argv), command, "gpuwatchd"
+    if words[:1] == ["fleet"]:
+        words, name = words[1:], "gpuwatchd fleet"
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+        run = registry.load(_FLEET, "fleet")
+        own_process.set_up_logging("info")
     try:
-        result = command.main(
-            args=None if argv is None else list(argv), prog_name="gpuwatchd", standalone_mode=False
-        )
+        result = run.main(args=words, prog_name=name, standalone_mode=False)
     except click.ClickException as error:
         error.show()
         return error.exit_code

@@ -17,7 +17,16 @@ from gpuwatchd.cli.verbs import service
 from gpuwatchd.core.model import Event, Message, ServiceState, Subject
 from gpuwatchd.notify.channels import command as hook
 from gpuwatchd.store.live import LiveDevice
-from gpuwatchd.view.answers import alerts, base, current, explanation, history, inspection, report
+from gpuwatchd.view.answers import (
+    alerts,
+    base,
+    current,
+    explanation,
+    fleet,
+    history,
+    inspection,
+    report,
+)
 from gpuwatchd.view.answers import program as own
 from gpuwatchd.view.answers import schema as by_verb
 from gpuwatchd.view.answers.schema import schema
@@ -116,6 +125,7 @@ ELSEWHERE = {
     inspection.Inspect,
     by_verb.CommandInput,
     by_verb.AskInput,
+    fleet.FleetRound,
 }
 
 

@@ -18,6 +18,7 @@ from gpuwatchd.collect import SOURCES
 from gpuwatchd.collect.logs.formats import FORMATS
 from gpuwatchd.core import config, units
 from gpuwatchd.daemon.main import command as daemon_command
+from gpuwatchd.fleet.main import command as fleet_command
 from gpuwatchd.notify import NOTIFIERS
 from gpuwatchd.view.answers import schema
 from gpuwatchd.view.queries import operating_points as points
@@ -74,6 +75,8 @@ def cli() -> str:
                 path = f"gpuwatchctl {name} {child.name}"
                 lines += [f"#### {name} {child.name}", "", "```", _help(child, path), "```", ""]
     lines += ["## gpuwatchd", "", "```", _help(daemon_command, "gpuwatchd"), "```", ""]
+    fleet = _help(fleet_command, "gpuwatchd fleet")
+    lines += ["## gpuwatchd fleet", "", "```", fleet, "```", ""]
     lines += ["## Exit codes", "", "They have [a page of their own](exit-codes.md).", ""]
     return "\n".join(line.rstrip() for line in "\n".join(lines).splitlines()) + "\n"
 

@@ -13,6 +13,7 @@ import pytest
 
 from gpuwatchd.cli import COMMANDS, command_line, options
 from gpuwatchd.daemon.main import command as daemon_command
+from gpuwatchd.fleet.main import command as fleet_command
 from tests.conftest import ROOT
 
 if TYPE_CHECKING:
@@ -65,7 +66,8 @@ def wrong(call: list[str]) -> str:
     words = words[: words.index("--")] if "--" in words else words  # the rest is another program's
     given = [word.partition("=")[0] for word in words if word.startswith("-") and word != "-"]
     if name == "gpuwatchd":
-        known = flags(daemon_command) | {"--version", "--help"}
+        of = fleet_command if words[:1] == ["fleet"] else daemon_command
+        known = flags(of) | {"--version", "--help"}
         return next((f"no flag {one}" for one in given if one not in known), "")
     verb = next((word for word in words if not word.startswith("-")), None)
     if verb is None:

@@ -6,7 +6,15 @@ is refused with the nearest valid one. ``snake_case`` spellings are accepted.
 """
 
 from gpuwatchd.core.config import channels
-from gpuwatchd.core.config.loading import SECRET_VARIABLES, Loaded, keys, load, toml_value
+from gpuwatchd.core.config.loading import (
+    SECRET_VARIABLES,
+    Loaded,
+    keys,
+    load,
+    parse_as,
+    read_file,
+    toml_value,
+)
 from gpuwatchd.core.config.schema import (
     SENSITIVITY,
     ActSection,

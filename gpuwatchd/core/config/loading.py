@@ -8,7 +8,7 @@ import re
 import stat
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 ENV_PREFIX = "GPUWATCHD_"
 _KEY_PAGE = "errors#configuration-key"
+_KEYS_HINT = "gpuwatchctl config init prints every key"
+Whole = TypeVar("Whole", bound=Section)
 LONGEST_S = 1e9
 """Thirty years: what waits for longer waits for ever, and clocks overflow on it."""
 _ENV_PATHS = frozenset({"GPUWATCHD_CONFIG", "GPUWATCHD_STATE_DIR", "GPUWATCHD_RUNTIME_DIR"})
@@ -84,7 +86,9 @@ def _keys(kind: type[Section] = Config, prefix: str = "") -> Iterator[tuple[str,
             yield name, field
 
 
-def _normalise(raw: Mapping[str, Any], kind: type[Section], path: str, file: str) -> dict[str, Any]:
+def _normalise(
+    raw: Mapping[str, Any], kind: type[Section], path: str, file: str, hint: str = _KEYS_HINT
+) -> dict[str, Any]:
     """Return the table with kebab-case keys; refuse what is unknown."""
     fields = {f.encode_name: f.type for f in _fields(kind)}
     out: dict[str, Any] = {}
@@ -102,20 +106,20 @@ def _normalise(raw: Mapping[str, Any], kind: type[Section], path: str, file: str
                 "key" if path else "section" if isinstance(value, dict) else "key outside a section"
             )
             why = f"unknown {what}{guess(name, fields, 0.5)}"
-            hint = "gpuwatchctl config init prints every key"
             raise ConfigError(file, full, why, hint=hint, page=_KEY_PAGE)
         nested, listed = _section(fields[name]), _listed(fields[name])
         if listed is not None:
             if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
                 raise ConfigError(file, full, f"expected tables: [[{name}]]")
             out[name] = [
-                _normalise(one, listed, f"{name} {number}", file)
+                _normalise(one, listed, f"{name} {number}", file, hint)
                 for number, one in enumerate(value, start=1)
             ]
         elif nested is None:
             out[name] = value
         elif isinstance(value, dict):
-            out[name] = _normalise(value, nested, f"{path}.{name}" if path else name, file)
+            inner = f"{path}.{name}" if path else name
+            out[name] = _normalise(value, nested, inner, file, hint)
         else:
             raise ConfigError(file, full, "expected a table")
     return out
@@ -145,9 +149,9 @@ _WORDS = {
 _PART = re.compile(r"\[(\d*|\.\.\.)\]")
 
 
-def _choices(path: str) -> tuple[str, ...]:
+def _choices(path: str, whole: type[Section]) -> tuple[str, ...]:
     """Return the words that a key of that path may have; () where it may have others."""
-    kind: Any = Config
+    kind: Any = whole
     for part in _PART.sub("", path).split("."):
         fields = {f.encode_name: f.type for f in _fields(kind)}
         kind = fields.get(part)
@@ -165,17 +169,17 @@ def _literals(kind: Any) -> Iterator[str]:
             yield from _literals(part)
 
 
-def _plainly(text: str, path: str) -> str:
+def _plainly(text: str, path: str, whole: type[Section]) -> str:
     """Return a complaint of the decoder in words of the file format."""
     if text.startswith("Invalid enum value"):
-        choices = ", ".join(f'"{choice}"' for choice in _choices(path))
+        choices = ", ".join(f'"{choice}"' for choice in _choices(path, whole))
         return f"{text.rpartition(' ')[2]} is not one of {choices}"
     for word, plain in _WORDS.items():
         text = text.replace(word, plain)
     return text[:1].lower() + text[1:]
 
 
-def _named(path: str) -> str:
+def _named(path: str, whole: type[Section]) -> str:
     """Return the key of a path as people write it: "[policy] severity", "[[override]] 1 gpu"."""
 
     def shown(match: re.Match[str]) -> str:
@@ -183,23 +187,25 @@ def _named(path: str) -> str:
 
     head, _, key = path.replace("[...]", "").rpartition(".")
     name, mark, number = head.partition("[")
-    if mark and _listed({f.encode_name: f.type for f in _fields(Config)}[name]):
+    if mark and _listed({f.encode_name: f.type for f in _fields(whole)}[name]):
         return f"[[{name}]]{_PART.sub(shown, mark + number)} {key}"
     return f"[{head}] {key}" if head else key
 
 
-def _convert(raw: dict[str, Any], file: str) -> Config:
+def _typed_as(raw: dict[str, Any], kind: type[Whole], file: str, hint: str) -> Whole:
     try:
-        config = decoding.convert(raw, Config, dec_hook=_hook)
+        return decoding.convert(raw, kind, dec_hook=_hook)
     except (msgspec.ValidationError, OverflowError) as error:
         text, _, where = str(error).partition(" - at ")
         path = where.strip("`").removeprefix("$").removeprefix(".")
-        raise ConfigError(
-            file,
-            _named(path),
-            _plainly(text, path),
-            hint="gpuwatchctl config init prints every key with its default",
-        ) from None
+        why = _plainly(text, path, kind)
+        raise ConfigError(file, _named(path, kind), why, hint=hint) from None
+
+
+def _convert(raw: dict[str, Any], file: str) -> Config:
+    config = _typed_as(
+        raw, Config, file, "gpuwatchctl config init prints every key with its default"
+    )
     from gpuwatchd.core.config import validation  # noqa: PLC0415 - status reads no file, and must be quick
 
     validation.check(config, file)
@@ -214,10 +220,27 @@ def parse(text: str, *, file: str = "<text>") -> dict[str, Any]:
     ConfigError
         With file and key (or line) when it is not TOML, has an unknown key or a bad value.
     """
+    table = _normalise(_toml(text, file), Config, "", file)
+    _convert(table, file)
+    return table
+
+
+def parse_as(text: str, kind: type[Whole], *, file: str, hint: str) -> Whole:
+    """Return one TOML text that is a configuration of its own, such as that of a fleet.
+
+    Raises
+    ------
+    ConfigError
+        As :func:`parse`; ``hint`` says where its keys are described.
+    """
+    return _typed_as(_normalise(_toml(text, file), kind, "", file, hint), kind, file, hint)
+
+
+def _toml(text: str, file: str) -> dict[str, Any]:
     import tomllib  # noqa: PLC0415 - status needs directories only, and must start quickly
 
     try:
-        raw = tomllib.loads(text)
+        return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         why, hint = (
             f"not valid TOML: {error}",
@@ -226,9 +249,6 @@ def parse(text: str, *, file: str = "<text>") -> dict[str, Any]:
         raise ConfigError(file, "", why, hint=hint, page=PAGE) from None
     except RecursionError:
         raise ConfigError(file, "", "nested too deeply", page=PAGE) from None
-    table = _normalise(raw, Config, "", file)
-    _convert(table, file)
-    return table
 
 
 def _from_environment(environ: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:

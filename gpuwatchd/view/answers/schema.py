@@ -18,6 +18,7 @@ from gpuwatchd.view.answers import (
     base,
     current,
     explanation,
+    fleet,
     history,
     inspection,
     program,
@@ -101,6 +102,7 @@ OTHERS: Final[dict[str, tuple[type[msgspec.Struct], ...]]] = {
     "history-ndjson": (history.DeviceRow, history.ProcessRow, history.EventRow),
     "command": (CommandInput,),
     "ask": (AskInput,),
+    "fleet": (fleet.FleetRound,),
 }
 """What is JSON and no answer: the failure of any verb, lines without a head, what hooks read."""
 
@@ -130,6 +132,7 @@ TITLES: Final = {
     "error": "the failure of any verb",
     "history-ndjson": "a line of gpuwatchctl history --format ndjson",
     "ask": "what a program of [act] argv reads on its standard input",
+    "fleet": "a line of gpuwatchd fleet",
     "command": "what a program of [notify.command] reads on its standard input",
 }
 

@@ -1,0 +1,252 @@
+"""``fleet.toml``: which Prometheus, what its exporters call memory, and how much may be asked."""
+
+from __future__ import annotations
+
+import os
+import re
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Meta
+
+from gpuwatchd.core import config
+from gpuwatchd.core.config import SENSITIVITY, DetectionSection, Seconds, Section, Size
+from gpuwatchd.core.errors import ConfigError
+from gpuwatchd.core.text import clean
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MAPS: Final = Path(__file__).parent / "maps.toml"
+_HINT: Final = "gpuwatchctl docs fleet names every key"
+_METRIC: Final = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
+_LABEL: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+_LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+_MATCHER: Final = re.compile(r'[a-zA-Z_]\w*\s*(=|!=|=~|!~)\s*"([^"\\\n]|\\.)*"', re.ASCII)
+UNITS: Final = {"B": 1.0, "KiB": 2.0**10, "MB": 1e6, "MiB": 2.0**20, "GiB": 2.0**30}
+
+
+class MetricMap(Section, frozen=True, kw_only=True):
+    """What an exporter calls memory, and by which labels it says whose."""
+
+    used: str
+    """Metric of used memory."""
+    total: str = ""
+    """Metric of all memory; empty: the sum of used, free and reserved."""
+    free: str = ""
+    reserved: str = ""
+    unit: Literal["B", "KiB", "MB", "MiB", "GiB"] = "B"
+    blank_from: float = 2.0**60
+    """From this value on, in that unit, a value says "unknown"."""
+    uuid: str
+    """Label of the GPU's UUID."""
+    host: tuple[str, ...] = ("instance",)
+    """Labels: the first that is there counts."""
+    gpu: tuple[str, ...] = ()
+    instance: tuple[str, ...] = ()
+    """Of a MIG instance, on its card."""
+    job: tuple[str, ...] = ()
+    namespace: tuple[str, ...] = ()
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """The labels that tell one GPU from another."""
+        return (self.uuid, *self.host, *self.instance)
+
+    @property
+    def bytes_each(self) -> float:
+        """Return what one of its unit is."""
+        return UNITS[self.unit]
+
+
+class BudgetSection(Section, frozen=True, kw_only=True):
+    """``[fleet] budget``: how much the server is asked at a time."""
+
+    in_flight: Annotated[int, Meta(ge=1, le=16)] = 2
+    """Questions at the same time."""
+    answer: Size = Size(64 << 20)
+    """The largest answer that is taken, unpacked."""
+    series: Annotated[int, Meta(ge=1, le=10_000)] = 500
+    """Series of one question about the past; halved where the server refuses."""
+    timeout: Seconds = Seconds(20)
+    """For all of one answer."""
+
+
+class FleetSection(Section, frozen=True, kw_only=True):
+    """``[fleet]``: the server and what is asked of it."""
+
+    url: str
+    """Address of the Prometheus, Thanos, Mimir or VictoriaMetrics, with its prefix, if any."""
+    token_file: str = ""
+    """File with a bearer token, readable by its owner alone."""
+    ca_file: str = ""
+    """Certificates to trust instead of those of the system."""
+    headers_file: str = ""
+    """File with further headers, "X-Scope-OrgID: team" on each line, as private as a token."""
+    map: str = "dcgm"
+    """dcgm, nvidia-gpu-exporter, gpuwatchd, amd, or the path of a map of one's own."""
+    matchers: tuple[str, ...] = ()
+    """What the series must have besides, such as 'cluster="a"'."""
+    step: Seconds = Seconds(60)
+    """Time between two values of a series."""
+    window: Seconds = Seconds(6.4 * 3600)
+    """How far back is looked."""
+    budget: BudgetSection = BudgetSection()
+
+
+class ConfirmSection(Section, frozen=True, kw_only=True):
+    """``[policy]``: how long evidence must last; the rest is the site's Alertmanager's."""
+
+    confirm: Annotated[int, Meta(ge=1)] = 3
+    """Evaluations in a row before a finding opens."""
+    clear_after: Annotated[int, Meta(ge=1)] = 3
+    """Evaluations in a row without the finding before it is resolved."""
+
+
+class FleetConfig(Section, frozen=True, kw_only=True):
+    """All of ``fleet.toml``; ``[detection]`` is that of the daemon."""
+
+    fleet: FleetSection
+    detection: DetectionSection = DetectionSection()
+    policy: ConfirmSection = ConfirmSection()
+
+
+class Fleet(msgspec.Struct, frozen=True, kw_only=True):
+    """A checked configuration, with what its files hold."""
+
+    section: FleetSection
+    map: MetricMap
+    detection: DetectionSection
+    policy: ConfirmSection
+    headers: dict[str, str]
+    """Sent with each question: they hold secrets, and are never shown."""
+
+
+def load(path: Path) -> Fleet:
+    """Read and check ``fleet.toml`` and the files that it names.
+
+    Raises
+    ------
+    ConfigError
+        With file and key of the first thing that is wrong.
+    """
+    words, _ = config.read_file(path, must_exist=True)
+    file = str(path)
+    whole = config.parse_as(words or "", FleetConfig, file=file, hint=_HINT)
+    section = whole.fleet
+    for key, why in _wrong(section):
+        raise ConfigError(file, f"[fleet] {key}", why, hint=_HINT)
+    hours = float(section.window) / 3600.0
+    changed: dict[str, Any] = {"analysis_window_hours": hours}
+    if whole.detection.confidence_threshold == DetectionSection().confidence_threshold:
+        changed["confidence_threshold"] = SENSITIVITY[whole.detection.sensitivity]
+    return Fleet(
+        section=section,
+        map=metric_map(section.map, file),
+        detection=msgspec.structs.replace(whole.detection, **changed),
+        policy=whole.policy,
+        headers=_headers(section, file),
+    )
+
+
+def _wrong(section: FleetSection) -> Iterator[tuple[str, str]]:
+    yield from _wrong_address(section)
+    if section.step < 5 or section.step % 1:
+        yield "step", "expected whole seconds, 5 at least"
+    elif not 30 <= section.window / section.step <= 5000:
+        yield "window", "expected 30 to 5000 steps"
+    if section.budget.timeout < 1:
+        yield "budget timeout", "shorter than 1 s"
+    for matcher in section.matchers:
+        if not _MATCHER.fullmatch(matcher):
+            yield "matchers", f"{clean(matcher, limit=80)} is no matcher such as 'cluster=\"a\"'"
+
+
+def _wrong_address(section: FleetSection) -> Iterator[tuple[str, str]]:
+    try:
+        split = urlsplit(section.url)
+        host, _ = split.hostname, split.port
+    except ValueError:
+        host, split = None, urlsplit("")
+    if split.scheme not in {"http", "https"} or not host or split.query or split.fragment:
+        yield "url", "expected an address such as https://prometheus.example:9090"
+    if split.username is not None or split.password is not None:
+        yield "url", "has a user or password in it: use headers-file"
+    if split.scheme == "http" and host not in _LOOPBACK:
+        secrets = {"token-file": section.token_file, "headers-file": section.headers_file}
+        for key in [key for key, file in secrets.items() if file]:
+            yield key, "would be sent unencrypted to another host: use https in url"
+
+
+def is_local(url: str) -> bool:
+    """Say whether an address is of this machine's loopback."""
+    return urlsplit(url).hostname in _LOOPBACK
+
+
+def metric_map(name: str, file: str) -> MetricMap:
+    """Return a metric map by its name, or from a file of one's own.
+
+    Raises
+    ------
+    ConfigError
+        When there is none of that name, or the file has another form.
+    """
+    known = msgspec.toml.decode(MAPS.read_bytes(), type=dict[str, MetricMap])
+    if name in known:
+        return known[name]
+    if "/" not in name and not name.endswith(".toml"):
+        why = f"{clean(name, limit=80)} is not one of {', '.join(known)}, nor a path"
+        raise ConfigError(file, "[fleet] map", why, hint=_HINT)
+    path = Path(file).parent / name
+    words, _ = config.read_file(path, must_exist=True)
+    found = config.parse_as(words or "", MetricMap, file=str(path), hint=_HINT)
+    metrics = [one for one in (found.used, found.total, found.free, found.reserved) if one]
+    labels = (*found.identity, *found.gpu, *found.job, *found.namespace)
+    odd = [one for one in metrics if not _METRIC.fullmatch(one)]
+    odd += [one for one in labels if not _LABEL.fullmatch(one)]
+    if odd or not found.used or not found.uuid:
+        why = f"{clean(odd[0], limit=80)!r} is no name of a metric or label" if odd else "is empty"
+        raise ConfigError(str(path), "" if odd else "used, uuid", why, hint=_HINT)
+    if not found.total and not found.free:
+        raise ConfigError(str(path), "total", "needs total, or free", hint=_HINT)
+    return found
+
+
+def _headers(section: FleetSection, file: str) -> dict[str, str]:
+    out = {}
+    if section.token_file:
+        token = _secret(section.token_file, file, "token-file").strip()
+        out["Authorization"] = f"Bearer {token}"
+    if section.headers_file:
+        for line in _secret(section.headers_file, file, "headers-file").splitlines():
+            name, colon, value = line.partition(":")
+            if line.strip() and not (colon and name.strip()):
+                raise ConfigError(file, "[fleet] headers-file", 'a line is not "Name: value"')
+            if line.strip():
+                out[name.strip()] = value.strip()
+    probe = HTTPConnection("localhost")
+    probe.putrequest("GET", "/")
+    for name, value in out.items():
+        try:
+            probe.putheader(name, value.encode("ascii"))
+        except (ValueError, UnicodeError):
+            key = "token-file" if name == "Authorization" else "headers-file"
+            raise ConfigError(file, f"[fleet] {key}", "holds what no header can") from None
+    return out
+
+
+def _secret(name: str, file: str, key: str) -> str:
+    """Return what a private file holds; its text is in no error."""
+    path = Path(file).parent / Path(name).expanduser()
+    words, _ = config.read_file(path, must_exist=True)
+    handed = os.environ.get("CREDENTIALS_DIRECTORY")
+    inside = handed is not None and path.resolve().is_relative_to(Path(handed).resolve())
+    if path.stat().st_mode & 0o077 and not inside:
+        hint = f"chmod 600 {path}"
+        raise ConfigError(file, f"[fleet] {key}", "can be read by other users", hint=hint)
+    if not (words or "").strip():
+        raise ConfigError(file, f"[fleet] {key}", "is empty")
+    return words or ""

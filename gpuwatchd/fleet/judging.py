@@ -1,0 +1,169 @@
+"""The judgement of many GPUs, by the functions that the daemon of one machine judges with.
+
+Two screens find the few that deserve the detectors. What is open is judged each round; the rest of
+what the screens drop once an hour in turn, so that a miss of theirs costs an hour and no leak.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from gpuwatchd import alerts
+from gpuwatchd.analysis import screen, verdict
+from gpuwatchd.core.codes import Ending
+from gpuwatchd.core.model import Series, Subject
+from gpuwatchd.fleet.rings import NO_DATA_S
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from gpuwatchd.core.config import DetectionSection
+    from gpuwatchd.core.model import Alert, Finding
+    from gpuwatchd.fleet.config import ConfirmSection
+    from gpuwatchd.fleet.rings import Rings
+
+log = logging.getLogger("gpuwatchd.fleet")
+
+_BLOCK: Final = 4096
+"""Rows that are screened at a time."""
+_TURN: Final = 60
+"""Rounds in which each row is judged once, whatever the screens say."""
+_YOUNG_S: Final = screen.RISING_WINDOWS_S[0]
+
+
+class Judge:
+    """The judgements and alerts of one worker, by the row of a GPU."""
+
+    def __init__(self, detection: DetectionSection, policy: ConfirmSection) -> None:
+        self._settings = detection
+        self._rules = alerts.Rules(
+            channels=(),
+            confirm=policy.confirm,
+            alert_confidence=detection.confidence_threshold,
+            clear_after=policy.clear_after,
+            recovered=False,
+        )
+        self.findings: dict[int, Finding] = {}
+        """Those that are more than nothing, and of what is open."""
+        self.alerts: dict[int, Alert] = {}
+        self.resolved: list[Alert] = []
+        """Alerts that the last round has ended."""
+        self.judged = 0
+        """Judgements of the last round."""
+        self.failed: set[int] = set()
+        self._begun: dict[int, float] = {}
+        self._rounds = 0
+
+    def round(self, rings: Rings) -> None:
+        """Judge what is due at the last step of the rings."""
+        self.resolved, self.judged = [], 0
+        self._end_jobs(rings)
+        turn, self._rounds = self._rounds, self._rounds + 1
+        # In the first round everything is new: the screens alone say what is looked at.
+        in_turn = set(range(turn % _TURN, len(rings.gpus), _TURN)) if turn else set[int]()
+        for row in sorted(in_turn | self.alerts.keys() | set(candidates(rings, self._settings))):
+            if rings.last[row] == rings.end:
+                self._judge(rings, row)
+
+    def _judge(self, rings: Rings, row: int) -> None:
+        try:
+            finding = verdict.judge(series_of(rings, row), self._settings)
+        except Exception:
+            # One GPU that cannot be judged costs no other.
+            if row not in self.failed:
+                log.exception("failed part=detectors gpu=%s", rings.gpus[row].id)
+            self.failed.add(row)
+            return
+        self.judged += 1
+        self.failed.discard(row)
+        outcome = alerts.evaluate(
+            finding,
+            self.alerts.get(row),
+            self._rules,
+            now_s=finding.judged_at_s,
+            title=rings.gpus[row].title,
+        )
+        alert = outcome.alert
+        self.findings.pop(row, None)
+        self.alerts.pop(row, None)
+        if alert is not None and alert.state == "resolved":
+            self.resolved.append(alert)
+        elif alert is not None:
+            self.alerts[row] = alert
+            self._begun.setdefault(row, float(rings.since[row]))
+        if finding.tier != "none" or row in self.alerts:
+            self.findings[row] = finding
+
+    def _end_jobs(self, rings: Rings) -> None:
+        """Resolve what belongs to a job that has gone."""
+        for row in [row for row in self.alerts if rings.since[row] != self._begun[row]]:
+            ended = alerts.ended(
+                self.alerts.pop(row),
+                Ending.MEMORY_RELEASED,
+                self._rules,
+                now_s=float(rings.since[row] * rings.step_s),
+            )
+            self.findings.pop(row, None)
+            del self._begun[row]
+            if ended.alert is not None:
+                self.resolved.append(ended.alert)
+        for row in [row for row in self._begun if row not in self.alerts]:
+            del self._begun[row]
+
+
+def series_of(rings: Rings, row: int) -> Series:
+    """Return the present job of a GPU as a series that can be judged."""
+    t_s, used = rings.series(row)
+    total, limit = float(rings.total_bytes[row]), float(rings.limit_bytes[row])
+    return Series(
+        subject=Subject(device_uid=rings.gpus[row].id),
+        t_s=t_s,
+        used_bytes=used,
+        limit_bytes=None if np.isnan(limit) else limit,
+        total_bytes=None if np.isnan(total) else total,
+    )
+
+
+def silent(rings: Rings) -> npt.NDArray[np.bool_]:
+    """Say of which GPUs nothing has been known for :data:`NO_DATA_S`."""
+    out: npt.NDArray[np.bool_] = (rings.end - rings.last) * rings.step_s >= NO_DATA_S
+    return out
+
+
+def candidates(rings: Rings, settings: DetectionSection) -> list[int]:
+    """Return the rows that both screens leave to the detectors."""
+    out: list[int] = []
+    scale = np.where(np.isnan(rings.total_bytes), np.inf, rings.total_bytes)
+    for first in range(0, len(rings.gpus), _BLOCK):
+        t_s, values = rings.window(slice(first, first + _BLOCK))
+        age = _filled(values)
+        rows = np.flatnonzero(age > 1)
+        if not rows.size:
+            continue
+        used, largest = values[rows], scale[first + rows]
+        chosen = np.flatnonzero(screen.look_at_array(used, t_s, largest, settings) == screen.JUDGE)
+        young = age[rows[chosen]] * rings.step_s <= _YOUNG_S
+        rises = screen.rising(used[chosen], t_s, largest[chosen], settings)
+        out += (first + rows[chosen[young | rises]]).tolist()
+    return out
+
+
+def _filled(values: npt.NDArray[np.float32]) -> npt.NDArray[np.intp]:
+    """Fill gaps with the value before, the time before a job with its first; return its age (k,).
+
+    For the screens alone: both make a series rise less, never more. The age is in steps, 0 where
+    there is no value at all.
+    """
+    missing = np.isnan(values)
+    first = np.argmin(missing, axis=1)
+    age = np.where(missing.all(axis=1), 0, values.shape[1] - first)
+    rows = np.flatnonzero(missing.any(axis=1))
+    if rows.size:
+        place = np.where(missing[rows], 0, np.arange(values.shape[1]))
+        np.maximum.accumulate(place, axis=1, out=place)
+        place = np.maximum(place, first[rows, None])
+        values[rows] = np.take_along_axis(values[rows], place, axis=1)
+    return age

@@ -1,0 +1,240 @@
+"""The recent past of many GPUs on one time axis, one value per step, in memory.
+
+A value that is missing is NaN: nothing is made up for it, and a repeated one never hides it. Whose
+memory it is changes with the job: what was before it is not looked at.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import numpy as np
+
+from gpuwatchd.core.text import clean
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy.typing as npt
+
+    from gpuwatchd.core.model import FloatArray
+    from gpuwatchd.fleet.config import MetricMap
+
+    IntArray = npt.NDArray[np.int64]
+
+_UUID: Final = re.compile(r"[\w.:/@-]{1,200}", re.ASCII)
+"""What is asked for by name again: nothing that could end the text of a question."""
+_SPARE: Final = 64
+"""Columns beyond the window: the array is moved once in so many steps."""
+_GIB: Final = 2.0**30
+IDLE_SHARE: Final = 0.02
+"""A GPU that holds no more than this share (a GiB at most) has no job: contexts of the driver."""
+NO_DATA_S: Final = 300.0
+"""Without a value for so long nothing is known of a GPU."""
+TOO_MUCH: Final = 1.01
+"""A value above this share of all memory is none."""
+
+
+class Gpu(msgspec.Struct, frozen=True, kw_only=True):
+    """Who a row is."""
+
+    id: str
+    """The UUID, with instance and host where it takes these to be told apart."""
+    uuid: str
+    host: str
+    instance: str = ""
+    gpu: str = ""
+    job: str = ""
+    namespace: str = ""
+
+    @property
+    def title(self) -> str:
+        """For people."""
+        return " ".join(part for part in (self.host, self.gpu and f"GPU {self.gpu}") if part)
+
+
+def first_of(labels: Mapping[str, str], names: Sequence[str]) -> str:
+    """Return the first of some labels that is there, safe to show; "" for none."""
+    return clean(next((found for name in names if (found := labels.get(name))), ""))
+
+
+class Rings:
+    """Values of all GPUs.
+
+    Parameters
+    ----------
+    names
+        What the labels mean.
+    step_s, slots
+        Time between two values, and how many are kept. A slot is an instant divided by the step.
+    """
+
+    def __init__(self, names: MetricMap, step_s: int, slots: int) -> None:
+        self._map, self.step_s, self.slots = names, step_s, slots
+        self.gpus: list[Gpu] = []
+        self.dropped: dict[str, int] = {}
+        """Why -> values and series that were left out."""
+        self.end = 0
+        """The last slot that there is."""
+        self._first = 0
+        self._index: dict[tuple[str, str, str], int] = {}
+        self._ids: dict[str, int] = {}
+        self._used = np.empty((0, slots + _SPARE), dtype=np.float32)
+        self._number = np.empty((5, 0))
+
+    @property
+    def total_bytes(self) -> FloatArray:
+        """Memory of each GPU; NaN where it is unknown."""
+        return self._number[0, : len(self.gpus)]
+
+    @property
+    def limit_bytes(self) -> FloatArray:
+        """Where each GPU is full, without the driver's reserve; NaN where it is unknown."""
+        return self._number[1, : len(self.gpus)]
+
+    @property
+    def since(self) -> FloatArray:
+        """The first slot of the present job, of each GPU."""
+        return self._number[2, : len(self.gpus)]
+
+    @property
+    def last(self) -> FloatArray:
+        """The slot of the last value, of each GPU; -1 before any."""
+        return self._number[3, : len(self.gpus)]
+
+    @property
+    def _busy(self) -> FloatArray:
+        """Whether the last value was above that of an idle GPU; NaN before any."""
+        return self._number[4, : len(self.gpus)]
+
+    def drop(self, why: str, count: int = 1) -> None:
+        """Count what was left out."""
+        if count:
+            self.dropped[why] = self.dropped.get(why, 0) + count
+
+    def row_of(self, labels: Mapping[str, str], *, add: bool = False) -> int | None:
+        """Return the row of a series; None where it is of no GPU, or of one that is not known."""
+        uuid = labels.get(self._map.uuid, "")
+        if not _UUID.fullmatch(uuid):
+            self.drop("no-uuid")
+            return None
+        host, instance = (
+            next((found for name in group if (found := labels.get(name))), "")
+            for group in (self._map.host, self._map.instance)
+        )
+        row = self._index.get((uuid, instance, host))
+        if row is None and add:
+            row = self._index[uuid, instance, host] = self._added(uuid, instance, host)
+        return row
+
+    def _added(self, uuid: str, instance: str, host: str) -> int:
+        row = len(self.gpus)
+        if row == len(self._used):
+            more = max(256, row // 4)
+            empty = np.full((more, self._used.shape[1]), np.nan, dtype=np.float32)
+            self._used = np.concatenate((self._used, empty))
+            fresh = np.repeat(np.array([[np.nan], [np.nan], [0.0], [-1.0], [np.nan]]), more, axis=1)
+            self._number = np.concatenate((self._number, fresh), axis=1)
+        name = clean(f"{uuid}/{instance}" if instance else uuid)
+        if name in self._ids:
+            # The same on another host: two GPUs, or one whose host was renamed.
+            self.drop("uuid-on-two-hosts")
+            name = clean(f"{name}@{host}")
+        self._ids[name] = row
+        gpu = Gpu(id=name, uuid=clean(uuid), host=clean(host), instance=clean(instance))
+        self.gpus.append(gpu)
+        return row
+
+    def find(self, name: str) -> int | None:
+        """Return the row of a GPU by its id."""
+        return self._ids.get(name)
+
+    def label(self, row: int, labels: Mapping[str, str], slot: int) -> None:
+        """Take over what labels say of a GPU; another job that they name begins at the slot."""
+        before, names = self.gpus[row], self._map
+        gpu = msgspec.structs.replace(
+            before,
+            gpu=first_of(labels, names.gpu) or before.gpu,
+            job=first_of(labels, names.job),
+            namespace=first_of(labels, names.namespace),
+        )
+        if (gpu.job, gpu.namespace) != (before.job, before.namespace) and self.last[row] >= 0:
+            self.since[row] = slot
+        self.gpus[row] = gpu
+
+    def advance(self, slot: int) -> None:
+        """Make room for the values of a slot, and of those between."""
+        width = self._used.shape[1]
+        if not self.end:
+            self._first = slot - self.slots + 1
+        if slot - self._first >= width:
+            first = slot - self.slots + 1
+            kept = max(self._first + width - first, 0)
+            # Row by row: a copy of all of it would take as much memory again.
+            for values in self._used:
+                values[:kept] = values[width - kept :].copy()
+                values[kept:] = np.nan
+            self._first = first
+        self.end = slot
+
+    def put(self, row: int, slots: IntArray, values: FloatArray) -> None:
+        """Take in values of one GPU, in bytes, in order of time."""
+        good = self._checked(values, self.total_bytes[row])
+        inside = (slots >= self._first) & (slots <= self.end) & (slots > self.last[row])
+        inside[1:] &= slots[1:] > np.maximum.accumulate(slots)[:-1]
+        self.drop("out-of-order", int(np.count_nonzero(good & ~inside)))
+        good &= inside
+        slots, values = slots[good], values[good]
+        if not slots.size:
+            return
+        self._used[row, slots - self._first] = values
+        busy = values > self._idle_bytes(row)
+        changes = np.flatnonzero(busy[1:] != busy[:-1]) + 1
+        if changes.size:
+            self.since[row] = slots[changes[-1]]
+        elif busy[0] != self._busy[row] and not np.isnan(self._busy[row]):
+            self.since[row] = slots[0]
+        self._busy[row], self.last[row] = busy[-1], slots[-1]
+
+    def put_newest(self, rows: IntArray, values: FloatArray) -> None:
+        """Take in a value of each of some GPUs at the last slot, in bytes."""
+        good = self._checked(values, self.total_bytes[rows])
+        late = good & (self.last[rows] >= self.end)
+        self.drop("out-of-order", int(np.count_nonzero(late)))
+        good &= ~late
+        rows, values = rows[good], values[good]
+        self._used[rows, self.end - self._first] = values
+        busy, before = values > self._idle_bytes(rows), self._busy[rows]
+        self.since[rows[(busy != before) & ~np.isnan(before)]] = self.end
+        self._busy[rows], self.last[rows] = busy, self.end
+
+    def _checked(self, values: FloatArray, total: FloatArray | float) -> npt.NDArray[np.bool_]:
+        number = np.isfinite(values)
+        blank = number & (values >= self._map.blank_from * self._map.bytes_each)
+        odd = number & ~blank & ((values < 0) | (values > TOO_MUCH * total))
+        self.drop("not-a-number", int(np.count_nonzero(~number)))
+        self.drop("blank", int(np.count_nonzero(blank)))
+        self.drop("above-total", int(np.count_nonzero(odd)))
+        good: npt.NDArray[np.bool_] = number & ~blank & ~odd
+        return good
+
+    def _idle_bytes(self, rows: int | IntArray) -> FloatArray:
+        """Return what idle GPUs hold at most; 0 where their memory is unknown."""
+        return np.nan_to_num(np.minimum(_GIB, IDLE_SHARE * self.total_bytes[rows]))
+
+    def window(self, rows: slice) -> tuple[FloatArray, npt.NDArray[np.float32]]:
+        """Return instants (n,) and a copy of values (k, n) of the present jobs of some GPUs."""
+        first = self.end - self.slots + 1
+        at = first - self._first
+        values = self._used[: len(self.gpus)][rows, at : at + self.slots].copy()
+        slots = np.arange(first, self.end + 1)
+        values[slots < self.since[rows, None]] = np.nan
+        return (slots * self.step_s).astype(np.float64), values
+
+    def series(self, row: int) -> tuple[FloatArray, FloatArray]:
+        """Return instants and values of the present job of one GPU, without gaps."""
+        t_s, values = self.window(slice(row, row + 1))
+        known = ~np.isnan(values[0])
+        return t_s[known], values[0, known].astype(np.float64)

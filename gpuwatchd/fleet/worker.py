@@ -1,0 +1,225 @@
+"""One worker: what it asks each minute, and what of the answers goes into the rings.
+
+A value counts while it is fresh: a server repeats the last one for five minutes after an exporter
+has died, so each question leaves out what was not measured lately.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import re
+import time
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from gpuwatchd.core.errors import MetricsServerError
+from gpuwatchd.fleet.rings import Rings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from gpuwatchd.fleet.client import Client, Labels, RangeSeries
+    from gpuwatchd.fleet.config import Fleet
+
+log = logging.getLogger("gpuwatchd.fleet")
+
+LAG_S: Final = 15.0
+"""The last scrape before that is complete, remote writers included."""
+LABELS_S: Final = 3600.0
+"""Labels and totals are asked for so often: they are most of the bytes."""
+_FRESH_STEPS: Final = 2
+_TRIES: Final = 4
+_LONGEST_PAUSE_S: Final = 300.0
+_SPECIAL: Final = re.compile(r"([^\w-])", re.ASCII)
+
+
+def pause_s(tries: int, wait_s: float | None = None, *, first_s: float = 1.0) -> float:
+    """Return how long to wait after so many failures: twice as long each time, with jitter."""
+    usual_s = first_s * 2.0 ** min(tries, 16)
+    spread = 0.5 + random.random() / 2  # noqa: S311 - so that workers do not ask together
+    return float(min(_LONGEST_PAUSE_S, max(usual_s, wait_s or 0.0)) * spread)
+
+
+class Worker:
+    """Keeps the rings of one Prometheus up to date."""
+
+    def __init__(
+        self, fleet: Fleet, client: Client, *, sleep: Callable[[float], object] = time.sleep
+    ) -> None:
+        self._section, self._map, self._client, self._sleep = (
+            fleet.section,
+            fleet.map,
+            client,
+            sleep,
+        )
+        self.step_s = int(fleet.section.step)
+        slots = round(fleet.section.window / self.step_s) + 1
+        self.rings = Rings(fleet.map, self.step_s, slots)
+        self.failures: dict[str, int] = {}
+        """What could not be asked -> how often."""
+        self._labels_at_s = -LABELS_S
+        self._batch = fleet.section.budget.series
+
+    def round(self, now_s: float) -> None:
+        """Bring the rings up to the last step that is complete.
+
+        Raises
+        ------
+        MetricsServerError
+            When nothing could be had; then the rings are as they were.
+        """
+        slot = int((now_s - LAG_S) // self.step_s)
+        before = self.rings.end
+        if slot <= before:
+            return
+        due = slot * self.step_s - self._labels_at_s >= LABELS_S
+        fresh = self._discover(slot) if due else []
+        oldest = slot - self.rings.slots + 1
+        if before and slot - before == 1:
+            # GPUs that have come since: what they did before is wanted too.
+            self._history(fresh, oldest, before)
+            self._newest(slot)
+        else:
+            uuids = {gpu.uuid for gpu in self.rings.gpus}
+            self._history(sorted(uuids), max(before + 1, oldest), slot)
+
+    def _discover(self, slot: int) -> list[str]:
+        """Ask who is there, with totals and labels; return the UUIDs that are new."""
+        rings, names, at_s = self.rings, self._map, float(slot * self.step_s)
+        labels = self._client.query(self._by(self._fresh(names.used), job=True), at_s)
+        parts = {
+            metric: self._client.query(self._by(self._fresh(metric)), at_s)
+            for metric in (names.total, names.free, names.reserved)
+            if metric
+        }
+        before, used = len(rings.gpus), {}
+        for series, value in labels:
+            row = rings.row_of(series, add=True)
+            if row is None:
+                continue
+            if row in used:
+                rings.drop("duplicate")
+            used[row] = value * names.bytes_each if 0 <= value < names.blank_from else np.nan
+            rings.label(row, series, slot)
+        known = {metric: self._values(answer) for metric, answer in parts.items()}
+        for row, held in used.items():
+            free = known.get(names.free, {}).get(row, np.nan)
+            reserved = known.get(names.reserved, {}).get(row, 0.0)
+            whole = known[names.total].get(row, np.nan) if names.total else held + free + reserved
+            rings.total_bytes[row] = whole
+            rings.limit_bytes[row] = held + free if names.free else whole
+        self._labels_at_s = at_s
+        return sorted({gpu.uuid for gpu in rings.gpus[before:]})
+
+    def _values(self, answer: Iterable[tuple[Labels, float]]) -> dict[int, float]:
+        """Return row -> bytes of one metric; blank values are left out."""
+        out = {}
+        for series, value in answer:
+            row = self.rings.row_of(series)
+            if row is not None and 0 <= value < self._map.blank_from:
+                out[row] = value * self._map.bytes_each
+        return out
+
+    def _newest(self, slot: int) -> None:
+        answer = self._client.query(self._by(self._fresh(self._map.used)), slot * self.step_s)
+        self.rings.advance(slot)
+        held: dict[int, float] = {}
+        for series, value in answer:
+            # The memory of one that is not known yet is asked for with the labels, within the hour.
+            row = self.rings.row_of(series)
+            if row in held:
+                self.rings.drop("duplicate")
+            elif row is not None:
+                held[row] = value * self._map.bytes_each
+        rows = np.fromiter(held, dtype=np.int64, count=len(held))
+        self.rings.put_newest(rows, np.fromiter(held.values(), dtype=np.float64, count=len(held)))
+
+    def _history(self, uuids: list[str], first: int, slot: int) -> None:
+        """Ask for the past of some GPUs, a batch at a time, some at once."""
+        batches = [uuids[at : at + self._batch] for at in range(0, len(uuids), self._batch)]
+        failed: list[MetricsServerError] = []
+        in_flight = self._section.budget.in_flight
+        with ThreadPoolExecutor(in_flight) as pool:
+            pending = deque[list[str]](batches)
+            ask = lambda batch: self._batched(batch, first, slot)  # noqa: E731
+            # No more than what is in flight is held: answers are large.
+            while pending:
+                several = [pending.popleft() for _ in range(min(len(pending), in_flight))]
+                for found in pool.map(ask, several):
+                    if isinstance(found, MetricsServerError):
+                        failed.append(found)
+                        continue
+                    if slot > self.rings.end:
+                        self.rings.advance(slot)
+                    self._take(found)
+                if any(error.denied for error in failed):
+                    break
+        if failed and (len(failed) == len(batches) or any(error.denied for error in failed)):
+            raise failed[0]
+        if slot > self.rings.end:
+            self.rings.advance(slot)
+
+    def _batched(
+        self, uuids: list[str], first: int, slot: int, tries: int = 0
+    ) -> list[RangeSeries] | MetricsServerError:
+        """Return the past of some GPUs; where the server refuses, of half of them at a time."""
+        chosen = "|".join(_SPECIAL.sub(r"\\\\\1", uuid) for uuid in uuids)
+        query = self._by(self._fresh(self._map.used, f'{self._map.uuid}=~"{chosen}"'), job=True)
+        try:
+            return self._client.query_range(
+                query, first * self.step_s, slot * self.step_s, float(self.step_s)
+            )
+        except MetricsServerError as error:
+            self.count_failure("query_range", error)
+            if error.denied or not error.busy or tries >= _TRIES:
+                return error
+            self._sleep(pause_s(tries, error.wait_s))
+        middle = (len(uuids) + 1) // 2
+        self._batch = max(1, min(self._batch, middle))
+        out: list[RangeSeries] = []
+        for part in (uuids[:middle], uuids[middle:]):
+            found = self._batched(part, first, slot, tries + 1) if part else []
+            if isinstance(found, MetricsServerError):
+                return found
+            out += found
+        return out
+
+    def count_failure(self, what: str, error: MetricsServerError) -> None:
+        """Take note of what could not be asked."""
+        key = f"{what} {error.status or 'no answer'}"
+        self.failures[key] = self.failures.get(key, 0) + 1
+        log.debug("failed %s: %s", what, error)
+
+    def _take(self, answer: list[RangeSeries]) -> None:
+        """Put the past into the rings: of each GPU one job after the other."""
+        by_row: dict[int, list[RangeSeries]] = {}
+        for series in answer:
+            row = self.rings.row_of(series.labels)
+            if row is not None and series.at_s.size:
+                by_row.setdefault(row, []).append(series)
+        for row, jobs in by_row.items():
+            jobs.sort(key=lambda series: float(series.at_s[0]))
+            for series, after in zip(jobs, [*jobs[1:], None], strict=True):
+                # The last value of a job is still fresh for a while when the next one has begun.
+                end = None if after is None else series.at_s.searchsorted(after.at_s[0])
+                slots = np.rint(series.at_s[:end] / self.step_s).astype(np.int64)
+                if slots.size:
+                    self.rings.label(row, series.labels, int(slots[0]))
+                    self.rings.put(row, slots, series.values[:end] * self._map.bytes_each)
+
+    def _fresh(self, metric: str, *matchers: str) -> str:
+        """Return the values of a metric that were measured lately."""
+        every = ",".join((*self._section.matchers, *matchers))
+        series = f"{metric}{{{every}}}" if every else metric
+        age_s = _FRESH_STEPS * self.step_s
+        return f"({series} and (timestamp({series}) >= time() - {age_s}))"
+
+    def _by(self, what: str, *, job: bool = False) -> str:
+        """Return one value per GPU (and job, with the labels that name it)."""
+        names = self._map
+        labels = (*names.identity, *((*names.gpu, *names.job, *names.namespace) if job else ()))
+        return f"max by ({', '.join(dict.fromkeys(labels))}) {what}"

@@ -1,0 +1,104 @@
+"""A whole answer or none, within bounds; secrets stay where they are."""
+
+from __future__ import annotations
+
+import gzip
+import time
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from gpuwatchd.core.config import Seconds, Size
+from gpuwatchd.core.errors import MetricsServerError
+from gpuwatchd.fleet.client import Client
+from tests.fleet.fake import Reply, fleet, serve
+
+
+def body(*values: str, **more: object) -> bytes:
+    result = [{"metric": {"UUID": f"GPU-{k}"}, "value": [60.0, v]} for k, v in enumerate(values)]
+    data = {"resultType": "vector", "result": result}
+    return msgspec.json.encode({"status": "success", "data": data, **more})
+
+
+def refused(reply: Reply, **budget: Any) -> MetricsServerError:
+    with serve(reply) as server, pytest.raises(MetricsServerError) as caught:
+        Client(fleet(server.port, **budget)).query("up", 60.0)
+    assert len(server.asked) == 1
+    assert "s3cret" not in f"{caught.value} {caught.value.hint}"
+    return caught.value
+
+
+def test_values_and_those_that_are_none() -> None:
+    with serve(Reply(body("1024", "NaN", "+Inf", "soon"))) as server:
+        found = Client(fleet(server.port)).query("up", 60.0)
+    assert [labels["UUID"] for labels, _ in found] == ["GPU-0", "GPU-1", "GPU-2", "GPU-3"]
+    np.testing.assert_array_equal([value for _, value in found], [1024, np.nan, np.inf, np.nan])
+    asked = server.asked[0]
+    # On the same machine nothing is packed.
+    assert (asked["Accept-Encoding"], asked["Authorization"]) == ("identity", "Bearer s3cret")
+
+
+def test_what_is_packed_is_unpacked_within_the_same_limit() -> None:
+    packed = (("Content-Encoding", "gzip"),)
+    with serve(Reply(gzip.compress(body("1")), headers=packed)) as server:
+        assert len(Client(fleet(server.port)).query("up", 60.0)) == 1
+    bomb = gzip.compress(b" " * (64 << 20))
+    assert refused(Reply(bomb, headers=packed), answer=Size(1 << 20)).status is None
+    assert refused(Reply(gzip.compress(body("1"))[:-9], headers=packed)).status is None
+    assert refused(Reply(b"no gzip", headers=packed)).status is None
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Reply(body("1"), length=1000),
+        Reply(body("1")[:-1]),
+        Reply(b"<html>"),
+        Reply(b"[" * 100_000),
+        Reply(b'{"status": "success", "data": {"result": [{"metric": {}}]}}'),
+        Reply(msgspec.json.encode({"status": "error", "error": "x"})),
+        Reply(body("1", warnings=["one store did not answer"])),
+        Reply(b" " * 2_000_000),
+    ],
+)
+def test_half_an_answer_is_none(reply: Reply) -> None:
+    error = refused(reply, answer=Size(1 << 20))
+    assert (error.status, error.busy, error.denied) == (None, True, False)
+
+
+@pytest.mark.parametrize(
+    ("status", "busy", "denied"),
+    [
+        (401, False, True), (403, False, True), (400, False, False), (404, False, False),
+        (422, True, False), (429, True, False), (500, True, False), (503, True, False),
+    ],
+)  # fmt: skip
+def test_what_a_refusal_comes_to(status: int, busy: bool, denied: bool) -> None:
+    words = msgspec.json.encode({"status": "error", "error": "you sent Bearer s3cret to us"})
+    error = refused(Reply(words, status, headers=(("Retry-After", "7"),)))
+    assert (error.status, error.busy, error.denied) == (status, busy, denied)
+    assert error.wait_s == (None if denied else 7.0)
+
+
+def test_a_redirect_is_not_followed() -> None:
+    with serve(Reply(body("1"))) as other:
+        to = f"http://127.0.0.1:{other.port}/api/v1/query"
+        assert refused(Reply(b"", 307, headers=(("Location", to),))).status == 307
+    assert other.asked == []
+
+
+def test_a_server_that_sends_a_byte_now_and_then_is_left() -> None:
+    begun = time.monotonic()
+    error = refused(Reply(body("1") * 50, drip_s=0.2), timeout=Seconds(1))
+    assert error.status is None
+    assert time.monotonic() - begun < 30
+
+
+def test_nobody_there() -> None:
+    with serve(Reply(b"")) as server:
+        pass
+    with pytest.raises(MetricsServerError) as caught:
+        Client(fleet(server.port)).query("up", 60.0)
+    assert caught.value.busy

@@ -1,0 +1,92 @@
+"""fleet.toml: what is refused, and which maps there are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gpuwatchd.core.errors import ConfigError
+from gpuwatchd.daemon.main import main
+from gpuwatchd.fleet import config
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LOCAL = 'url = "http://127.0.0.1:9090"\n'
+
+
+def write(folder: Path, words: str) -> Path:
+    file = folder / "fleet.toml"
+    file.write_text(words)
+    return file
+
+
+@pytest.mark.parametrize(
+    ("words", "key"),
+    [
+        ("[fleet]\nurl = 'http://a'\nurll = 1", "urll"),
+        ("[fleet]\nurl = 'ftp://a'", "url"),
+        ("[fleet]\nurl = 'https://me:secret-word@a'", "url"),
+        ("[fleet]\nurl = 'http://far.example:9090'\ntoken-file = 'token'", "token-file"),
+        ("[fleet]\nurl = 'http://far.example:9090'\nheaders-file = 'token'", "headers-file"),
+        ("[fleet]\nurl = 'https://far.example'\ntoken-file = 'open'", "token-file"),
+        ("[fleet]\nurl = 'https://far.example'\ntoken-file = 'lines'", "token-file"),
+        (f"[fleet]\n{LOCAL}step = '1s'", "step"),
+        (f"[fleet]\n{LOCAL}window = '10m'", "window"),
+        (f"[fleet]\n{LOCAL}map = 'dcmg'", "map"),
+        (f"[fleet]\n{LOCAL}matchers = ['a=\"b\"}} or up{{']", "matchers"),
+        (f"[fleet]\n{LOCAL}[policy]\nchannels = []", "channels"),
+        ("[detection]\nmin-slope = 1", "min-slope"),
+        ("", "fleet"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_with_its_key(
+    tmp_path: Path, words: str, key: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, mode, text in (
+        ("token", 0o600, "s3cret"), ("open", 0o644, "s3cret"), ("lines", 0o600, "s3\ncret"),
+    ):  # fmt: skip
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(mode)
+    assert main(["fleet", "--config", str(write(tmp_path, words)), "--once"]) == 78
+    shown = capsys.readouterr()
+    assert key in shown.err
+    assert not {"s3cret", "cret", "secret-word"} & set(shown.err.replace(":", " ").split())
+
+
+def test_a_private_token_goes_with_https_or_to_this_machine(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("s3cret\n")
+    (tmp_path / "token").chmod(0o600)
+    for url in ("https://far.example/prometheus", "http://localhost:9090"):
+        file = write(tmp_path, f"[fleet]\nurl = '{url}'\ntoken-file = 'token'")
+        assert config.load(file).headers == {"Authorization": "Bearer s3cret"}
+
+
+def test_the_window_is_the_look_back_and_sensitivity_the_threshold(tmp_path: Path) -> None:
+    words = f"[fleet]\n{LOCAL}window = '4h'\n[detection]\nsensitivity = 'quiet'"
+    found = config.load(write(tmp_path, words)).detection
+    assert (found.analysis_window_hours, found.confidence_threshold) == (4.0, 0.8)
+
+
+@pytest.mark.parametrize("name", ["dcgm", "nvidia-gpu-exporter", "gpuwatchd", "amd"])
+def test_maps_that_come_with_it(name: str) -> None:
+    found = config.metric_map(name, "fleet.toml")
+    assert found.used
+    assert found.total or found.free
+
+
+def test_a_map_of_ones_own(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(
+        "used = 'vram_used'\ntotal = 'vram_total'\nunit = 'MB'\nuuid = 'card'\n"
+    )
+    file = str(tmp_path / "fleet.toml")
+    assert config.metric_map("mine.toml", file).bytes_each == 1e6
+    for line in ("used = 'a b'\nuuid = 'u'", "used = 'a'\nuuid = 'u'", "used = 'a'\nuid = 'u'"):
+        (tmp_path / "mine.toml").write_text(line)
+        with pytest.raises(ConfigError):
+            config.metric_map("mine.toml", file)
+
+
+def test_without_alerts_it_runs_only_where_that_is_said(tmp_path: Path) -> None:
+    assert main(["fleet", "--config", str(write(tmp_path, f"[fleet]\n{LOCAL}"))]) == 2

@@ -1,0 +1,265 @@
+"""Rings, boundaries of jobs and judgement, with a server that is played."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, cast
+
+import jsonschema
+import numpy as np
+import pytest
+
+from gpuwatchd.analysis import verdict
+from gpuwatchd.core.errors import MetricsServerError
+from gpuwatchd.fleet import judging
+from gpuwatchd.fleet.client import RangeSeries
+from gpuwatchd.fleet.judging import Judge
+from gpuwatchd.fleet.main import print_round, summary
+from gpuwatchd.fleet.rings import Rings
+from gpuwatchd.fleet.worker import LAG_S, Worker
+from gpuwatchd.view.answers.fleet import FleetRound
+from gpuwatchd.view.answers.schema import schema
+from tests.cli import shaped
+from tests.fleet.fake import fleet
+
+if TYPE_CHECKING:
+    from gpuwatchd.core.model import FloatArray
+    from gpuwatchd.fleet.client import Client, Labels
+
+TOTAL_MIB, START, SLOTS = 24576.0, 29_000_000, 385
+
+
+class Played:
+    """Curves in MiB by minute, NaN where nothing was measured; a name is UUID, host and pod."""
+
+    def __init__(self, curves: dict[tuple[str, str, str], FloatArray], first: int) -> None:
+        self.curves, self.first = curves, first
+        self.asked: list[str] = []
+        self.fails: list[MetricsServerError] = []
+
+    def _named(self, query: str) -> list[tuple[Labels, FloatArray]]:
+        self.asked.append(query)
+        if self.fails:
+            raise self.fails.pop(0)
+        wanted = re.search(r'UUID=~"([^"]*)"', query)
+        chosen = wanted[1].replace("\\\\", "").split("|") if wanted else None
+        by_job = "pod" in query
+        return [
+            (
+                {"UUID": uuid, "Hostname": host, **({"pod": pod} if by_job else {})},
+                self._of(query, x),
+            )
+            for (uuid, host, pod), x in self.curves.items()
+            if chosen is None or uuid in chosen
+        ]
+
+    @staticmethod
+    def _of(query: str, x: FloatArray) -> FloatArray:
+        if "FB_FREE" in query:
+            return np.where(np.isnan(x), np.nan, TOTAL_MIB - 512.0 - x)
+        return np.where(np.isnan(x), np.nan, 512.0) if "FB_RESERVED" in query else x
+
+    def query(self, query: str, at_s: float) -> list[tuple[Labels, float]]:
+        at = int(at_s // 60) - self.first
+        return [(names, float(x[at])) for names, x in self._named(query) if not np.isnan(x[at])]
+
+    def query_range(
+        self, query: str, start_s: float, end_s: float, step_s: float
+    ) -> list[RangeSeries]:
+        span = slice(max(int(start_s // 60) - self.first, 0), int(end_s // 60) - self.first + 1)
+        out = []
+        for names, x in self._named(query):
+            t: FloatArray = np.arange(x.size, dtype=np.float64)[span]
+            t = (t + self.first) * step_s
+            known = ~np.isnan(x[span])
+            if known.any():
+                out.append(RangeSeries(names, t[known], x[span][known]))
+        return out
+
+
+def begun(curves: dict[tuple[str, str, str], FloatArray], **budget: int) -> tuple[Worker, Played]:
+    """Return a worker whose first round ends 400 minutes after the first value."""
+    played = Played(curves, START)
+    waits: list[float] = []
+    worker = Worker(fleet(**budget), cast("Client", played), sleep=waits.append)
+    worker.round(at(400))
+    return worker, played
+
+
+def at(minute: int) -> float:
+    return (START + minute) * 60.0 + LAG_S
+
+
+def leak(mib_per_minute: float = 20.0, base: float = 8000.0) -> FloatArray:
+    return base + mib_per_minute * np.arange(520.0)
+
+
+def flat(mib: float = 9000.0) -> FloatArray:
+    return np.full(520, mib)
+
+
+def test_a_leak_is_found_by_the_very_judgement_of_the_daemon_and_opens_after_three_rounds() -> None:
+    worker, _ = begun({("GPU-a", "n1", "p"): leak(), ("GPU-b", "n1", "p"): flat()})
+    judge = Judge(fleet().detection, fleet().policy)
+    states = []
+    for minute in range(400, 416):
+        worker.round(at(minute))
+        judge.round(worker.rings)
+        states.append(judge.alerts[0].state)
+    assert states[0] == "pending"
+    assert states[-1] == "firing"
+    series = judging.series_of(worker.rings, 0)
+    assert series.t_s.size == SLOTS
+    np.testing.assert_array_equal(series.used_bytes, leak()[31:416] * 2**20)
+    assert (series.limit_bytes, series.total_bytes) == (
+        (TOTAL_MIB - 512) * 2**20,
+        TOTAL_MIB * 2**20,
+    )
+    assert judge.findings == {0: verdict.judge(series, fleet().detection)}
+    shown = summary(worker, judge)
+    assert [one.id for one in shown.verdicts] == ["GPU-a"]
+    assert (shown.gpus, shown.verdicts[0].state) == (2, "firing")
+
+
+def test_a_round_is_printed_as_its_schema_says(capsys: pytest.CaptureFixture[str]) -> None:
+    worker, _ = begun({("GPU-a", "n1", "p"): leak(), ("GPU-b", "n1", "p"): flat()})
+    judge = Judge(fleet().detection, fleet().policy)
+    judge.round(worker.rings)
+    print_round(worker, judge)
+    (line,) = capsys.readouterr().out.splitlines()
+    jsonschema.Draft202012Validator(schema("fleet")).validate(json.loads(line))
+    assert shaped.strictly(line.encode(), [FleetRound]) == []
+
+
+def test_a_minute_is_one_question() -> None:
+    worker, played = begun({("GPU-a", "n1", "p"): leak()})
+    played.asked.clear()
+    worker.round(at(401))
+    worker.round(at(401) + 30)
+    assert len(played.asked) == 1
+    worker.round(at(404))
+    assert len(played.asked) == 2
+    assert judging.series_of(worker.rings, 0).t_s[-4:].tolist() == [
+        (START + minute) * 60.0 for minute in (401, 402, 403, 404)
+    ]
+
+
+def test_what_a_dead_exporter_said_last_is_no_plateau_and_its_alert_stays() -> None:
+    dead = leak()
+    dead[412:] = np.nan
+    worker, _ = begun({("GPU-a", "n1", "p"): dead, ("GPU-b", "n1", "p"): flat()})
+    judge = Judge(fleet().detection, fleet().policy)
+    for minute in range(400, 480):
+        worker.round(at(minute))
+        judge.round(worker.rings)
+    assert judge.alerts[0].state == "firing"
+    assert judge.findings[0].judged_at_s == (START + 411) * 60.0
+    assert summary(worker, judge).no_data == 1
+    assert summary(worker, judge).verdicts[0].data == "none"
+
+
+def test_another_job_is_another_series() -> None:
+    first, second = leak(), leak(base=100.0)
+    # What the first one held last is repeated once more.
+    first[381:], second[:380] = np.nan, np.nan
+    worker, _ = begun({("GPU-a", "n1", "one"): first, ("GPU-a", "n1", "two"): second})
+    assert worker.rings.gpus[0].job == "two"
+    np.testing.assert_array_equal(
+        judging.series_of(worker.rings, 0).used_bytes, second[380:401] * 2**20
+    )
+
+
+def test_a_drop_to_idle_ends_the_job_and_its_alert() -> None:
+    curve = leak()
+    curve[420:430], curve[430:] = 4.0, 5000.0
+    worker, _ = begun({("GPU-a", "n1", "p"): curve})
+    judge = Judge(fleet().detection, fleet().policy)
+    ended = []
+    for minute in range(400, 435):
+        worker.round(at(minute))
+        judge.round(worker.rings)
+        ended += [(minute, alert.ended_code) for alert in judge.resolved]
+    assert [minute for minute, _ in ended] == [420]
+    assert not judge.alerts
+    assert judging.series_of(worker.rings, 0).used_bytes.tolist() == [5000.0 * 2**20] * 5
+
+
+def test_what_the_screens_drop_is_judged_once_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker, _ = begun({("GPU-a", "n1", "p"): leak(), ("GPU-b", "n1", "p"): leak()})
+    monkeypatch.setattr(judging, "candidates", lambda *_: [])
+    judge = Judge(fleet().detection, fleet().policy)
+    seen: dict[int, int] = {}
+    for minute in range(400, 462):
+        worker.round(at(minute))
+        judge.round(worker.rings)
+        for row in judge.findings:
+            seen.setdefault(row, minute)
+    assert seen == {0: 460, 1: 401}
+
+
+def test_two_hosts_with_one_uuid_are_two_and_counted() -> None:
+    worker, _ = begun({("GPU-a", "n1", "p"): leak(), ("GPU-a", "n2", "p"): flat()})
+    assert [gpu.id for gpu in worker.rings.gpus] == ["GPU-a", "GPU-a@n2"]
+    assert worker.rings.dropped["uuid-on-two-hosts"] == 1
+    np.testing.assert_array_equal(judging.series_of(worker.rings, 1).used_bytes, 9000.0 * 2**20)
+
+
+def test_values_that_are_none_are_left_out_and_counted() -> None:
+    curve = flat()
+    curve[390:395] = [9223372036854775794.0, 2147483632.0, TOTAL_MIB * 2, -1.0, np.inf]
+    worker, _ = begun({("GPU-a", "n1", "p"): curve, ('x"} or up{a="', "n1", "p"): flat()})
+    assert len(worker.rings.gpus) == 1
+    assert worker.rings.dropped.pop("no-uuid") > 0
+    assert worker.rings.dropped == {"blank": 2, "above-total": 2, "not-a-number": 1}
+    assert judging.series_of(worker.rings, 0).t_s.size == SLOTS - 5
+
+
+def test_time_that_goes_back_changes_nothing() -> None:
+    rings = Rings(fleet().map, 60, SLOTS)
+    row = rings.row_of({"UUID": "GPU-a"}, add=True)
+    assert row == 0
+    rings.advance(1000)
+    rings.put(0, np.array([998, 997, 998, 999]), np.array([1.0, 2.0, 3.0, 4.0]))
+    rings.put(0, np.array([999, 1000]), np.array([5.0, 6.0]))
+    assert rings.series(0)[1].tolist() == [1.0, 4.0, 6.0]
+    assert rings.dropped == {"out-of-order": 3}
+
+
+def test_a_ring_goes_on_past_its_room() -> None:
+    rings = Rings(fleet().map, 60, 30)
+    rings.row_of({"UUID": "GPU-a"}, add=True)
+    for slot in range(1000, 1300):
+        rings.advance(slot)
+        rings.put(0, np.array([slot]), np.array([float(slot)]))
+    t_s, values = rings.series(0)
+    assert values.tolist() == list(range(1270, 1300))
+    assert t_s.tolist() == [60.0 * slot for slot in range(1270, 1300)]
+
+
+def test_a_server_with_limits_is_asked_for_half_and_the_rest_goes_on() -> None:
+    curves = {(f"GPU-{k}", "n1", "p"): leak() for k in range(8)}
+    played = Played(curves, START)
+    waits: list[float] = []
+    worker = Worker(fleet(series=8, in_flight=1), cast("Client", played), sleep=waits.append)
+    discover = worker._discover
+
+    def then_fails(slot: int) -> list[str]:
+        found = discover(slot)
+        played.fails = [MetricsServerError("busy", status=422)] * 2
+        return found
+
+    worker._discover = then_fails  # type: ignore[method-assign]
+    worker.round(at(400))
+    assert len(waits) == 2
+    assert worker.failures == {"query_range 422": 2}
+    assert all(judging.series_of(worker.rings, row).t_s.size == SLOTS for row in range(8))
+
+
+def test_who_is_refused_asks_no_further() -> None:
+    played = Played({("GPU-a", "n1", "p"): leak()}, START)
+    played.fails = [MetricsServerError("no", status=401)]
+    worker = Worker(fleet(), cast("Client", played), sleep=lambda _: None)
+    with pytest.raises(MetricsServerError):
+        worker.round(at(400))
+    assert (len(played.asked), worker.rings.end) == (1, 0)
