@@ -185,7 +185,7 @@ def explain(settings: Config) -> list[str]:
     texts.append(f"A control group that is near its limit of GPU memory is {how}.")
     if policy.tell_held:
         texts.append(f"Idle memory is reported where it is {_listed(policy.tell_held, 'or')}.")
-    else:
+    elif not _acts(settings):
         texts.append("Idle memory is only shown (zombies).")
     texts += _steps(settings)
     for number, section in enumerate(settings.override, start=1):
@@ -226,7 +226,10 @@ def _steps(settings: Config) -> Iterator[str]:
         yield (
             f"Idle memory of processes that opted in: {steps}{by}, after {act.notices} messages"
             f" that arrived, each {gap} before what follows; a new rule only proposes for 7 days."
+            " gpuwatchctl hold PID stops one."
         )
+        if settings.policy.quiet_hours:
+            yield "In quiet hours no message leaves, and so no step is taken."
 
 
 def _acts(settings: Config) -> bool:
