@@ -172,8 +172,8 @@ def gpuwatchd() -> str:
         (
             "As a rule a service manager starts it: \\fBgpuwatchctl service install\\fR. It needs"
             " no root and opens no port unless [metrics] asks for one. It runs without GPU,"
-            " driver, session bus and network, says what is missing, and takes it up when it comes. Only one runs in a runtime"
-            " directory."
+            " driver, session bus and network, says what is missing, and takes it up when it comes."
+            " Only one runs in a runtime directory."
         ),
         ".SH OPTIONS",
     ]
