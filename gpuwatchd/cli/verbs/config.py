@@ -147,15 +147,16 @@ def validate(file: Path | None) -> int:
     loaded = config.load(file or flags.config)
     problems = config_text.problems(loaded.config)
     faults = channels.metrics_faults(loaded.config.metrics, checks.ROOT)
-    hint = "gpuwatchctl config print --origin" if problems or not faults else faults[0].hint
     problems += [f"[metrics] {fault.text}; {fault.hint}" for fault in faults]
     notes = config_text.consequences(loaded.config)
     rules = rules_text.explain(loaded.config) if not problems else []
     if problems and not flags.json:
-        first, *others = problems
-        for words in others:
+        for words in problems[1:]:
             click.echo(f"gpuwatchctl: {words}", err=True)
-        raise ConfigError("", "", first.removesuffix(f"; {hint}"), hint=hint)
+        first, hint = problems[0], "gpuwatchctl config print --origin"
+        if len(problems) == len(faults):  # the first is of what would be served, and has its own
+            first, hint = f"[metrics] {faults[0].text}", faults[0].hint
+        raise ConfigError("", "", first, hint=hint)
     files = [str(name) for name in loaded.files]
     points = operating_points.operating_points(loaded.config.detection.confidence_threshold)
     measured_on = operating_points.measured().measured_on
