@@ -93,15 +93,14 @@ def _act(config: Config) -> Iterator[tuple[str, str, str]]:
     if act.notice_gap < SHORTEST_GAP_S:
         why = f"shorter than {SHORTEST_GAP_S:g} s"
         yield "[act] notice-gap", why, f'notice-gap = "{SHORTEST_GAP_S:g}s", or more'
-    # Programs are run in "/", so that a relative path would be another one's, or nobody's.
-    programs = {
-        "[act] argv": act.argv,
-        "[act] runner": act.runner,
-        "[notify.command] argv": config.notify.command.argv,
-    }
-    for key, words in programs.items():
-        # A name alone is looked for in PATH; what may end others' processes is named in full.
-        named = words and ("/" in words[0] or key == "[act] runner")
+    # Programs are run in "/", so that a relative path would be another one's, or nobody's. A name
+    # alone is looked for in PATH, but what may end others' processes is named in full.
+    for key, words, in_path in (
+        ("[act] argv", act.argv, True),
+        ("[act] runner", act.runner, False),
+        ("[notify.command] argv", config.notify.command.argv, True),
+    ):
+        named = words and not (in_path and "/" not in words[0])
         if named and not directories.expanded(words[0]).is_absolute():
             why = f'"{text.clean(words[0])}" is not a whole path'
             yield key, why, "write it as /PATH or ~/PATH"
