@@ -88,7 +88,7 @@ def test_every_key_can_be_set_from_the_environment(tmp_path: Path) -> None:
         "act.leak-steps": "restart,end", "act.idle-steps": "restart,end",
         "web.listen": "[::1]:8080", "web.token-file": "~/token",
         "metrics.listen": "[::1]:8080", "metrics.file": "/x.prom", "metrics.compat": "dcgm,nvitop",
-        "metrics.token-file": "~/token",
+        "metrics.token-file": "~/token", "act.runner": "/opt/evict,now",
     }  # fmt: skip
     for key, default in list(config.keys()):  # a function, not a dict
         name = "GPUWATCHD_" + key.upper().replace(".", "_").replace("-", "_")
@@ -340,6 +340,10 @@ def test_a_file_that_is_not_there_is_told_with_what_to_do(tmp_path: Path) -> Non
         ('[act]\nidle-steps = ["end", "end"]', "[act] idle-steps"),
         ('[act]\nnotice-gap = "5s"', "[act] notice-gap"),
         ("[act]\nnotices = 1", "[act] notices"),
+        ('[act]\nrunner = ["evict"]', "[act] runner"),
+        ('[act]\nrunner = ["bin/evict"]', "[act] runner"),
+        ('[act]\nargv = ["./save"]', "[act] argv"),
+        ('[notify.command]\nargv = ["./tell"]', "[notify.command] argv"),
         ('[[override]]\nact = "auto"\ncommand = "*train.py*"', "[[override]] 1 act"),
         ('[[override]]\nact = "auto"\ncommand = "*"\nuser = "alice"', "[[override]] 1 act"),
     ],
@@ -350,3 +354,9 @@ def test_steps_that_are_not_said_in_full_are_refused(tmp_path: Path, text: str, 
     with pytest.raises(ConfigError) as caught:
         config.load(file, environ={})
     assert f"{file}: {key}" in caught.value.message
+    assert caught.value.hint
+
+
+def test_a_program_is_named_in_full_from_home_or_by_its_name(tmp_path: Path) -> None:
+    text = '[act]\nrunner = ["~/evict"]\nargv = ["save"]\n[notify.command]\nargv = ["/opt/tell"]\n'
+    assert load(tmp_path, text).config.act.runner == ("~/evict",)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpuwatchd.core import config
+from gpuwatchd.core.codes import ProblemCode
 from gpuwatchd.core.config import MetricsSection, listening
 from gpuwatchd.daemon import metrics
 from gpuwatchd.daemon.metrics import MetricsPublisher
@@ -108,7 +109,8 @@ def test_a_token_is_asked_for_where_there_is_one(
     assert ask(port, Authorization="Bearer open sesame", Host="gpu.example.org")[0] == 200
     token.chmod(0o644)
     publisher = published(listen=f"127.0.0.1:{free_port()}", token_file=str(token))
-    assert until(lambda: publisher.problems)  # others can read it
+    ((_, code),) = until(lambda: publisher.problems)  # others can read it
+    assert code is ProblemCode.METRICS_LISTEN
 
 
 def test_beyond_loopback_nothing_is_served_without_a_token(
@@ -184,7 +186,8 @@ def test_a_file_that_cannot_be_written_is_a_problem(
 ) -> None:
     (tmp_path / "taken.prom").mkdir()
     publisher = published(file=str(tmp_path / place))
-    assert until(lambda: publisher.problems)
+    ((_, code),) = until(lambda: publisher.problems)
+    assert code is ProblemCode.METRICS_FILE
 
 
 def test_a_tick_waits_for_no_scrape_and_no_disk(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ SAME_S: Final = 0.5
 SAME_LOOSELY_S: Final = 2.5
 """The same for the times of psutil, which reckons with whole seconds on some systems."""
 _MANY: Final = 1024
+_NEVER: Final = "errors#never-ended"
 _MOST_WAIT_S: Final = 1.0
 """A signal that comes just before a wait begins does not end it: Ctrl-C is then seen after this."""
 _CAUGHT = re.compile(rb"^SigCgt:\s*([0-9a-fA-F]+)", re.MULTILINE)
@@ -74,8 +75,7 @@ class Target:
         self._descriptor: int | None = None
 
     def __enter__(self) -> Self:
-        if self.key.pid <= 2:
-            raise NotAllowed("pid 1 and 2 belong to the system")
+        refuse_first(self.key.pid)
         self._descriptor = _open(self.key.pid)
         try:
             self.check()
@@ -99,7 +99,11 @@ class Target:
         pid = self.key.pid
         by_psutil = _without_proc(self._proc)
         if pid == os.getpid() or pid in _parents(self._proc):
-            raise NotAllowed(f"pid {pid} is gpuwatchd itself, or what it was started from")
+            raise NotAllowed(
+                f"pid {pid} is gpuwatchd itself, or what it was started from",
+                hint=f"kill -TERM {pid}",
+                page=_NEVER,
+            )
         uid, started_at_s, name = self._seen_by_psutil() if by_psutil else self._seen()
         self.name = f"{name}[{pid}]"
         if self.key.started_at_s is None:
@@ -198,6 +202,16 @@ class Target:
             raise NotAllowed(
                 f"{self.name} may not be signalled", page="errors#not-yours"
             ) from error
+
+
+def refuse_first(pid: int) -> None:
+    """Raise NotAllowed for the first process and for that of the kernel's threads."""
+    if pid <= 2:
+        raise NotAllowed(
+            f"pid {pid} belongs to the system: nothing is ever done to it",
+            hint="gpuwatchctl zombies lists what holds idle memory",
+            page=_NEVER,
+        )
 
 
 def _open(pid: int) -> int | None:

@@ -235,6 +235,10 @@ class ProblemCode(_Code):
     """No source has found one."""
     CHANNEL = "channel"
     """A channel does not deliver."""
+    METRICS_LISTEN = "metrics-listen"
+    """The page of [metrics] is not served."""
+    METRICS_FILE = "metrics-file"
+    """The file of [metrics] is not written."""
 
 
 class TypedFact(_Code):

@@ -24,6 +24,7 @@ from gpuwatchd import __version__
 from gpuwatchd.collect import selection
 from gpuwatchd.collect.host import Host
 from gpuwatchd.core import config, registry
+from gpuwatchd.core.codes import ProblemCode
 from gpuwatchd.core.errors import ConfigError, GpuwatchdError
 from gpuwatchd.core.ports import OwnClock
 from gpuwatchd.core.state_log import StateLog, masked
@@ -239,7 +240,8 @@ class Daemon:
 
     def _tick(self) -> Tick:
         problems = () if self.metrics is None else self.metrics.problems
-        self.pipeline.extra_problems = (*self._warnings, *self._refused, *problems)
+        own = ((text, ProblemCode.OTHER) for text in (*self._warnings, *self._refused))
+        self.pipeline.extra_problems = (*own, *problems)
         tick = self.pipeline.tick()
         if self.metrics is not None:
             self.metrics.publish(tick.state)

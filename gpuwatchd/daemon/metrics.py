@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from gpuwatchd.core import extras, registry
+from gpuwatchd.core.codes import ProblemCode
 from gpuwatchd.core.config import expanded, listening
 from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.notify import credentials
@@ -60,8 +61,8 @@ class MetricsPublisher:
         self._ended = threading.Event()
         self._listens = False
         self._thread: threading.Thread | None = None
-        self.problems: tuple[str, ...] = ()
-        """Why it is not served or written now, one sentence each."""
+        self.problems: tuple[tuple[str, ProblemCode], ...] = ()
+        """Why it is not served or written now, one sentence each with its code."""
 
     def publish(self, state: LiveState) -> None:
         """Take over what a tick saw; begin at the first one."""
@@ -94,27 +95,31 @@ class MetricsPublisher:
         with contextlib.ExitStack() as opened:
             while not self._ended.wait(wait_s):
                 wait_s = _EVERY_S
-                problems = (*self._try(lambda: self._listen(opened)), *self._try(self._write))
-                self.problems = tuple([f"[metrics] {why}" for why in problems])
-            self._try(self._write)
+                self.problems = (
+                    *self._try("listen", lambda: self._listen(opened)),
+                    *self._try("file", self._write),
+                )
+            self._try("file", self._write)
 
-    def _try(self, work: Callable[[], None]) -> list[str]:
-        """Do a part of it; return why it cannot be done."""
+    def _try(self, key: str, work: Callable[[], None]) -> list[tuple[str, ProblemCode]]:
+        """Do what a key asks for; return why it cannot be done."""
+        if not getattr(self._section, key):
+            return []
         try:
             extras.need("metrics", "it", "prometheus_client", page="errors#metrics-extra")
             work()
         except GpuwatchdError as error:
-            return [f"{error.message}; {error.hint}" if error.hint else error.message]
+            why = f"{error.message}; {error.hint}" if error.hint else error.message
         except Exception as error:
             # This thread goes on, and says why it cannot.
             log.debug("failed part=metrics", exc_info=True)
-            return [str(error) or type(error).__name__]
-        return []
+            why = str(error) or type(error).__name__
+        else:
+            return []
+        return [(f"[metrics] {key}: {why}", ProblemCode(f"metrics-{key}"))]
 
     def _write(self) -> None:
         """Replace the file; node_exporter reads the old or the new one, never half of it."""
-        if not self._section.file:
-            return
         path = expanded(self._section.file)
         page, fresh = self.page(), f"{path}.new"  # which does not end in .prom
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -126,18 +131,16 @@ class MetricsPublisher:
             os.replace(fresh, path)  # noqa: PTH105
         except OSError as error:
             hint = "gpuwatchctl doctor metrics"
-            raise GpuwatchdError(
-                f"file: {path}: {error.strerror}", hint=hint, page=_PAGE
-            ) from error
+            raise GpuwatchdError(f"{path}: {error.strerror}", hint=hint, page=_PAGE) from error
 
     def _listen(self, opened: contextlib.ExitStack) -> None:
-        if self._listens or not self._section.listen:
+        if self._listens:
             return
         section = self._section
         address = listening.parse(
             section.listen, remote=section.remote, socket=listening.METRICS_SOCKET
         )
-        token = credentials.read(credential="metrics-token", file=section.token_file)
+        token = credentials.read("token", credential="metrics-token", file=section.token_file)
         if token is None and not address.loopback:
             why = f"{address.hosts[0]} can be reached from elsewhere, and there is no token"
             raise GpuwatchdError(why, hint="[metrics] token-file names one", page=_PAGE)

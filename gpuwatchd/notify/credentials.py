@@ -57,6 +57,7 @@ def for_children(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def read(
+    what: str = "password",
     *,
     credential: str,
     file: str = "",
@@ -67,6 +68,8 @@ def read(
 
     Parameters
     ----------
+    what
+        What messages call it.
     credential
         Name of a file in ``$CREDENTIALS_DIRECTORY``; it wins when it is there.
     file
@@ -86,15 +89,15 @@ def read(
     directory = environ.get("CREDENTIALS_DIRECTORY")
     if directory and (Path(directory) / credential).is_file():
         # The service manager guards this directory; its files may be 0440 with an ACL.
-        return read_secret(Path(directory) / credential, guarded=True)
+        return read_secret(Path(directory) / credential, what, guarded=True)
     if file:
-        return read_secret(expanded(file), guarded=False)
+        return read_secret(expanded(file), what, guarded=False)
     if variable and environ.get(variable):
         return environ[variable].split("\n", 1)[0].rstrip("\r")
     return None if keyring is None else ask_keyring(*keyring)
 
 
-def read_secret(path: Path, *, guarded: bool) -> str:
+def read_secret(path: Path, what: str = "password", *, guarded: bool) -> str:
     """Return the first line of a secret file; the checks are made on the opened file itself.
 
     Its mode does not matter where the service manager has ``guarded`` its directory.
@@ -104,8 +107,8 @@ def read_secret(path: Path, *, guarded: bool) -> str:
     NotifyError
         Permanent: missing, no regular file, readable by group or others, empty, not UTF-8.
     """
-    name = f"password file {text.clean(str(path))}"
-    hint = "write the password into it and chmod 600"
+    name = f"{what} file {text.clean(str(path))}"
+    hint = f"write the {what} into it and chmod 600"
     data = read_private(path, _MAX_BYTES, guarded=guarded, name=name, hint=hint)
     try:
         secret = data.decode("utf-8").split("\n", 1)[0].rstrip("\r")
@@ -113,7 +116,7 @@ def read_secret(path: Path, *, guarded: bool) -> str:
         secret = ""
     if not secret:
         raise refusal(
-            f"{name}: no password in it", hint="the password is its first line, as plain text"
+            f"{name}: no {what} in it", hint=f"the {what} is its first line, as plain text"
         )
     return secret
 

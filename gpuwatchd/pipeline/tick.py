@@ -210,7 +210,7 @@ class Pipeline:
         self.digests = Digests(
             self.post, history, self.holdings, self.costing.of, self.alert_notifier.sent
         )
-        self.extra_problems: tuple[str, ...] = ()
+        self.extra_problems: tuple[Problem, ...] = ()
         """What the daemon wants shown beside our own (a refused configuration, a late chore)."""
         self.answered = 0
         """Sources that answered in the last tick."""
@@ -423,7 +423,7 @@ class Pipeline:
             *told,
             *((text, other) for text in texts),
             *((text, ProblemCode.CHANNEL) for text in self.post.problems()),
-            *((text, other) for text in self.extra_problems),
+            *self.extra_problems,
         ]
 
     def _open_alerts(self) -> list[Alert]:

@@ -218,8 +218,7 @@ def test_never(tmp_path: Path, sends: list[int], name: str) -> None:
     with NEVER[name](tmp_path) as (pid, files):
         page = refused(pid, files=files)
         assert pid in {1, os.getpid(), os.getppid()} or Path(f"/proc/{pid}").exists()
-    default = {"another-user": "not-yours", "first": "not-allowed", "parent": "not-allowed"}
-    assert page == f"errors#{default.get(name, 'never-ended')}"
+    assert page == f"errors#{'not-yours' if name == 'another-user' else 'never-ended'}"
     assert sends == []
     assert not (tmp_path / "notes").exists()
 

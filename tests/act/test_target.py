@@ -43,8 +43,10 @@ def test_a_handler_is_seen(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("pid", [1, 2])
 def test_the_systems_own_are_refused(pid: int) -> None:
-    with pytest.raises(NotAllowed), known(ProcessKey(pid=pid, started_at_s=0.0)):
+    with pytest.raises(NotAllowed) as error, known(ProcessKey(pid=pid, started_at_s=0.0)):
         pass
+    assert error.value.page == "errors#never-ended"
+    assert error.value.hint
 
 
 @pytest.mark.usefixtures("not_the_first")
@@ -52,8 +54,10 @@ def test_we_and_our_parents_are_refused() -> None:
     for pid in (os.getpid(), os.getppid()):
         if pid <= 2:
             continue
-        with pytest.raises(NotAllowed, match="gpuwatchd itself"), known(key_of(pid)):
+        with pytest.raises(NotAllowed) as error, known(key_of(pid)):
             pass
+        assert error.value.page == "errors#never-ended"
+        assert error.value.hint
 
 
 def test_one_that_has_ended_is_gone() -> None:

@@ -69,6 +69,9 @@ def test_doctor_goes_on_with_a_broken_configuration(tmp_path: Path, ctl: Ctl) ->
     shown = ctl("doctor --config", str(file), code=1)
     assert "not valid TOML" in shown
     assert "history directory" in shown
+    for name in ("metrics", "mail"):  # what they would look at is not known
+        answers = ctl.data(f"doctor {name} --config", str(file), code=1)
+        assert "config-error" in {one["id"] for one in answers}
 
 
 def test_doctor_leaves_a_hanging_driver_behind(

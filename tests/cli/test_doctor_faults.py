@@ -58,6 +58,7 @@ def _named() -> set[str]:
     source = "\n".join(file.read_text() for file in files)
     found |= set(re.findall(r'"(mail-[a-z]+)"', source))
     found |= set(running._BROKEN.values())
+    found |= {listener.fault for listener in (channels._WEB, channels._METRICS)}
     found |= {f"disk-{word}" for word in ("quota", "full", "read-only")}
     found |= {f"channel-{name}" for name in ("desktop", "email", "chat", "command")}
     return found | {"device-files", "processes-hidden", "server-silent"}

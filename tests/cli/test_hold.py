@@ -85,6 +85,17 @@ def test_a_later_process_with_its_pid_is_another_one(ctl: Ctl) -> None:
     assert len(holds()) == 2
 
 
+@pytest.mark.parametrize("pid", ["1", "2"])
+def test_the_first_processes_are_the_systems(
+    ctl: Ctl, monkeypatch: pytest.MonkeyPatch, pid: str
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    error = ctl.json("hold", pid, code=1)["error"]
+    assert error["page"] == "errors#never-ended"
+    assert error["hint"]
+    assert holds() == {}
+
+
 def test_only_the_owner_or_root_may_hold_it(ctl: Ctl, monkeypatch: pytest.MonkeyPatch) -> None:
     def look(self: Host, pids: list[int]) -> dict[int, ProcessInfo]:
         key = ProcessKey(pid=pids[0], started_at_s=1.0)

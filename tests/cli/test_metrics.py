@@ -12,9 +12,10 @@ import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gpuwatchd.core.codes import Hold
+from gpuwatchd.core.codes import Hold, ProblemCode
 from gpuwatchd.core.model import EtaRange, Subject
 from gpuwatchd.view import metrics
+from gpuwatchd.view.queries import current_state
 from tests import making
 from tests.cli import world
 
@@ -224,6 +225,10 @@ def test_without_the_library_the_command_that_brings_it_is_named(
     error = ctl.json("metrics", code=1)["error"]
     assert error["page"] == "errors#metrics-extra"
     assert "[metrics]" in error["hint"]
+    monkeypatch.setenv("GPUWATCHD_METRICS_LISTEN", "unix")
+    words = ctl.err("config validate", code=5)
+    assert error["hint"] in words
+    assert "[metrics] [metrics]" not in words
 
 
 @pytest.mark.parametrize(
@@ -262,4 +267,43 @@ def test_what_the_daemon_could_not_have_is_told_before_it_starts(
     machine.settings = f'[metrics]\nlisten = "127.0.0.1:{port}"\nfile = "{tmp_path}/x.prom"\n'
     assert not machine.faults("metrics")
     machine.settings = ""
-    assert not machine.ask("metrics")
+    assert [one.level for one in machine.ask("metrics")] == ["ok"]
+
+
+def test_what_the_daemon_says_of_its_page_is_told(
+    ctl: Ctl, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A port that another gpuwatchd has, with a state directory of its own, is taken too."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        machine.put("proc/net/tcp", f"head\n0: 0100007F:{port:04X} 0:0 0A 0:0 0:0 0 0 0 77 1\n")
+        machine.put("proc/12/cmdline", "python3\0/bin/gpuwatchd\0")
+        (machine.root / "proc/12/fd").mkdir()
+        (machine.root / "proc/12/fd/3").symlink_to("socket:[77]")
+        machine.settings = f'[metrics]\nlisten = "127.0.0.1:{port}"\n'
+        assert {*machine.faults("metrics")} == {"metrics-listen"}
+        world.write(pid=12)
+        monkeypatch.setattr(current_state, "alive", lambda _: True)
+        assert not machine.faults("metrics")  # by the daemon that is asked about
+    assert {*machine.faults("metrics")} == {"metrics-listen"}  # which does not serve it now
+    monkeypatch.setenv("GPUWATCHD_METRICS_LISTEN", f"127.0.0.1:{port}")
+    assert ctl.data("metrics")["url"]
+    code = ProblemCode.METRICS_LISTEN
+    codes = (ProblemCode.OTHER, code)
+    world.write(problems=("other", "taken"), problem_codes=codes, coded=True)
+    (fault,) = machine.ask("metrics")
+    assert (fault.id, fault.text) == (code, "taken")
+    answer = ctl.json("metrics")
+    assert answer["data"]["url"] is None
+    assert code in {warning["code"] for warning in answer["warnings"]}
+
+
+def test_a_target_that_can_be_asked_is_named_with_its_token(
+    ctl: Ctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.write()
+    monkeypatch.setenv("GPUWATCHD_METRICS_LISTEN", "0.0.0.0:9750")
+    monkeypatch.setenv("GPUWATCHD_METRICS_REMOTE", "true")
+    monkeypatch.setenv("GPUWATCHD_METRICS_TOKEN_FILE", "/etc/x/token")
+    assert ctl.data("metrics")["url"] == f"http://{socket.gethostname()}:9750/metrics"
+    assert 'credentials_file: "/etc/x/token"' in ctl.both("metrics").err

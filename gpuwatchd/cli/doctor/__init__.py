@@ -143,6 +143,8 @@ def every(flags: Globals, names: Sequence[str] = (), *, offline: bool = False) -
 def ask(machine: CheckContext, names: Sequence[str] = ()) -> Iterator[Check]:
     """Yield what the checks answer about a machine."""
     machine.read()
+    if names and machine.faulty is not None:  # the others then look at the defaults
+        names = [*names, "config"]
     wanted = [name for name in CHECKS if not names or name in names]
     early = {name: _asked(machine, name) for name in wanted if CHECKS[name].slow}
     for name in wanted:

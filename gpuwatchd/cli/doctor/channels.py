@@ -14,9 +14,11 @@ import msgspec
 from gpuwatchd.cli.doctor.checks import Check, PendingCheck, ok, warning
 from gpuwatchd.collect.host.procfs import read_bytes, words_of
 from gpuwatchd.core import config, extras, text
+from gpuwatchd.core.codes import ProblemCode
 from gpuwatchd.core.config import listening
 from gpuwatchd.core.errors import NotifyError
 from gpuwatchd.service import account
+from gpuwatchd.view.queries import current_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -181,8 +183,8 @@ class _Listener(NamedTuple):
     name: str
     section: str
     elsewhere: str
-    is_own: Callable[[Sequence[str]], bool]
-    """Whether a command line is its own."""
+    is_own: Callable[[int, Sequence[str]], bool]
+    """Whether a pid and its command line are its own."""
 
     @property
     def fault(self) -> str:
@@ -194,38 +196,66 @@ _WEB: Final = _Listener(
     "gpuwatchctl web",
     "web",
     "gpuwatchctl web --port 0 takes a free one; [web] listen names another",
-    lambda argv: any(word.endswith("gpuwatchctl") for word in argv) and "web" in argv,
+    lambda _, argv: any(word.endswith("gpuwatchctl") for word in argv) and "web" in argv,
 )
 _METRICS: Final = _Listener(
     "gpuwatchd",
     "metrics",
     "[metrics] listen names another",
-    lambda argv: any(word.endswith("gpuwatchd") for word in argv[:3]),
+    lambda _, argv: any(word.endswith("gpuwatchd") for word in argv[:3]),
 )
 
 
 def metrics(around: CheckContext) -> Iterator[Check]:
-    """Yield whether Prometheus can have what [metrics] says; nothing where it says nothing."""
+    """Yield whether Prometheus has what [metrics] says: the daemon knows, or it is tried here."""
     if around.faulty is not None:
         return
-    section = around.settings.metrics
-    if section.listen or section.file:
-        yield from metrics_faults(section, around.root) or [ok("[metrics] can be had")]
+    section, state = around.settings.metrics, around.state[0] if around.alive else None
+    pid = None if state is None else state.pid
+    daemon = _METRICS._replace(is_own=lambda holder, _: holder == pid)
+    faults = [
+        warning(code.value, words, "gpuwatchctl service logs")
+        for code in (ProblemCode.METRICS_LISTEN, ProblemCode.METRICS_FILE)
+        for words in ([] if state is None else current_state.problems_of(state, code))
+    ] or metrics_faults(section, around.root, daemon)
+    if faults or not (section.listen or section.file):
+        yield from faults or [ok("off")]
+        return
+    if section.listen:
+        where = text.clean(section.listen, limit=200)
+        if (place := _place(around.root, _metrics_address(section), daemon)) is not None:
+            yield place
+        elif pid is None:
+            yield ok(f"not served at {where}: the daemon is not running")
+        else:
+            words = f"not served at {where}: the daemon, pid {pid}, does not listen there"
+            yield warning(daemon.fault, words, "gpuwatchctl service restart")
+    if section.file:
+        where = text.clean(section.file)
+        ended = f"not written to {where}: the daemon is not running"
+        yield ok(ended if pid is None else f"written to {where}")
 
 
-def metrics_faults(section: config.MetricsSection, root: Path) -> list[Check]:
+def _metrics_address(section: config.MetricsSection) -> listening.Address:
+    socket_name = listening.METRICS_SOCKET
+    return listening.parse(
+        section.listen, remote=section.remote, section="metrics", socket=socket_name
+    )
+
+
+def metrics_faults(
+    section: config.MetricsSection, root: Path, daemon: _Listener = _METRICS
+) -> list[Check]:
     """Return what keeps the daemon, as this user, from what a section asks for."""
     asked: list[Check | None] = []
     if not (section.listen or section.file):
         return []
     if importlib.util.find_spec("prometheus_client") is None:
-        words = "[metrics] needs prometheus-client, which is not installed"
+        words = "needs prometheus-client, which is not installed"
         asked.append(warning("metrics-extra", words, extras.install("metrics")))
     if section.listen:
-        address = listening.parse(
-            section.listen, remote=section.remote, socket=listening.METRICS_SOCKET
-        )
-        asked.append(_place(root, address, _METRICS))
+        address = _metrics_address(section)
+        asked.append(_place(root, address, daemon))
         asked.append(_metrics_token(section, address))
     if section.file:
         folder = config.expanded(section.file).parent
@@ -243,7 +273,7 @@ def _metrics_token(section: config.MetricsSection, address: listening.Address) -
     from gpuwatchd.notify import credentials  # noqa: PLC0415
 
     try:
-        token = credentials.read(credential="metrics-token", file=section.token_file)
+        token = credentials.read("token", credential="metrics-token", file=section.token_file)
     except NotifyError as error:
         return warning("metrics-token", error.message, error.hint)
     if token is None and not address.loopback:
@@ -309,7 +339,7 @@ def _taken(root: Path, where: str, port: int, for_: _Listener) -> Check:
     if pid is not None:
         argv = words_of(read_bytes(root / "proc" / str(pid) / "cmdline"))
         name = text.clean(" ".join(argv[:2]), limit=80)
-        if for_.is_own(argv):
+        if for_.is_own(pid, argv):
             return ok(f"{for_.name}, pid {pid}, serves it at {where}")
         return warning(for_.fault, f"{where} is taken by {name}[{pid}]", for_.elsewhere)
     by = "somebody else" if uid is None else f"a program of {text.clean(account.owner(uid))}"

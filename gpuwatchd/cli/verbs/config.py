@@ -151,10 +151,12 @@ def validate(file: Path | None) -> int:
     notes = config_text.consequences(loaded.config)
     rules = rules_text.explain(loaded.config) if not problems else []
     if problems and not flags.json:
-        first, *others = problems
-        for words in others:
+        for words in problems[1:]:
             click.echo(f"gpuwatchctl: {words}", err=True)
-        raise ConfigError("", "", first, hint="gpuwatchctl config print --origin")
+        first, hint = problems[0], "gpuwatchctl config print --origin"
+        if len(problems) == len(faults):  # the first is of what would be served, and has its own
+            first, hint = f"[metrics] {faults[0].text}", faults[0].hint
+        raise ConfigError("", "", first, hint=hint)
     files = [str(name) for name in loaded.files]
     points = operating_points.operating_points(loaded.config.detection.confidence_threshold)
     measured_on = operating_points.measured().measured_on

@@ -33,7 +33,7 @@ def command(names: tuple[str, ...], offline: bool) -> int:  # noqa: FBT001
 
     Nothing is changed and nothing is sent. With names only these checks: program, config, gpus,
     host, daemon, probe, instances, service, disk, history, clock, prices, session, channels, mail,
-    web.
+    web, metrics.
     Each is also found by what it prints ("extras") and by an id ("gpu-none").
 
     Exit 0 all fine, 3 warnings, 1 a required part fails.

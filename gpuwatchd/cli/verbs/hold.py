@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from gpuwatchd.act.target import refuse_first
 from gpuwatchd.cli import options, output
 from gpuwatchd.collect.host import Host
 from gpuwatchd.core import text, units
@@ -78,6 +79,7 @@ def command(ctx: click.Context) -> int | None:
 )
 def set_(pid: int, length: float) -> int:
     """Set it; `hold PID TIME` is the same. It replaces an older one of the process."""
+    refuse_first(pid)
     info = user_filter.own_process(pid, "hold", "hold it")
     if info.key.started_at_s is None:
         raise TargetChanged(f"it is not known when pid {pid} was started, nor who it is")

@@ -16,7 +16,8 @@ METRICS_SOCKET: Final = "metrics.sock"
 MOST_PORT: Final = 65535
 _ADDRESS: Final = re.compile(r"(\[[^\]]*\]|[^:\[\]]*):(\d+)")
 _HOST: Final = re.compile(r"(?:[a-z0-9_-]+(?:\.[a-z0-9_-]+)*\.?|\[[0-9a-f:.]+\])(?::(\d{1,5}))?")
-_FORMS: Final = '"127.0.0.1:9753", "[::1]:9753", "localhost:9753", "unix" or "unix:PATH"'
+_FORMS: Final = '"127.0.0.1:{0}", "[::1]:{0}", "localhost:{0}", "unix" or "unix:PATH"'
+_PORTS: Final = {"web": 9753, "metrics": 9750}
 
 
 class NoAddress(ValueError):
@@ -66,7 +67,7 @@ def parse(words: str, *, remote: bool, section: str = "web", socket: str = SOCKE
         return Address(path=place)
     match = _ADDRESS.fullmatch(f":{words}" if words.isdecimal() else words)
     if match is None:
-        raise _odd(words)
+        raise _odd(words, section)
     if len(match[2]) > len(str(MOST_PORT)) or int(match[2]) > MOST_PORT:
         raise NoAddress(
             f"{text.clean(words, limit=80)!r}: no port is above {MOST_PORT}", "0 takes a free one"
@@ -77,7 +78,7 @@ def parse(words: str, *, remote: bool, section: str = "web", socket: str = SOCKE
     try:
         ipaddress.ip_address(host)
     except ValueError:
-        raise _odd(words) from None
+        raise _odd(words, section) from None
     address = Address((host,), port)
     if not address.loopback and not remote:
         hint = (
@@ -87,9 +88,11 @@ def parse(words: str, *, remote: bool, section: str = "web", socket: str = SOCKE
     return address
 
 
-def _odd(words: str) -> NoAddress:
+def _odd(words: str, section: str) -> NoAddress:
     value = text.clean(words, limit=80)
-    return NoAddress(f"{value!r} is no address to listen at", f"write {_FORMS}")
+    return NoAddress(
+        f"{value!r} is no address to listen at", f"write {_FORMS.format(_PORTS[section])}"
+    )
 
 
 def is_host(words: str) -> bool:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 ENV_PREFIX = "GPUWATCHD_"
 _KEY_PAGE = "errors#configuration-key"
-_KEYS_HINT = "gpuwatchctl config init prints every key"
+_KEYS_HINT = "gpuwatchctl docs config shows every key with its default"
 Whole = TypeVar("Whole", bound=Section)
 LONGEST_S = 1e9
 """Thirty years: what waits for longer waits for ever, and clocks overflow on it."""
@@ -134,7 +134,7 @@ def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> None:
 
 
 _WORDS = {
-    "`array`": 'a list such as ["desktop"]',
+    "`array`": 'a list such as ["one", "two"]',
     "`str`": "a text in quotes",
     "`float`": "a number",
     "`int`": "a whole number",
@@ -203,9 +203,7 @@ def _typed_as(raw: dict[str, Any], kind: type[Whole], file: str, hint: str) -> W
 
 
 def _convert(raw: dict[str, Any], file: str) -> Config:
-    config = _typed_as(
-        raw, Config, file, "gpuwatchctl config init prints every key with its default"
-    )
+    config = _typed_as(raw, Config, file, _KEYS_HINT)
     from gpuwatchd.core.config import validation  # noqa: PLC0415 - status reads no file, and must be quick
 
     validation.check(config, file)

@@ -357,8 +357,8 @@ class ActSection(Section, frozen=True, kw_only=True):
     notice_gap: Seconds = Seconds(900)
     """Time between two of them, and between the last one and the step."""
     runner: tuple[str, ...] = ()
-    """A program of the site's that takes the steps instead of gpuwatchd, of other users'
-    processes too: it gets the request as JSON on standard input."""
+    """A program of the site's, by its whole path, that takes the steps instead of gpuwatchd, of
+    other users' processes too: it gets the request as JSON on standard input."""
 
 
 class ProbeSection(Section, frozen=True, kw_only=True):

@@ -46,6 +46,8 @@ def check(config: Config, file: str) -> None:
     """
     for key, why in _wrong(config):
         raise ConfigError(file, key, why)
+    for key, why, hint in _act(config):
+        raise ConfigError(file, key, why, hint=hint)
     if config.web != WebSection():
         _web(config.web, file)
     if config.metrics != MetricsSection():
@@ -63,7 +65,6 @@ def _wrong(config: Config) -> Iterator[tuple[str, str]]:
             yield f"[{section}] {key}", f"shorter than {SHORTEST_S:g} s"
     if config.endpoints.timeout > LONGEST_QUESTION_S:
         yield "[endpoints] timeout", f"longer than {LONGEST_QUESTION_S:g} s"
-    yield from _act(config)
     for channel, ranges in config.policy.quiet_hours.items():
         for words in ranges:
             try:
@@ -79,19 +80,36 @@ def _wrong(config: Config) -> Iterator[tuple[str, str]]:
         )
 
 
-def _act(config: Config) -> Iterator[tuple[str, str]]:
+def _act(config: Config) -> Iterator[tuple[str, str, str]]:
+    """Yield key, fault and hint of what [act] and its overrides cannot mean."""
     act = config.act
     for key, steps in (("leak-steps", act.leak_steps), ("idle-steps", act.idle_steps)):
         if len(set(steps)) < len(steps):
-            yield f"[act] {key}", "names a step twice"
+            each = ", ".join(f'"{step}"' for step in dict.fromkeys(steps))
+            yield f"[act] {key}", "names a step twice", f"{key} = [{each}]"
         if "checkpoint" in steps and act.checkpoint == "off":
-            yield f"[act] {key}", 'names checkpoint while [act] checkpoint is "off"'
+            why = 'names checkpoint while [act] checkpoint is "off"'
+            yield f"[act] {key}", why, 'checkpoint = "signal" or "command" says how a job saves'
     if act.notice_gap < SHORTEST_GAP_S:
-        yield "[act] notice-gap", f"shorter than {SHORTEST_GAP_S:g} s"
+        why = f"shorter than {SHORTEST_GAP_S:g} s"
+        yield "[act] notice-gap", why, f'notice-gap = "{SHORTEST_GAP_S:g}s", or more'
+    # Programs are run in "/", so that a relative path would be another one's, or nobody's. A name
+    # alone is looked for in PATH, but what may end others' processes is named in full.
+    for key, words, in_path in (
+        ("[act] argv", act.argv, True),
+        ("[act] runner", act.runner, False),
+        ("[notify.command] argv", config.notify.command.argv, True),
+    ):
+        named = words and not (in_path and "/" not in words[0])
+        if named and not directories.expanded(words[0]).is_absolute():
+            why = f'"{text.clean(words[0])}" is not a whole path'
+            yield key, why, "write it as /PATH or ~/PATH"
     for number, rule in enumerate(config.override, start=1):
         # Whose processes may be ended is said in full, never by a rule that fits everybody.
         if rule.act == "auto" and not (rule.command.strip("*?") and rule.user.strip("*?")):
-            yield f"[[override]] {number} act", '"auto" needs command and user'
+            why = '"auto" needs command and user, and "*" alone is not enough'
+            hint = 'such as command = "*train.py*" and user = "alice"'
+            yield f"[[override]] {number} act", why, hint
 
 
 def _metrics(section: MetricsSection, file: str) -> None:

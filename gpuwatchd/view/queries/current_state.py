@@ -190,6 +190,12 @@ def _daemon(state: LiveState | None) -> Daemon:
     )
 
 
+def problems_of(state: LiveState | Daemon, code: ProblemCode) -> list[str]:
+    """Return what a daemon says is wrong with one thing."""
+    pairs = zip(state.problems, state.problem_codes, strict=False)  # none has a code in old files
+    return [problem for problem, own in pairs if own is code]
+
+
 def read_state(
     known: dict[bytes, LiveProcess] | None = None,
 ) -> tuple[LiveState | None, list[tuple[str, str]]]:
