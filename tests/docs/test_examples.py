@@ -11,6 +11,7 @@ import pytest
 from gpuwatchd.cli import config_text, main
 from gpuwatchd.cli.verbs import check
 from gpuwatchd.core import config
+from gpuwatchd.fleet import config as fleet
 from tests.conftest import ROOT
 
 if TYPE_CHECKING:
@@ -34,6 +35,12 @@ _MISSING_HERE = ("No such file", "empty, and the channel")
 def test_every_example_of_a_configuration_is_valid(block: str, tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_text(block, encoding="utf-8")
+    if block.startswith("# fleet.toml"):
+        assert fleet.load(file).section.map == "dcgm"
+        return
+    if block.startswith("# vram.toml"):
+        assert fleet.metric_map(str(file), "fleet.toml").used == "vram_used"
+        return
     loaded = config.load(file, environ={})
     found = config_text.problems(loaded.config)
     assert [words for words in found if not any(part in words for part in _MISSING_HERE)] == []
