@@ -199,9 +199,14 @@ def test_ctrl_c_ends_the_waiting_and_is_written(stage: Stage, ctl: Ctl) -> None:
     with stage.holder("SIGTERM", "stay") as job, stage.daemon():
         stage.listed("idle")
         pressing = threading.Thread(target=press)
-        pressing.start()
-        done = ctl.data("reap", str(job.pid), "--yes", "--kill", "--grace", "1h", code=130)
-        pressing.join()
+        # A daemon that a test has run in this process leaves its own handler.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            pressing.start()
+            done = ctl.data("reap", str(job.pid), "--yes", "--kill", "--grace", "1h", code=130)
+            pressing.join()
+        finally:
+            signal.signal(signal.SIGINT, before)
         assert (done["result"], done["sent"]) == ("interrupted", ["SIGTERM"])
         assert job.poll() is None
         assert [row[:2] for row in rows(stage.folder / "state", ACTIONS)] == [
