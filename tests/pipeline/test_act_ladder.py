@@ -197,7 +197,7 @@ def test_what_is_not_taken_is_proposed_once_and_on_record(
     settings = msgspec.structs.replace(config(**machine), policy=ALL_TOLD)
     world = IdleMachine(tmp_path, settings, is_new=is_new)
     world.opted_in = opted_in
-    world.run(2 * 3600.0)
+    world.run(2 * LONG_S)
     assert world.taken == []
     if hold is None:
         assert (world.rows, set(world.proposals)) == ([], {None})
@@ -310,12 +310,10 @@ def test_nothing_is_done_that_cannot_be_written_down(tmp_path: Path) -> None:
 def test_a_step_that_did_not_help_is_not_taken_again_and_the_next_waits(tmp_path: Path) -> None:
     machine = IdleMachine(tmp_path, config(checkpoint="signal", idle_steps=("checkpoint", "end")))
     machine.outcome = lambda: steps.Outcome(ActResult.UNCONFIRMED, "it still runs")
-    machine.run(6 * 3600.0)
-    assert [request.step for _, request in machine.taken] == ["checkpoint"]
-    machine.run(6 * 3600.0)
-    assert [request.step for _, request in machine.taken] == ["checkpoint", "end"]
-    machine.run(12 * 3600.0)
-    assert len(machine.taken) == 2
+    for wait_s, taken in ((0.0, 1), (4 * 3600.0, 1), (3 * 3600.0, 2), (24 * 3600.0, 2)):
+        machine.time.pass_s(wait_s)
+        machine.run(2 * LONG_S)
+        assert [request.step for _, request in machine.taken] == ["checkpoint", "end"][:taken]
     assert ("done", "unconfirmed", False) in machine.rows
 
 
