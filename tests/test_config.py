@@ -342,8 +342,6 @@ def test_a_file_that_is_not_there_is_told_with_what_to_do(tmp_path: Path) -> Non
         ("[act]\nnotices = 1", "[act] notices"),
         ('[act]\nrunner = ["evict"]', "[act] runner"),
         ('[act]\nrunner = ["bin/evict"]', "[act] runner"),
-        ('[act]\nargv = ["./save"]', "[act] argv"),
-        ('[notify.command]\nargv = ["./tell"]', "[notify.command] argv"),
         ('[[override]]\nact = "auto"\ncommand = "*train.py*"', "[[override]] 1 act"),
         ('[[override]]\nact = "auto"\ncommand = "*"\nuser = "alice"', "[[override]] 1 act"),
     ],

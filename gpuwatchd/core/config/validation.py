@@ -93,17 +93,10 @@ def _act(config: Config) -> Iterator[tuple[str, str, str]]:
     if act.notice_gap < SHORTEST_GAP_S:
         why = f"shorter than {SHORTEST_GAP_S:g} s"
         yield "[act] notice-gap", why, f'notice-gap = "{SHORTEST_GAP_S:g}s", or more'
-    # Programs are run in "/", so that a relative path would be another one's, or nobody's. A name
-    # alone is looked for in PATH, but what may end others' processes is named in full.
-    for key, words, in_path in (
-        ("[act] argv", act.argv, True),
-        ("[act] runner", act.runner, False),
-        ("[notify.command] argv", config.notify.command.argv, True),
-    ):
-        named = words and not (in_path and "/" not in words[0])
-        if named and not directories.expanded(words[0]).is_absolute():
-            why = f'"{text.clean(words[0])}" is not a whole path'
-            yield key, why, "write it as /PATH or ~/PATH"
+    # Programs are run in "/"; what may end others' processes is named in full.
+    if act.runner and not directories.expanded(act.runner[0]).is_absolute():
+        why = f'"{text.clean(act.runner[0])}" is not a whole path'
+        yield "[act] runner", why, "write it as /PATH or ~/PATH"
     for number, rule in enumerate(config.override, start=1):
         # Whose processes may be ended is said in full, never by a rule that fits everybody.
         if rule.act == "auto" and not (rule.command.strip("*?") and rule.user.strip("*?")):
