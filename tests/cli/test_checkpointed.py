@@ -144,7 +144,11 @@ def test_without_a_history_it_is_asked_and_that_is_said(run: Run, tmp_path: Path
 
 @pytest.mark.parametrize(
     ("pid", "expected"),
-    [("1", "belongs to the system"), (str(os.getpid()), "gpuwatchd itself"), ("4194304", "no such")],
+    [
+        ("1", "belongs to the system"),
+        (str(os.getpid()), "gpuwatchd itself"),
+        ("4194304", "no such"),
+    ],
     ids=["the-first", "ourselves", "nobody"],  # a pid in a name would differ from run to run
 )
 def test_who_is_never_asked(run: Run, pid: str, expected: str) -> None:
