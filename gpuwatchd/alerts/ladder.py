@@ -60,6 +60,10 @@ def target_hold(target: Target) -> ActHold | None:
         ActHold.MANAGED: target.is_managed and not target.has_runner,
         ActHold.RANK: not target.is_one,
     }
+    return _first(checks)
+
+
+def _first(checks: dict[ActHold, bool]) -> ActHold | None:
     return next((code for code, applies in checks.items() if applies), None)
 
 
@@ -88,7 +92,7 @@ def moment_hold(moment: Moment) -> ActHold | None:
         ActHold.NORMAL: moment.is_normal,
         ActHold.HELD: moment.is_held,
     }
-    return next((code for code, applies in checks.items() if applies), None)
+    return _first(checks)
 
 
 def leak_hold(finding: Finding, judgements: int, horizon_s: float) -> ActHold | None:

@@ -195,6 +195,7 @@ class StepRunner:
             try:
                 work()
             except Exception:
+                # Who manages a process is then not known, so nothing is done to it.
                 log.exception("failed part=act")
 
         thread = threading.Thread(target=guarded, name="act", daemon=True)
