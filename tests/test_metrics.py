@@ -19,6 +19,7 @@ from gpuwatchd.core.codes import ProblemCode
 from gpuwatchd.core.config import MetricsSection, listening
 from gpuwatchd.daemon import metrics
 from gpuwatchd.daemon.metrics import MetricsPublisher
+from gpuwatchd.store.private_files import private_directory
 from tests.children import Child
 from tests.cli import world
 from tests.cli.test_metrics import read, the
@@ -26,6 +27,8 @@ from tests.cli.test_metrics import read, the
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from gpuwatchd.store.private_files import Readers
 
 WITHIN_S = 30.0
 
@@ -151,13 +154,15 @@ def test_who_holds_connections_or_sends_no_end_keeps_nobody_out(
             each.close()
 
 
-def test_a_socket_is_its_owners_alone(
-    published: Callable[..., MetricsPublisher],
+@pytest.mark.parametrize(("readers", "mode"), [("user", 0o600), ("group", 0o660)])
+def test_a_socket_is_for_those_who_may_read_the_state(
+    published: Callable[..., MetricsPublisher], readers: Readers, mode: int
 ) -> None:
+    private_directory(config.runtime_dir(), readers)
     published(listen="unix")
     path = config.runtime_dir() / listening.METRICS_SOCKET
     until(path.exists)
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.stat().st_mode) == mode
     with socket.socket(socket.AF_UNIX) as asking:
         asking.connect(str(path))
         asking.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")

@@ -21,10 +21,11 @@ from urllib.parse import urlsplit
 
 from gpuwatchd.core import extras, registry
 from gpuwatchd.core.codes import ProblemCode
-from gpuwatchd.core.config import expanded, listening
+from gpuwatchd.core.config import expanded, listening, runtime_dir
 from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.notify import credentials
 from gpuwatchd.service import sockets
+from gpuwatchd.store import private_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -145,8 +146,10 @@ class MetricsPublisher:
             why = f"{address.hosts[0]} can be reached from elsewhere, and there is no token"
             raise GpuwatchdError(why, hint="[metrics] token-file names one", page=_PAGE)
         self.page()  # loads what renders it, before anybody asks
-        for bound in sockets.sockets(address, _SERVER):
-            server = _Server(bound, self.page, token)
+        # Who may read the state may read the page.
+        shared = private_files.file_mode(runtime_dir()) == private_files.SHARED_FILE
+        for bound in sockets.sockets(address, _SERVER._replace(shared=shared)):
+            server = _Server(bound, self.page, token, shared=shared)
             opened.callback(sockets.leave, sockets.file_of(bound))
             opened.callback(server.server_close)
             opened.callback(server.shutdown)
@@ -160,11 +163,13 @@ class _Server(ThreadingHTTPServer):
 
     block_on_close = False
 
-    def __init__(self, bound: socket.socket, page: Callable[[], bytes], token: str | None) -> None:
+    def __init__(
+        self, bound: socket.socket, page: Callable[[], bytes], token: str | None, *, shared: bool
+    ) -> None:
         super().__init__(("", 0), _Handler, bind_and_activate=False)
         self.socket.close()
         self.socket = bound
-        self.page, self.token = page, token
+        self.page, self.token, self._shared = page, token, shared
         self._open: dict[socket.socket, None] = {}
         self._lock = threading.Lock()
 
@@ -181,8 +186,9 @@ class _Server(ThreadingHTTPServer):
         super().process_request(request, client_address)
 
     def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ARG002
-        """Say whether who connects may: to a unix socket its owner and root."""
-        return request.family != socket.AF_UNIX or sockets.may_connect(request)
+        """Say whether who connects may: to a unix socket its owner and root, or its group."""
+        # Of a group the kernel says by the mode of the file alone who is in it.
+        return request.family != socket.AF_UNIX or self._shared or sockets.may_connect(request)
 
     def shutdown_request(self, request: Any) -> None:
         """Forget a connection, and close it."""

@@ -40,6 +40,8 @@ class Server(NamedTuple):
     name: str = "gpuwatchctl web"
     elsewhere: str = "gpuwatchctl web --port 0 takes a free one"
     """What to do where an address cannot be had."""
+    shared: bool = False
+    """Its group may connect to a unix socket, too."""
 
 
 WEB: Final = Server()
@@ -106,7 +108,8 @@ def _unix(path: Path, server: Server) -> socket.socket:
         with _alone(path.parent):
             _clear(path, value, server)
             made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            before = os.umask(0o177)  # nobody may connect, not even for an instant
+            # Nobody else may connect, not even for an instant.
+            before = os.umask(0o117 if server.shared else 0o177)
             try:
                 made.bind(str(path))
                 made.listen(_BACKLOG)

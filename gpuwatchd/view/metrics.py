@@ -46,6 +46,7 @@ HELP: Final = {
     "gpuwatchd_gpu_info": "What the device is.",
     "gpuwatchd_last_sample_success": "Whether the device could be read in the last tick.",
     "gpuwatchd_last_sample_timestamp_seconds": "When the device was read last (since 1970).",
+    "gpuwatchd_last_tick_timestamp_seconds": "When the daemon looked last (since 1970).",
     "gpuwatchd_leak_confidence_ratio": "How sure it is that memory leaks.",
     "gpuwatchd_leak_growth_bytes_per_second": "How fast the memory of a leak grows.",
     "gpuwatchd_oom_eta_seconds": "Time until memory is full: quantiles, a 90 % interval.",
@@ -204,11 +205,11 @@ def render(
     """
     registry = CollectorRegistry(auto_describe=False)
     page = _Page(host or socket.gethostname())
-    page.program(version)
+    page.program(version, seen.taken_at_s)
     page.samples(seen, sampled_at_s or {})
-    for name in dict.fromkeys(("", *compat)):
-        page.devices(DIALECTS[name], seen.devices)
-        page.processes(DIALECTS[name], seen.devices)
+    dialects = [DIALECTS[name] for name in dict.fromkeys(("", *compat))]
+    page.devices(dialects, seen.devices)
+    page.processes(dialects, seen.devices)
     page.alerts(seen)
     page.idle_memory(seen)
     registry.register(page)
@@ -222,6 +223,8 @@ class _Page(Collector):
         self._host = host
         self._series: dict[str, tuple[str, dict[tuple[tuple[str, str], ...], float]]] = {}
         self._labels: dict[str, Labels] = {}
+        self._words: dict[str, str] = {}
+        """As they are given -> as they may be shown: few are many times in a page."""
 
     def collect(self) -> Iterator[Metric]:
         """Yield the families; called by the registry."""
@@ -237,12 +240,18 @@ class _Page(Collector):
         if value is None or not math.isfinite(value):
             return
         values = self._series.setdefault(name, (meaning or HELP[name], {}))[1]
-        key = tuple([(of, text.clean(word, limit=_LONGEST_LABEL)) for of, word in labels.items()])
+        words = self._words
+        key = tuple([(of, words.get(word) or self._clean(word)) for of, word in labels.items()])
         values[key] = values.get(key, 0.0) + value
 
-    def program(self, version: str) -> None:
-        """Put who wrote it."""
+    def _clean(self, word: str) -> str:
+        shown = self._words[word] = text.clean(word, limit=_LONGEST_LABEL)
+        return shown
+
+    def program(self, version: str, at_s: float) -> None:
+        """Put who wrote it, and when it looked."""
         self._put("gpuwatchd_build_info", {"version": version}, 1.0)
+        self._put("gpuwatchd_last_tick_timestamp_seconds", {"host": self._host}, at_s)
 
     def samples(self, seen: LiveState | View, sampled_at_s: Mapping[str, float]) -> None:
         """Put which devices there are, and how new what is known of each is."""
@@ -255,31 +264,43 @@ class _Page(Collector):
             names = {"name": item.device.name, "vendor": item.device.vendor}
             self._put("gpuwatchd_gpu_info", {**labels, **names}, 1.0)
 
-    def devices(self, dialect: Dialect, items: Sequence[LiveDevice]) -> None:
+    def devices(self, dialects: Sequence[Dialect], items: Sequence[LiveDevice]) -> None:
         """Put what was read of each device."""
         for item in items:
-            labels, values = dialect.labels(item, self._host), _values(item)
-            for name, (of, factor) in dialect.gauges.items():
-                value = values.get(of)
-                self._put(name, labels, None if value is None else value * factor, MEANING[of])
+            values = _values(item)
+            for dialect in dialects:
+                labels = dialect.labels(item, self._host)
+                for name, (of, factor) in dialect.gauges.items():
+                    value = values.get(of)
+                    self._put(name, labels, None if value is None else value * factor, MEANING[of])
 
-    def processes(self, dialect: Dialect, items: Sequence[LiveDevice]) -> None:
+    def processes(self, dialects: Sequence[Dialect], items: Sequence[LiveDevice]) -> None:
         """Put the largest; of each device, what is beyond them goes as one."""
-        pairs = [(item, process) for item in items for process in item.processes or ()]
-        pairs = [pair for pair in pairs if pair[1].used_bytes is not None]
-        pairs.sort(key=lambda pair: -(pair[1].used_bytes or 0))
-        room = MOST_PROCESSES if len(pairs) <= MOST_PROCESSES else MOST_PROCESSES - len(items)
-        for place, (item, process) in enumerate(pairs if dialect.process else ()):
-            labels = dialect.labels(item, self._host)
+        held = [
+            (process.used_bytes, item.device.uid, process.info)
+            for item in items
+            for process in item.processes or ()
+            if process.used_bytes is not None
+        ]
+        held.sort(key=lambda each: -each[0])
+        room = MOST_PROCESSES if len(held) <= MOST_PROCESSES else MOST_PROCESSES - len(items)
+        rest: dict[str, int] = {}
+        for size, uid, _ in held[room:]:
+            rest[uid] = rest.get(uid, 0) + size
+        for dialect in dialects:
+            name, factor = dialect.process, dialect.process_factor
+            if not name:
+                continue
+            of_device = {item.device.uid: dialect.labels(item, self._host) for item in items}
             if dialect is DIALECTS[""]:
-                labels = {"uuid": item.device.uid}
-            own = dialect.process_labels(process.info)
-            if place < room:
-                labels |= {"pid": str(process.info.key.pid), **own}
-            else:
-                labels |= {"pid": _OTHER, **dict.fromkeys(own, "")}
-            held = float(process.used_bytes or 0) * dialect.process_factor
-            self._put(dialect.process, labels, held, MEANING["process"])
+                of_device = {uid: {"uuid": uid} for uid in of_device}
+            for size, uid, info in held[:room]:
+                labels = {"pid": str(info.key.pid), **dialect.process_labels(info)}
+                self._put(name, of_device[uid] | labels, size * factor, MEANING["process"])
+            for uid, size in rest.items():
+                none = dict.fromkeys(dialect.process_labels(held[0][2]), "")
+                labels = {**of_device[uid], "pid": _OTHER, **none}
+                self._put(name, labels, size * factor, MEANING["process"])
 
     def alerts(self, seen: LiveState | View) -> None:
         """Put the open alerts, and how each leak grows."""

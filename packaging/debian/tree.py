@@ -25,6 +25,11 @@ HERE = Path(__file__).resolve().parent
 LIB = Path("usr/lib") / PACKAGE
 COPIED = ("rules", "source/format")
 """What a debian/ folder has beside control, changelog, copyright and gpuwatchd.*."""
+FLEET = {
+    "fleet.toml": "etc/gpuwatchd/fleet.toml",
+    "gpuwatchd-fleet.service": "usr/lib/systemd/system/gpuwatchd-fleet.service",
+}
+"""What belongs to the worker of a fleet."""
 MAINTAINER = "The gpuwatchd authors <packages@gpuwatchd.invalid>"
 NOT_NEEDED = ("tests", "test", "_pyinstaller", "__pycache__")
 """Folders of libraries that no program of ours loads."""
@@ -181,7 +186,7 @@ def ask(python: str, site: Path, code: str, *words: str) -> str:
 
 
 def settings_and_units(root: Path, python: str, site: Path) -> None:
-    """Write the file of settings (all of them comments) and both units."""
+    """Write the files of settings (all of them comments) and the units."""
     code = "from gpuwatchd.cli.config_text import default_file as f; print(f(), end='')"
     put(root, "etc/gpuwatchd/config.toml", ask(python, site, code))
     run = "from gpuwatchd.cli import main; sys.exit(main())"
@@ -192,6 +197,8 @@ def settings_and_units(root: Path, python: str, site: Path) -> None:
         "usr/lib/systemd/system/gpuwatchd.service",
         ask(python, site, run, *words, "--system"),
     )
+    for name, place in FLEET.items():
+        put(root, place, (HERE / name).read_text(encoding="utf-8"))
 
 
 def manuals_and_completions(root: Path, top: Path) -> None:

@@ -51,6 +51,20 @@ def _of(name: str) -> list[str]:
     return [rest for one, rest in instructions() if one == name]
 
 
+def image(target: str = "") -> dict[str, str]:
+    """Return the last word of each instruction in an image and what it is made from; ENV joined."""
+    stages: dict[str, dict[str, str]] = {"": {}, "${PYTHON}": {}}
+    last = ""
+    for name, rest in instructions():
+        if name == "FROM":
+            source, _, last = rest.partition(" AS ")
+            stages[last] = dict(stages[source])
+        else:
+            before = stages[last].get(name, "") if name == "ENV" else ""
+            stages[last][name] = f"{before} {rest}".strip()
+    return stages[target]
+
+
 def _copies() -> list[tuple[list[str], str]]:
     """Return (sources, target) of what comes from the source tree."""
     found = []
@@ -79,14 +93,27 @@ def test_it_runs_as_nobody_else_and_is_looked_after() -> None:
     names = [name for name, _ in instructions()]
     assert _of("USER") == ["10001:10001"]
     assert names.index("USER") > max(n for n, name in enumerate(names) if name == "COPY")
-    assert json.loads(_of("ENTRYPOINT")[0]) == ["entrypoint"]
-    assert json.loads(_of("CMD")[0]) == ["gpuwatchd"]
-    options, _, command = _of("HEALTHCHECK")[0].partition("CMD ")
+    daemon = image()
+    assert json.loads(daemon["ENTRYPOINT"]) == ["entrypoint"]
+    assert json.loads(daemon["CMD"]) == ["gpuwatchd"]
+    options, _, command = daemon["HEALTHCHECK"].partition("CMD ")
     assert "--timeout=" in options
     assert json.loads(command) == ["healthy"]
-    environment = dict(word.split("=", 1) for rest in _of("ENV") for word in shlex.split(rest))
+    environment = dict(word.split("=", 1) for word in shlex.split(daemon["ENV"]))
     assert environment["NVIDIA_DRIVER_CAPABILITIES"] == "utility"
-    assert environment["GPUWATCHD_STATE_DIR"] in json.loads(_of("VOLUME")[0])
+    assert environment["GPUWATCHD_STATE_DIR"] in json.loads(daemon["VOLUME"])
+
+
+def test_the_worker_of_a_fleet_is_an_image_of_its_own() -> None:
+    worker = image("fleet")
+    program, *words = json.loads(worker["ENTRYPOINT"]) + json.loads(worker["CMD"])
+    assert [program, *words] == ["gpuwatchd", "fleet", "--config", "/etc/gpuwatchd/fleet.toml"]
+    assert worker["USER"] == "10001:10001"
+    assert not {"VOLUME", "HEALTHCHECK"} & set(worker)
+    assert "NVIDIA" not in worker["ENV"]
+    home = re.findall(r"install -d -m 0700 -o 10001 -g 10001 (\S+) (\S+)", worker["RUN"])
+    written = dict(word.split("=", 1) for word in shlex.split(worker["ENV"]))
+    assert [(written["STATE_DIRECTORY"], written["RUNTIME_DIRECTORY"])] == home
 
 
 def test_dependencies_come_by_their_hashes() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import tomllib
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ import project
 import vendored
 from debian import legal, tree
 from gpuwatchd.cli import config_text
+from gpuwatchd.fleet import config as fleet
 from tests.conftest import ROOT, need, ran
 from tests.packaging import debs
 
@@ -129,12 +131,30 @@ def test_shell_is_clean() -> None:
 
 def test_a_removal_touches_nothing_of_users() -> None:
     removed = re.findall(r"\brm -r?f (.*)$", script("postrm"), re.MULTILINE)
-    assert removed == ['"$1"', "/etc/gpuwatchd /var/lib/gpuwatchd /run/gpuwatchd"]
+    assert removed == [
+        '"$1"', "/etc/gpuwatchd /var/lib/gpuwatchd /run/gpuwatchd",
+        "/var/lib/gpuwatchd-fleet /var/lib/private/gpuwatchd-fleet",
+    ]  # fmt: skip
 
 
-def test_the_file_of_settings_sets_nothing() -> None:
+def test_the_files_of_settings_set_nothing() -> None:
     for line in config_text.default_file().splitlines():
         assert not line or line[0] in "#[", line
+    assert tomllib.loads((DEBIAN / "fleet.toml").read_text("utf-8")) == {}
+
+
+def test_what_the_file_for_a_fleet_proposes_is_valid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = re.sub(r"^#(?=\S)", "", (DEBIAN / "fleet.toml").read_text("utf-8"), flags=re.MULTILINE)
+    token = re.findall(r'^token-file = "(.*)"$', text, re.MULTILINE)[0]
+    unit = (DEBIAN / "gpuwatchd-fleet.service").read_text("utf-8")
+    assert token.startswith("/run/credentials/gpuwatchd-fleet.service/")
+    assert f"\nLoadCredential={token.rpartition('/')[2]}:" in unit
+    (tmp_path / "token").write_text("s3cret\n")
+    (tmp_path / "fleet.toml").write_text(text.replace(token, "token"))
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    assert fleet.load(tmp_path / "fleet.toml").headers == {"Authorization": "Bearer s3cret"}
 
 
 def test_builders_are_told_what_is_wrong(tmp_path: Path) -> None:

@@ -101,6 +101,7 @@ def test_it_brings_programs_units_manuals_completions_and_settings(package: Pack
         "usr/bin/gpuwatchctl",
         "usr/lib/systemd/user/gpuwatchd.service",
         "usr/lib/systemd/system/gpuwatchd.service",
+        "usr/lib/systemd/system/gpuwatchd-fleet.service",
         "usr/lib/sysusers.d/gpuwatchd.conf",
         "usr/share/man/man1/gpuwatchctl.1.gz",
         "usr/share/man/man5/gpuwatchd.toml.5.gz",
@@ -112,7 +113,9 @@ def test_it_brings_programs_units_manuals_completions_and_settings(package: Pack
         "usr/share/doc/gpuwatchd/changelog.gz",
     ):
         assert name in package.names
-    assert package.text("DEBIAN/conffiles").split() == ["/etc/gpuwatchd/config.toml"]
+    assert package.text("DEBIAN/conffiles").split() == [
+        "/etc/gpuwatchd/config.toml", "/etc/gpuwatchd/fleet.toml",
+    ]  # fmt: skip
     for kind in ("user", "system"):
         unit = package.text(f"usr/lib/systemd/{kind}/gpuwatchd.service")
         assert 'ExecStart="/usr/bin/gpuwatchd"' in unit

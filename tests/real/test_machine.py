@@ -5,16 +5,19 @@ The tests tell one story in the order of this file: each goes on with the machin
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 
 import pytest
 
+from tests.fleet import fake
 from tests.real.machine.machine import until
-from tests.real.machine.world import CONF, MANY_S, QUICK, SOURCES, UNIT, World, publish
+from tests.real.machine.world import CONF, FLEET, MANY_S, QUICK, SOURCES, UNIT, World, publish
 
 pytestmark = [pytest.mark.real_machine, pytest.mark.timeout(900)]
 
+FLEET_CONFIG = "/etc/gpuwatchd/fleet.toml"
 CONFIG = "/home/mleng/.config/gpuwatchd/config.toml"
 DROP_IN = "/home/mleng/.config/systemd/user/gpuwatchd.service.d/test.conf"
 JOB = """
@@ -86,8 +89,9 @@ def test_nothing_was_switched_on(debian: World) -> None:
     assert wants == []
     assert not [path for path in added if path.startswith("/etc/systemd/")]
     for scope in (["--system"], ["--global"]):
-        seen = debian.machine.run("systemctl", *scope, "is-enabled", UNIT)
-        assert seen.stdout == "disabled\n"
+        units = (UNIT, FLEET) if scope == ["--system"] else (UNIT,)
+        seen = debian.machine.run("systemctl", *scope, "is-enabled", *units)
+        assert seen.stdout == "disabled\n" * len(units)
     assert debian.state(user=None) == "inactive"
     assert not (debian.machine.files / "var/lib/gpuwatchd/history.db").exists()
 
@@ -236,6 +240,41 @@ def test_its_group_reads_it_and_nobody_else(debian: World) -> None:
     assert "usermod -aG gpuwatchd" in refused.stdout + refused.stderr
 
 
+def test_the_worker_of_a_fleet_waits_for_its_settings(debian: World) -> None:
+    machine, words = debian.machine, f"--config {FLEET_CONFIG} --dry-run"
+    dropped = f"[Service]\nExecStart=\nExecStart=/usr/bin/gpuwatchd fleet {words}\n"
+    machine.write(f"/run/systemd/system/{FLEET}.service.d/dry.conf", dropped)
+    machine.run("systemctl", "daemon-reload", ok=True)
+    machine.run("systemctl", "start", FLEET, ok=True)
+
+    def shown() -> dict[str, str]:
+        return machine.show(FLEET, "Result", "ExecMainStatus", "NRestarts")
+
+    expected = {"Result": "exit-code", "ExecMainStatus": "78", "NRestarts": "0"}
+    until(lambda: shown() == expected, "it gives up at once")
+    machine.run("systemctl", "reset-failed", FLEET, ok=True)
+
+
+def test_the_worker_of_a_fleet_runs_as_nobody_and_has_its_token(debian: World) -> None:
+    machine = debian.machine
+    machine.write(f"/etc/credstore/{FLEET}.prometheus-token", "s3cret\n", mode=0o600)
+    empty = b'{"status":"success","data":{"resultType":"vector","result":[]}}'
+    with fake.serve(fake.Reply(empty)) as server:
+        token = f"/run/credentials/{FLEET}.service/prometheus-token"
+        url = f"http://127.0.0.1:{server.port}"
+        machine.write(FLEET_CONFIG, f'[fleet]\nurl = "{url}"\ntoken-file = "{token}"\n')
+        machine.run("systemctl", "start", FLEET, ok=True)
+        until(lambda: server.asked, f"it asks\n{machine.journal(f'--unit={FLEET}')}")
+    assert server.asked[0]["Authorization"] == "Bearer s3cret"
+    pid = machine.show(FLEET, "MainPID")["MainPID"]
+    status = machine.read(f"/proc/{pid}/status")
+    uid, gid = (re.findall(rf"^{name}:\t(\d+)", status, re.MULTILINE)[0] for name in ("Uid", "Gid"))
+    assert 61184 <= int(uid) <= 65519, "of those that systemd hands out"
+    run = (machine.files / "run" / FLEET).stat()
+    assert (run.st_uid, run.st_gid, oct(run.st_mode & 0o777)) == (int(uid), int(gid), "0o750")
+    assert f"{UNIT}:x:{gid}:reader\n" in machine.read("/etc/group"), "its members may read it"
+
+
 def test_the_leak_is_found_and_told(debian: World) -> None:
     began = time.monotonic()
     (alert,) = until(debian.firing, "an alert", MANY_S, 1.0)
@@ -324,6 +363,7 @@ def test_an_upgrade_keeps_everything(debian: World) -> None:
     assert alerts
     settings = "[policy]\nmax-per-hour = 19\n"
     machine.write("/etc/gpuwatchd/config.toml", settings)
+    fleet, worker = machine.read(FLEET_CONFIG), machine.show(FLEET, "MainPID")
     publish(machine.root, *debian.builds)
     assert "NO_PUBKEY" in debian.apt("update").stderr, "a new key is not taken by itself"
     machine.write(SOURCES, machine.read("/srv/repo/bookworm.sources"))
@@ -332,6 +372,9 @@ def test_an_upgrade_keeps_everything(debian: World) -> None:
     assert done.returncode == 0, done.stderr
     assert "-1~deb12" in debian.version()
     assert machine.read("/etc/gpuwatchd/config.toml") == settings
+    assert machine.read(FLEET_CONFIG) == fleet
+    assert machine.show(FLEET, "MainPID") != worker
+    assert machine.show(FLEET, "ActiveState") == {"ActiveState": "active"}
     assert machine.read(CONFIG) == QUICK
     # What runs goes on, or has started anew by itself; it is never left broken.
     assert debian.running() > 0
@@ -389,10 +432,12 @@ def test_install_uses_the_unit_of_the_package(debian: World) -> None:
 def test_a_purge_leaves_nothing(debian: World) -> None:
     machine = debian.machine
     assert debian.state(user=None) == "active"
+    machine.run("systemctl", "enable", FLEET, ok=True)
     done = debian.apt("purge", "-y", UNIT)
     assert done.returncode == 0, done.stderr
     until(lambda: not machine.run("pidof", "-x", UNIT).stdout, "no daemon runs on")
-    own = (f"/etc/systemd/system/{UNIT}.service.d", "/srv", "/usr/local", "/var/lib/systemd/linger")
+    own = (f"/etc/systemd/system/{UNIT}.service.d", "/etc/credstore", "/srv", "/usr/local",
+           "/var/lib/systemd/linger")  # fmt: skip
     left = [
         path
         for path in sorted(machine.root.files() - debian.before)

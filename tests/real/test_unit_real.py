@@ -1,4 +1,4 @@
-"""The rendered units before systemd's own judges."""
+"""The units before systemd's own judges."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from gpuwatchd.service.systemd import Systemd
 from gpuwatchd.service.unit_files import UNIT, escape, render
-from tests.conftest import need, ran
+from tests.conftest import ROOT, need, ran
 
 if TYPE_CHECKING:
     import subprocess
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.real_systemd
 
 # Ten times the exposure, on the scale of a root system service: a ratchet, not a mark.
-MAX_EXPOSURE = {"user": 64, "system": 25}
+MAX_EXPOSURE = {"user": 64, "system": 25, "fleet": 12}
+FLEET = ROOT / "packaging" / "debian" / "gpuwatchd-fleet.service"
 
 
 def _write(folder: Path, scope: str, packaged: str = "") -> Path:
@@ -29,8 +30,11 @@ def _write(folder: Path, scope: str, packaged: str = "") -> Path:
         "HOME": str(folder / "home with a space"),
         "XDG_RUNTIME_DIR": str(folder),
     }
-    manager = Systemd(environ=environ, executable=sys.executable, system=scope == "system")
     path = folder / UNIT
+    if scope == "fleet":
+        path.write_text(FLEET.read_text().replace("/usr/bin/gpuwatchd", packaged or "/bin/true"))
+        return path
+    manager = Systemd(environ=environ, executable=sys.executable, system=scope == "system")
     path.write_text(manager.render(packaged))
     return path
 
@@ -52,10 +56,12 @@ def _verify(unit: Path, scope: str = "user") -> subprocess.CompletedProcess[str]
 
 
 # A package's daemon need not be on this machine: any program at an absolute path will do.
-@pytest.mark.parametrize("packaged", ["", "/bin/true"])
-@pytest.mark.parametrize("scope", ["user", "system"])
-def test_every_printed_unit_is_valid(scope: str, packaged: str, tmp_path: Path) -> None:
-    done = _verify(_write(tmp_path, scope, packaged), scope)
+@pytest.mark.parametrize(
+    ("scope", "packaged"),
+    [("user", ""), ("user", "/bin/true"), ("system", ""), ("system", "/bin/true"), ("fleet", "")],
+)
+def test_every_unit_is_valid(scope: str, packaged: str, tmp_path: Path) -> None:
+    done = _verify(_write(tmp_path, scope, packaged), "user" if scope == "user" else "system")
     ours = [line for line in done.stderr.splitlines() if UNIT in line]
     assert (done.returncode, ours) == (0, [])
 
@@ -76,13 +82,13 @@ def test_a_program_may_lie_anywhere(name: str, tmp_path: Path) -> None:
     assert (done.returncode, ours) == (0, [])
 
 
-@pytest.mark.parametrize("scope", ["user", "system"])
+@pytest.mark.parametrize("scope", MAX_EXPOSURE)
 def test_exposure_does_not_grow(scope: str, tmp_path: Path) -> None:
     unit = _write(tmp_path, scope)
     words = ("security", "--offline=yes", "--no-pager", f"--threshold={MAX_EXPOSURE[scope]}")
     done = _analyze(unit, *words)
     assert done.returncode == 0, done.stdout[-300:]
     text = unit.read_text()
-    for directive in ("NoNewPrivileges=yes", "SystemCallFilter=@system-service"):
+    for directive in ("RestrictNamespaces=yes", "SystemCallFilter=@system-service"):
         unit.write_text(text.replace(directive, ""))
         assert _analyze(unit, *words).returncode != 0

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tests.real.machine.machine import Done
 
 UNIT: Final = "gpuwatchd"
+FLEET: Final = "gpuwatchd-fleet"
 CONF: Final = "/etc/fakenvml.conf"
 CARD: Final = "gpu 0 name=NVIDIA_A100 total=80G reserved=600M base=500M util=95"
 SOURCES: Final = "/etc/apt/sources.list.d/gpuwatchd.sources"

@@ -1,0 +1,110 @@
+"""What the page for Prometheus costs: ``python -m tests.bench.bench_metrics``.
+
+Eight GPUs with 64 processes each, some of which leak, with our names alone and with those of the
+other exporters. Beside it, in the same run, prometheus-client writes the very same samples from
+families that are made already: the ratio bears a busy machine, the milliseconds do not. ``--json``
+prints the same as JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
+
+from gpuwatchd.view import metrics
+from tests import making
+from tests.bench.measuring import median_ms
+from tests.cli import world
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from prometheus_client.metrics_core import Metric
+
+    from gpuwatchd.store.live import LiveState
+
+GPUS, PROCESSES = 8, 64
+BUDGET_MS = 15.0
+"""Within which a page should be made."""
+
+
+def machine() -> LiveState:
+    """Return the last tick of a full machine: on each GPU, one process leaks."""
+    devices, alerts = [], []
+    blank = world.state()
+    for number in range(GPUS):
+        uid = f"GPU-{number:08x}-1111-2222-3333-444444444444"
+        card = msgspec.structs.replace(world.SECOND, uid=uid, index=number, pci_bus="0000:01:00.0")
+        held = [
+            world.process(10_000 + 100 * number + one, used_gib=1 + one / 64)
+            for one in range(PROCESSES)
+        ]
+        devices.append(
+            msgspec.structs.replace(
+                blank.devices[0],
+                device=card,
+                reading=msgspec.structs.replace(world.reading(uid, 70), power_w=300.0,
+                                                clock_mhz=1410),
+                processes=tuple(held),
+            )
+        )  # fmt: skip
+        subject = making.Subject(device_uid=uid, process=held[0].info.key)
+        alerts.append(world.firing(key=f"leak:{number}", finding=world.leak(subject=subject)))
+    return msgspec.structs.replace(blank, devices=tuple(devices), alerts=tuple(alerts))
+
+
+class Made(Collector):
+    """Families that are there already."""
+
+    def __init__(self, families: list[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield them."""
+        yield from self._families
+
+
+def measure(runs: int) -> dict[str, dict[str, float]]:
+    """Return the figures of a page with our names, and of one with all of them."""
+    seen, found = machine(), {}
+    for name, compat in (("ours", ()), ("all names", tuple(filter(None, metrics.DIALECTS)))):
+        page = metrics.render(seen, compat=compat, host="h")
+        families = list(text_string_to_metric_families(page.decode()))
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(Made(families))
+        ours = median_ms(lambda c=compat: metrics.render(seen, compat=c, host="h"), runs)  # type: ignore[misc]
+        bare = median_ms(lambda r=registry: generate_latest(r), runs)  # type: ignore[misc]
+        samples = sum(len(family.samples) for family in families)
+        assert len(generate_latest(registry)) == len(page)
+        found[name] = {"samples": samples, "bytes": len(page), "ms": ours, "bare_ms": bare}
+    return found
+
+
+def main() -> int:
+    """Print the figures."""
+    parser = argparse.ArgumentParser(description="cost of the page for Prometheus")
+    parser.add_argument("--runs", type=int, default=25)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    found: dict[str, Any] = measure(options.runs)
+    if options.json:
+        print(json.dumps({"budget_ms": BUDGET_MS, **found}))
+        return 0
+    print(f"{GPUS} GPUs x {PROCESSES} processes; medians of {options.runs}; budget {BUDGET_MS} ms")
+    print(f"{'':10} {'samples':>8} {'KiB':>6} {'ms':>7} {'bare ms':>8} {'ratio':>6}")
+    for name, row in found.items():
+        ratio = row["ms"] / row["bare_ms"]
+        print(f"{name:10} {row['samples']:8.0f} {row['bytes'] / 1024:6.0f} {row['ms']:7.1f} "
+              f"{row['bare_ms']:8.1f} {ratio:6.2f}")  # fmt: skip
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
