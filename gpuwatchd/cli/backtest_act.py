@@ -1,12 +1,12 @@
-"""``backtest --act``: the steps that would have been taken on leaks, of a history or of logs."""
+"""``backtest --act``: the steps that would have been taken, of a history or of logs."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpuwatchd.cli import options, output, parallel
+from gpuwatchd.cli import backtest_idle, options, output, parallel
+from gpuwatchd.cli.backtest_idle import HOLDS, SHOWN, count, span_text
 from gpuwatchd.core import text, units
 from gpuwatchd.core.codes import ActHold
 from gpuwatchd.core.errors import GpuwatchdError, LogFormatError
@@ -21,34 +21,17 @@ if TYPE_CHECKING:
     from gpuwatchd.core.model import Device
     from gpuwatchd.pipeline.act_replay import ActCase, ActTally, Rule
     from gpuwatchd.pipeline.backtest import DeviceReport
+    from gpuwatchd.pipeline.idle_replay import IdleTally
     from gpuwatchd.store.reader import Reader
 
     Played = list[tuple[DeviceReport, list[ActCase]]]
     Job = tuple[Config, tuple[str, ...], Path, Device | None, tuple[float, float]]
 
-_SHOWN = 40
-_HOLDS = {
-    ActHold.OBSERVE: "mode is observe",
-    ActHold.NO_STEP: "it is no process",
-    ActHold.RANK: "another rank decides for its job",
-    ActHold.FEW_JUDGEMENTS: "too few judgements in a row were an alert",
-    ActHold.BEYOND_HORIZON: "the upper end of its forecast was beyond eta-horizon, or open",
-    ActHold.LIMIT_UNKNOWN: "its limit was not known",
-    ActHold.STALE: "its newest sample was too old",
-    ActHold.HARDWARE: "an alert on the hardware of its GPU was open",
-    ActHold.SILENCED: "it was snoozed",
-    ActHold.NORMAL: "you had said that it is normal",
-    ActHold.BUDGET_TARGET: "one step on it within 6 h",
-    ActHold.BUDGET_HOST: "three steps on this host within a day",
-    ActHold.NOTICES: "it was over before all notices could have been read",
-    ActHold.NO_CHECKPOINT: "it never saved a checkpoint",
-}
 _BECAME = {
     "died": "it ended with the memory full", "full": "the memory was full",
     "ended": "it ended before the memory was full", "released": "it released the memory",
     "stopped": "it stopped growing", "running": "it grew to the end of the record",
 }  # fmt: skip
-_IDLE = "Idle memory is not judged here: the record does not tell what its steps rest on."
 
 
 class _Unread(NamedTuple):
@@ -67,17 +50,6 @@ def chosen(history: Reader) -> list[Device]:
     return [one for one in seen if flags.wants(one) and one.uid not in parents]
 
 
-def lost(report: parallel.Lost, what: str) -> GpuwatchdError:
-    """Return the error of something that could not be replayed."""
-    if options.current().debug:
-        sys.stderr.write(report.trace)
-    return GpuwatchdError(
-        f"{what} could not be replayed: {report.why}",
-        hint="a shorter --since needs less memory" if report.memory else "gpuwatchctl doctor",
-        page="errors#not-replayed",
-    )
-
-
 def run(logs: Sequence[str], span: tuple[float, float], config: Config) -> int:
     """Show which steps would have been taken; return the exit code."""
     from gpuwatchd.pipeline import act_replay  # noqa: PLC0415 - and numpy
@@ -86,36 +58,29 @@ def run(logs: Sequence[str], span: tuple[float, float], config: Config) -> int:
     flags = options.current()
     nothing = act_replay.nothing_to_do(config)
     rules: tuple[Rule, ...] = ()
-    jobs: list[Job] = []
-    if nothing is None and logs:
+    idle: IdleTally | None = None
+    is_shown = not (flags.quiet or flags.json)
+    if logs:
         jobs = _jobs_of_logs(logs, config, span)
-    elif nothing is None:
+    else:
         with history_query.reader() as history:
             devices, rules = chosen(history), act_replay.rules(history, config)
-        jobs = [(config, (), state_location.state_dir(), device, span) for device in devices]
-    found = parallel.spread(_replayed, jobs, _name, shown=not (flags.quiet or flags.json))
-    reports: list[DeviceReport] = []
-    by_host: dict[str, list[ActCase]] = {}
-    for job, played in zip(jobs, found, strict=True):
-        if isinstance(played, parallel.Lost):
-            raise lost(played, _name(job) if job[1] else f"the history of {_name(job)}")
-        if isinstance(played, _Unread):
-            raise LogFormatError(played.path, None, played.why, hint=played.hint)
-        for report, cases in played:
-            reports.append(report)
-            by_host.setdefault(job[1][0] if job[1] else "", []).extend(cases)
+        place = state_location.state_dir()
+        jobs = [(config, (), place, device, span) for device in devices]
+        idle = backtest_idle.replayed((config, place, devices, span), shown=is_shown)
+    reports, every = _played(jobs if nothing is None else [], shown=is_shown)
     if nothing is None and not any(report.samples for report in reports):
         raise GpuwatchdError(
             "no data in these logs" if logs else f"no data since {units.clock(span[0])}",
             hint="gpuwatchctl analyze LOG" if logs else "gpuwatchctl status",
             page="errors#nothing-recorded",
         )
-    every = [it for cases in by_host.values() for it in act_replay.budgeted(cases)]
     tally = act_replay.tally(reports, every)
     if flags.json:
         act = fill(
             StepReplay, tally, mode=config.act.mode, steps=config.act.leak_steps, hold=nothing,
-            idle_judged=False, rules=rules,
+            idle_judged=not logs, rules=rules,
+            idle=backtest_idle.answer(idle, config),
         )  # fmt: skip
         data = fill(BacktestData, (), devices=reports, settings=(), act=act)
         warnings = [] if logs else state_location.service_warnings()
@@ -125,8 +90,30 @@ def run(logs: Sequence[str], span: tuple[float, float], config: Config) -> int:
         out = output.Out(flags)
         if not logs:
             state_location.head(out)
-        _show(out, tally, config, nothing, rules, show_all=flags.verbose)
+        _show(out, tally, config, nothing, show_all=flags.verbose)
+        out.line("")
+        backtest_idle.show(out, idle, config, show_all=flags.verbose)
+        for rule in rules:
+            out.line(_rule(rule))
     return 0
+
+
+def _played(jobs: list[Job], *, shown: bool) -> tuple[list[DeviceReport], list[ActCase]]:
+    """Return what became of leaks on every device, within the budgets of their hosts."""
+    from gpuwatchd.pipeline import act_replay  # noqa: PLC0415
+
+    reports: list[DeviceReport] = []
+    by_host: dict[str, list[ActCase]] = {}
+    found = parallel.spread(_replayed, jobs, _name, shown=shown)
+    for job, played in zip(jobs, found, strict=True):
+        if isinstance(played, parallel.Lost):
+            raise played.error(_name(job) if job[1] else f"the history of {_name(job)}")
+        if isinstance(played, _Unread):
+            raise LogFormatError(played.path, None, played.why, hint=played.hint)
+        for report, cases in played:
+            reports.append(report)
+            by_host.setdefault(job[1][0] if job[1] else "", []).extend(cases)
+    return reports, [it for cases in by_host.values() for it in act_replay.budgeted(cases)]
 
 
 def _name(job: Job) -> str:
@@ -168,21 +155,21 @@ def _replayed(job: Job, tell: Callable[[float], None]) -> Played | _Unread:
 
 def _show(
     out: output.Out, tally: ActTally, config: Config, nothing: ActHold | None,
-    rules: Sequence[Rule], *, show_all: bool,
+    *, show_all: bool,
 ) -> None:  # fmt: skip
     if nothing is not None:
         why = "mode is observe" if nothing is ActHold.OBSERVE else "leak-steps is empty"
         out.line(f"Nothing would be done on a leak: [act] {why}.")
         return
     cases = [it for it in tally.cases if show_all or it.at_s is not None]
-    for it in cases[-_SHOWN:]:
+    for it in cases[-SHOWN:]:
         _show_case(out, it)
-    if len(cases) > _SHOWN:
-        out.line(f"  and {len(cases) - _SHOWN} older ones; --json has them all")
+    if len(cases) > SHOWN:
+        out.line(f"  and {len(cases) - SHOWN} older ones; --json has them all")
     if cases:
         out.line("")
     out.line(
-        f"{_count(tally.alerts, 'alert')}, {_count(tally.taken, 'step')}: {tally.right} right "
+        f"{count(tally.alerts, 'alert')}, {count(tally.taken, 'step')}: {tally.right} right "
         f"(the run ended near its limit), {tally.wrong} wrong, {tally.unknown} not known; "
         f"{tally.held} held back"
     )
@@ -196,9 +183,6 @@ def _show(
         f"Steps on leaks ({', '.join(config.act.leak_steps)}) are only ever proposed. Assumed here:"
         " the notices arrive, the target has opted in."
     )
-    out.line(_IDLE)
-    for rule in rules:
-        out.line(_rule(rule))
 
 
 def _rule(rule: Rule) -> str:
@@ -212,14 +196,10 @@ def _rule(rule: Rule) -> str:
     return f"{since}; acts on idle memory since {until}."
 
 
-def _count(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
-
-
 def _show_case(out: output.Out, it: ActCase) -> None:
     at_s = it.at_s if it.at_s is not None else it.case.alert_at_s or 0.0
     step = "no step" if it.step is None else it.step
-    why = "" if it.hold is None else f"not taken: {_HOLDS.get(it.hold, it.hold)}"
+    why = "" if it.hold is None else f"not taken: {HOLDS.get(it.hold, it.hold)}"
     out.flow(
         [
             units.clock(at_s),
@@ -230,11 +210,7 @@ def _show_case(out: output.Out, it: ActCase) -> None:
         first="  ",
         rest="      ",
     )
-    left = "" if it.left_s is None else f", {_span(it.left_s)} the step"
+    left = "" if it.left_s is None else f", {span_text(it.left_s)} the step"
     word = "" if it.case.word is None else f'; your label: "{it.case.word}"'
     style = {True: "red", False: "green", None: "dim"}[it.right]
     out.flow([(f"{_BECAME[it.outcome]}{left}{word}", style)], first="      ", rest="      ")
-
-
-def _span(left_s: float) -> str:
-    return f"{units.duration(abs(left_s))} {'after' if left_s >= 0.0 else 'before'}"

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from gpuwatchd.cli import options
 from gpuwatchd.core import text
 from gpuwatchd.core.errors import GpuwatchdError
 
@@ -38,6 +39,16 @@ class Lost:
     """There was too little memory for it, or so it seems."""
     trace: str = field(default="", compare=False)
     """Where it failed, for ``--debug``."""
+
+    def error(self, what: str) -> GpuwatchdError:
+        """Return the error of something that could not be replayed."""
+        if options.current().debug:
+            sys.stderr.write(self.trace)
+        return GpuwatchdError(
+            f"{what} could not be replayed: {self.why}",
+            hint="a shorter --since needs less memory" if self.memory else "gpuwatchctl doctor",
+            page="errors#not-replayed",
+        )
 
 
 class Bar:

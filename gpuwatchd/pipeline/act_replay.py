@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.collect.logs.log_types import LogFile, LogSeries
     from gpuwatchd.core.config import ActSection, Config
-    from gpuwatchd.core.model import ActMode, ActStep, Device, Silence
+    from gpuwatchd.core.model import ActMode, ActStep, Device, Silence, Subject
     from gpuwatchd.pipeline.backtest import BacktestCase, DeviceReport
     from gpuwatchd.pipeline.recorded_runs import Busy
     from gpuwatchd.pipeline.track import Track
@@ -49,7 +49,11 @@ _OUTCOMES: dict[str, Outcome] = {
     "open": "running",
 }  # fmt: skip
 _LAST: frozenset[ActStep] = frozenset({"restart", "requeue", "end"})
-"""After these there is no run that another step could be for."""
+
+
+def is_last(taken: Sequence[ActStep]) -> bool:
+    """Say whether after these steps there is no run that another one could be for."""
+    return not _LAST.isdisjoint(taken)
 
 
 class ActCase(Value, frozen=True, kw_only=True):
@@ -130,6 +134,39 @@ class Circumstances(Value, frozen=True, kw_only=True):
     """When time went on differently: each ends every countdown."""
     saved: tuple[Checkpoint, ...] | None = None
 
+    def moment(
+        self, alert: Alert, now_s: float, *, sample_age_s: float, interval_s: float,
+        is_held: bool = False,
+    ) -> ladder.Moment:  # fmt: skip
+        """Return what kept a step from being taken then."""
+        subject = alert.subject
+        silences = [
+            replace(silence, cleared_at_s=None)
+            for silence in self.silences
+            if silence.from_at_s <= now_s < (silence.cleared_at_s or math.inf)
+        ]
+        return ladder.Moment(
+            sample_age_s=sample_age_s,
+            interval_s=interval_s,
+            has_fault=any(
+                fault.subject.device_uid == subject.device_uid
+                and (fault.firing_at_s or math.inf) <= now_s < (fault.resolved_at_s or math.inf)
+                for fault in self.faults
+            ),
+            is_silenced=policy.silenced(alert, silences, now_s) is not None,
+            is_normal=any(
+                label.word == "normal"
+                and label.given_at_s <= now_s
+                and is_same(label.subject, subject)
+                for label in self.labels
+            ),
+            is_held=is_held,
+        )
+
+    def is_cut(self, since_s: float, until_s: float) -> bool:
+        """Say whether time went on differently in between."""
+        return any(since_s < at_s <= until_s for at_s in self.cuts_at_s)
+
 
 class _Judgement(msgspec.Struct, frozen=True):
     at_s: float
@@ -189,9 +226,9 @@ def rules(history: Reader, config: Config) -> tuple[Rule, ...]:
     )
 
 
-def nothing_to_do(config: Config) -> ActHold | None:
-    """Return why nothing would be done or proposed, whatever is recorded; else None."""
-    if not config.act.leak_steps:
+def nothing_to_do(config: Config, steps: Sequence[ActStep] | None = None) -> ActHold | None:
+    """Return why none of ``steps`` (those on a leak) would be taken, whatever is recorded."""
+    if not (config.act.leak_steps if steps is None else steps):
         return ActHold.NO_STEP
     modes = {config.act.mode, *(rule.act for rule in config.override if rule.act is not None)}
     return ActHold.OBSERVE if modes == {"observe"} else None
@@ -298,7 +335,7 @@ class _Walk:
             now_s = judgement.at_s
             while now_s < until_s or now_s == judgement.at_s:
                 hold = self._hold(judgement, now_s, free_s)
-                if hold is not None or self._is_cut(before_s, now_s):
+                if hold is not None or self._beside.is_cut(before_s, now_s):
                     countdown, last = None, hold or last
                 before_s = now_s
                 if hold is not None:
@@ -311,7 +348,7 @@ class _Walk:
                     last = ActHold.NOTICES
                 if countdown.move(now_s) == "act":
                     out.append(self._case_of(step, now_s, [it.step for it in out]))
-                    if step in _LAST:
+                    if is_last([step]):
                         return out
                     countdown, free_s = None, now_s + ladder.TARGET_S
                     continue
@@ -330,33 +367,14 @@ class _Walk:
         return ActCase(case=self._case, step=step, at_s=at_s, hold=hold)
 
     def _hold(self, judgement: _Judgement, now_s: float, free_s: float) -> ActHold | None:
-        t_s, subject = self._own.t_s, self._case.subject
+        t_s = self._own.t_s
         newest = max(int(t_s.searchsorted(now_s, side="right")) - 1, 0)
         alert = replace(self._alert, severity=judgement.severity)
-        silences = [
-            replace(silence, cleared_at_s=None)
-            for silence in self._beside.silences
-            if silence.from_at_s <= now_s < (silence.cleared_at_s or math.inf)
-        ]
-        moment = ladder.Moment(
-            sample_age_s=now_s - float(t_s[newest]),
-            interval_s=self._interval_s,
-            has_fault=any(
-                fault.subject.device_uid == subject.device_uid
-                and (fault.firing_at_s or math.inf) <= now_s < (fault.resolved_at_s or math.inf)
-                for fault in self._beside.faults
-            ),
-            is_silenced=policy.silenced(alert, silences, now_s) is not None,
-            is_normal=any(
-                label.word == "normal" and label.subject == subject and label.given_at_s <= now_s
-                for label in self._beside.labels
-            ),
+        moment = self._beside.moment(
+            alert, now_s, sample_age_s=now_s - float(t_s[newest]), interval_s=self._interval_s
         )
         budget = ActHold.BUDGET_TARGET if now_s < free_s else None
         return self._target or judgement.hold or ladder.moment_hold(moment) or budget
-
-    def _is_cut(self, since_s: float, until_s: float) -> bool:
-        return any(since_s < at_s <= until_s for at_s in self._beside.cuts_at_s)
 
 
 def _series_of(case: BacktestCase, log: LogFile) -> LogSeries:
@@ -372,11 +390,12 @@ def _begun(step: ActStep, act: ActSection, judgement: _Judgement, now_s: float) 
     if judgement.left_s is not None:
         gap_s = min(gap_s, judgement.left_s / 2.0)
     countdown = ladder.Countdown(step=step, wanted=act.notices, gap_s=gap_s)
-    _notify(countdown, now_s)
+    notify(countdown, now_s)
     return countdown
 
 
-def _notify(countdown: ladder.Countdown, now_s: float) -> None:
+def notify(countdown: ladder.Countdown, now_s: float) -> None:
+    """Let a notice arrive now."""
     countdown.named("", now_s, -(now_s + countdown.gap_s) % 60.0)
     countdown.notices[-1].sent_mono_s = now_s
 
@@ -384,7 +403,7 @@ def _notify(countdown: ladder.Countdown, now_s: float) -> None:
 def _next_s(countdown: ladder.Countdown, now_s: float) -> float:
     """Return when a countdown moves next; a notice that is due now is sent."""
     if countdown.move(now_s) == "notify":
-        _notify(countdown, now_s)
+        notify(countdown, now_s)
     due_s = countdown.due_mono_s
     next_s = countdown.notices[-1].named_mono_s + countdown.gap_s if due_s is None else due_s
     # A sum that is rounded down must not be waited for without end.
@@ -401,7 +420,7 @@ def budgeted(cases: Iterable[ActCase]) -> list[ActCase]:
     for it in sorted(cases, key=_instant_of):
         held = it
         if it.at_s is not None and it.hold is None:
-            mine = [at_s for at_s, other in taken if _is_same(other.case, it.case)]
+            mine = [at_s for at_s, other in taken if is_same(other.case.subject, it.case.subject)]
             hold = ladder.budget_hold(mine, [at_s for at_s, _ in taken], it.at_s)
             held = replace(it, hold=hold)
             if hold is None:
@@ -414,11 +433,11 @@ def _instant_of(it: ActCase) -> float:
     return it.at_s if it.at_s is not None else it.case.alert_at_s or 0.0
 
 
-def _is_same(one: BacktestCase, other: BacktestCase) -> bool:
-    mine, its = one.subject.process, other.subject.process
-    if mine is None or its is None:
-        return one.subject == other.subject
-    return tables.same_process(mine, its)
+def is_same(one: Subject, other: Subject) -> bool:
+    """Say whether two subjects are of one process, or the same where they are of none."""
+    if one.process is None or other.process is None:
+        return one == other
+    return tables.same_process(one.process, other.process)
 
 
 def tally(reports: Iterable[DeviceReport], cases: Sequence[ActCase]) -> ActTally:

@@ -116,6 +116,33 @@ def power_w(
     return found[0] / found[1] if found and found[0] is not None and found[1] else None
 
 
+# As far as samples are kept the most of each minute, before that its mean, as a whole number.
+_USE = """SELECT ts_s, util_mean_percent FROM gpu_1m
+WHERE gpu = :card AND ts_s >= :since_s AND ts_s < :until_s AND util_mean_percent IS NOT NULL
+UNION ALL
+SELECT ts_ms / 60000 * 60, max(util_percent) FROM gpu_raw
+WHERE gpu = :card AND ts_ms >= :since_s * 1000 AND ts_ms < :until_s * 1000
+  AND util_percent IS NOT NULL GROUP BY 1"""
+_OWN_USE = """SELECT r.ts_ms / 60000 * 60, p.pid, p.started_at_s, max(r.sm_percent)
+FROM process_raw r JOIN process p ON p.id = r.process
+WHERE r.gpu = :card AND r.ts_ms >= :since_s * 1000 AND r.ts_ms < :until_s * 1000
+  AND r.sm_percent IS NOT NULL GROUP BY 1, p.id"""
+
+
+def use(
+    connection: sqlite3.Connection, uid: str, since_s: float, until_s: float
+) -> tuple[dict[float, float], dict[tuple[float, ProcessKey], float]]:
+    """Return how busy a device was in each minute, and each process on it, as far as known, %."""
+    card = records.device_row(connection, uid)
+    values = {"card": card, "since_s": int(since_s), "until_s": math.ceil(until_s)}
+    device = {float(at_s): float(pct) for at_s, pct in connection.execute(_USE, values)}
+    own = connection.execute(_OWN_USE, values)
+    return device, {
+        (float(at_s), ProcessKey(pid=pid, started_at_s=started)): float(pct)
+        for at_s, pid, started, pct in own
+    }
+
+
 # The minute that the instant lies in is left out: it has what came after it, too.
 _LEVELS = """SELECT g.uuid, l.used_bytes, max(l.ts_ms) FROM (
   SELECT gpu, ts_ms, used_bytes FROM process_raw

@@ -108,7 +108,7 @@ def test_steps_on_leaks_of_a_history_and_what_they_would_have_come_to(ctl: Ctl) 
     data = ctl.data("--config", str(file), "backtest", "--since", "3h", "--act")
     act = data["act"]
     assert (act["mode"], act["steps"], act["hold"], act["idle_judged"]) == (
-        "auto", ["end"], None, False,
+        "auto", ["end"], None, True,
     )  # fmt: skip
     (case,) = act["cases"]
     assert (case["pid"], case["step"], case["hold"]) == (4711, "end", None)
@@ -117,6 +117,8 @@ def test_steps_on_leaks_of_a_history_and_what_they_would_have_come_to(ctl: Ctl) 
     assert (act["alerts"], act["taken"], act["right"], act["wrong"]) == (1, 1, 1, 0)
     (rule,) = act["rules"]
     assert (rule["since_at"], rule["acts_from_at"]) == (None, None)
+    # How busy the GPU was is not recorded here.
+    assert (act["idle"]["taken"], act["idle"]["steps"]) == (0, ["end"])
     assert ctl.both(f"--config {file} backtest --since 3h --act").out
 
 

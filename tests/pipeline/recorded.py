@@ -55,11 +55,13 @@ def write(
     devices: int = 1,
     rolled: bool = False,
     rolled_until_s: float | None = None,
+    busy: Sequence[tuple[float, float]] | None = None,
 ) -> None:
     """Write the history of devices that all live through the same, of when the daemon ran.
 
     ``rolled``: only minutes are left of it, as after the retention of samples; ``rolled_until_s``:
-    the same, up to an instant.
+    the same, up to an instant. ``busy``: from when to when the devices were at work; None is not
+    known.
     """
     until_s = rolled_until_s if rolled_until_s is not None else end_s if rolled else begin_s
     world.opened(directory, world.Time(begin_s)).close()
@@ -94,6 +96,11 @@ def write(
         for card in range(1, devices + 1):
             _device(it, card, t[:split], whole[:split], rolled=True)
             _device(it, card, t[split:], whole[split:], rolled=False)
+        if busy is not None:
+            for table, at in (("gpu_raw", "util_percent = {} WHERE ts_ms / 1000.0"),
+                              ("gpu_1m", "util_mean_percent = {} WHERE ts_s")):  # fmt: skip
+                it.execute(f"UPDATE {table} SET {at.format(0)} >= 0")
+                it.executemany(f"UPDATE {table} SET {at.format(60)} BETWEEN ? AND ?", busy)
 
 
 def _process(

@@ -13,5 +13,7 @@ from gpuwatchd.analysis.idle.ranks import (
     Limits,
     ProcessMemory,
     Server,
+    activity,
+    activity_context,
 )
 from gpuwatchd.analysis.idle.signs import PersistenceCheck, snapshot

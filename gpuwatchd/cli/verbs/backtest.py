@@ -141,7 +141,7 @@ def _play(
     reports = []
     for device, report in zip(devices, found, strict=True):
         if isinstance(report, parallel.Lost):
-            raise backtest_act.lost(report, f"the history of {device.name}")
+            raise report.error(f"the history of {device.name}")
         reports.append(report)
     return reports
 

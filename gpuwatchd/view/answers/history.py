@@ -428,6 +428,57 @@ class StepRule(Shape):
     """Until then it proposes only."""
 
 
+class IdleStepCase(Shape):
+    """A step on idle memory that would have been taken, or a time of idleness without one."""
+
+    title: Sentence
+    device_uid: str
+    pid: Pid | None
+    started_at: Instant | None
+    held_bytes: Bytes | None
+    idle_since_at: Instant
+    by_alert: bool
+    """Known by an alert of then; else by the use of its GPU."""
+    step: ActStep | None
+    step_at: Instant | None
+    hold: str | None
+    """Why it would not have been taken (a code); null where it would."""
+    outcome: Literal["ended", "worked", "acted", "unknown", "running"]
+    """After the step: ended without having worked again; worked again; was ended by a step or
+    `reap`; not known; was idle to the end of the record."""
+    until_at: Instant | None
+    """When it ended, worked again, or was seen last."""
+    word: Word | None
+    """The user's label, which goes before the record."""
+    right: bool | None
+    freed_s: float | None
+    """From the step to the end of the process: so long its memory would have been free."""
+    FROM = sources(
+        title="title",
+        device_uid="subject.device_uid",
+        pid="subject.process.pid",
+        started_at="subject.process.started_at",
+        step_at="at",
+    )
+
+
+class IdleReplay(Shape):
+    """Which steps on idle memory would have been taken if everything had opted in."""
+
+    steps: tuple[ActStep, ...]
+    hold: str | None
+    """Why nothing would be done whatever is recorded (a code): ``observe``, ``no-step``."""
+    taken: Count
+    right: Count
+    wrong: Count
+    unknown: Count
+    processes: Count
+    """That held enough memory for as long as idle memory takes to be listed."""
+    not_judged: Count
+    """Of these, those of which for so long nobody knows whether they worked."""
+    cases: tuple[IdleStepCase, ...]
+
+
 class StepReplay(Shape):
     """Which steps would have been taken on leaks if that were possible, and what came of it."""
 
@@ -446,7 +497,9 @@ class StepReplay(Shape):
     taken_per_day: float | None
     """Of a GPU."""
     idle_judged: bool
-    """Steps on idle memory: the record does not tell what they need."""
+    """A log does not tell what steps on idle memory need."""
+    idle: IdleReplay | None
+    """Null: not judged."""
     cases: tuple[StepCase, ...]
     rules: tuple[StepRule, ...]
 
