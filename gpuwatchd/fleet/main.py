@@ -18,6 +18,7 @@ from gpuwatchd.core.errors import PIPE_CLOSED, MetricsServerError
 from gpuwatchd.fleet import config
 from gpuwatchd.fleet.client import Client
 from gpuwatchd.fleet.judging import Judge
+from gpuwatchd.fleet.metrics import Metrics
 from gpuwatchd.fleet.state import StateFile, round_state
 from gpuwatchd.fleet.worker import LAG_S, Worker, pause_s
 from gpuwatchd.view.answers import base
@@ -29,13 +30,14 @@ if TYPE_CHECKING:
 log = logging.getLogger("gpuwatchd.fleet")
 
 
-def _rounds(worker: Worker, judge: Judge, file: StateFile, stop: threading.Event) -> None:
+def _rounds(
+    worker: Worker, judge: Judge, file: StateFile, metrics: Metrics, stop: threading.Event
+) -> None:
     """Do a round for each step until told to stop; a server that fails is asked less and less."""
     failures = 0
     while not stop.is_set():
-        wait_s, begun_s = 0.0, time.monotonic()
+        wait_s, begun_s, before = 0.0, time.monotonic(), worker.rings.end
         try:
-            before = worker.rings.end
             worker.round(time.time())
             failures, error = 0, None
             if worker.rings.end != before:
@@ -49,9 +51,11 @@ def _rounds(worker: Worker, judge: Judge, file: StateFile, stop: threading.Event
         next_s = (worker.rings.end + 1) * worker.step_s + LAG_S if error is None else now_s + wait_s
         if error is not None:
             file.after_failure(str(error), worker.failures, next_s)
+            metrics.after_failure(worker.failures)
         elif worker.rings.end != before:
             found = round_state(worker, judge)
             print_round(found)
+            metrics.after_round(found, round_s)
             file.after_round(worker, judge, found, round_s=round_s, due_at_s=next_s)
         stop.wait(max(next_s - time.time(), 0.1))
 
@@ -107,8 +111,9 @@ def command(
         signal.signal(number, lambda *_: stop.set())
     try:
         if not once:
-            state = StateFile(fleet)
-            _rounds(worker, judge, state, stop)
+            state, metrics = StateFile(fleet), Metrics(fleet)
+            with metrics.served():
+                _rounds(worker, judge, state, metrics, stop)
             state.close()
             return 0
         worker.round(time.time())

@@ -198,9 +198,8 @@ class Rings:
         if not self.forgotten:
             return
         gone = set(self.forgotten)
-        for index in (self._index, self._ids):
-            for key in [key for key, row in index.items() if row in gone]:
-                del index[key]
+        self._index = {key: row for key, row in self._index.items() if row not in gone}
+        self._ids = {name: row for name, row in self._ids.items() if row not in gone}
         self._used[self.forgotten] = np.nan
         self._number[:, self.forgotten] = _EMPTY
         for row in self.forgotten:

@@ -43,6 +43,7 @@ def round_state(worker: Worker, judge: Judge) -> FleetRoundState:
         at_s=float(rings.end * rings.step_s) if rings.end else None,
         gpus=rings.rows.size,
         no_data=int(np.count_nonzero(none)),
+        late=int(np.count_nonzero((rings.began >= 0) & ~none & (rings.last < rings.end))),
         judged=judge.judged,
         failed=len(judge.failed),
         resolved=len(judge.resolved),

@@ -76,6 +76,8 @@ class FleetRoundState(Value, frozen=True, kw_only=True):
     """The instant of the values; None before any."""
     gpus: int = 0
     no_data: int = 0
+    late: int = 0
+    """GPUs without a value in the last round alone."""
     judged: int = 0
     failed: int = 0
     resolved: int = 0
@@ -215,17 +217,13 @@ def find(workers: Sequence[Worker], word: str) -> tuple[Worker, FleetGpu | CalmG
     GpuwatchdError
         When it is of none.
     """
-    every = [
-        (worker, gpu)
-        for worker in workers
-        for gpu in (*worker.state.round.verdicts, *worker.state.calm)
-    ]
     asked = word.lower().removeprefix("gpu-")
-    begin = [
-        (worker, gpu)
-        for worker, gpu in every
-        if gpu.id.lower().removeprefix("gpu-").startswith(asked)
-    ]
+    begin: list[tuple[Worker, FleetGpu | CalmGpu]] = []
+    for worker in workers:
+        gpus: tuple[FleetGpu | CalmGpu, ...] = (*worker.state.round.verdicts, *worker.state.calm)
+        begin += [
+            (worker, gpu) for gpu in gpus if gpu.id.lower().removeprefix("gpu-").startswith(asked)
+        ]
     exact = [pair for pair in begin if pair[1].id.lower() == word.lower()]
     found = exact or begin
     # Two workers of one shard know the same GPUs: the newer one is asked.
