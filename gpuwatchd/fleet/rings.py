@@ -92,7 +92,7 @@ class Rings:
         self.unknown = 0
         """Series of this shard that belong to no row, since it was set to 0."""
         self.forgotten: list[int] = []
-        """Rows that the last round has given up; they are used again from the next one on."""
+        """Rows that the last round has given up; the next one may use them again."""
         self._free: list[int] = []
         self._first = 0
         self._index: dict[tuple[str, str, str], int] = {}
@@ -189,9 +189,13 @@ class Rings:
             self._used = np.concatenate((self._used, empty))
             self._number = np.concatenate((self._number, np.repeat(_EMPTY, more, axis=1)), axis=1)
 
+    def reuse(self) -> None:
+        """Let others have the rows that the last round has given up."""
+        self._free += self.forgotten
+        self.forgotten = []
+
     def forget(self) -> None:
         """Give up the rows of GPUs that the server has not had for :data:`FORGET_S`."""
-        self._free += self.forgotten
         longest = max(FORGET_S / self.step_s, self.slots)
         old = (self.began >= 0) & (self.end - self.seen > longest)
         self.forgotten = np.flatnonzero(old).tolist()

@@ -83,6 +83,7 @@ class Worker:
         before = rings.end
         if slot <= before:
             return
+        rings.reuse()
         age_s = slot * self.step_s - self._labels_at_s
         due = age_s >= LABELS_S or (rings.unknown > 0 and age_s >= _SOONER_S)
         fresh = self._discover(slot) if due else []
@@ -186,6 +187,8 @@ class Worker:
         if failed and (denied or self.missing.keys() >= set(uuids)):
             self.missing = before
             raise failed[0]
+        if failed:
+            self._retry_in = 1
         if slot > self.rings.end:
             self.rings.advance(slot)
 

@@ -58,7 +58,7 @@ def test_an_ordinal_counts_from_0_and_a_shard_from_1(words: str, name: str, expe
     ["", "1", "0/4", "5/4", "1/0", "1/1025", "-1/4", "a/b", "hostname/3", "hostname/0", "1/4/4"],
 )
 def test_what_is_no_shard_is_refused(words: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="expected|shard|number"):
+    with pytest.raises(ValueError, match=r"expected|shard|number"):
         shards.parse(words, "fleet-3")
     file = write(tmp_path, f"[fleet]\n{LOCAL}")
     argv = ["fleet", "--config", str(file), "--once", "--shard", words]
@@ -93,7 +93,7 @@ def test_the_shards_share_the_gpus_and_each_host_stays_whole() -> None:
         assert (worker.rings.unknown, worker.rings.dropped) == (0, {})
         # Of its own alone is the past asked for.
         asked = [query for query in played.asked if "UUID=~" in query]
-        assert sum(query.count("GPU\\\\-") for query in asked) in {0, 2 * len(found[-1])}
+        assert sum(query.count("GPU-") for query in asked) == 2 * len(found[-1])
     assert set.union(*found) == {uuid for uuid, _, _ in curves}
     assert sum(map(len, found)) == len(curves)
 

@@ -245,7 +245,7 @@ def test_rounds_leave_a_state_and_a_page(
 
 def page(place: str) -> str:
     """Return what is served at a socket."""
-    import socket  # noqa: PLC0415
+    import socket
 
     with socket.socket(socket.AF_UNIX) as asking:
         asking.connect(place)

@@ -30,7 +30,7 @@ def show(out: Page, workers: Sequence[Worker], *, now_s: float, every: bool) -> 
     gpus.sort(key=lambda gpu: gpu.state == "none")  # those of each worker are sorted
     shown = gpus if every else gpus[:_MOST_ROWS]
     if shown:
-        headers = ("state", "host", "GPU", "verdict", "growth", "full in", "data", "UUID")
+        headers = ("state", "host", "GPU", "verdict", "growth", "full in", "UUID")
         out.table(headers, [_cells(gpu, whole=out.wide or not out.terminal) for gpu in shown])
     else:
         out.line(("no GPU leaks, as far as is known", "green"))
@@ -42,12 +42,16 @@ def show(out: Page, workers: Sequence[Worker], *, now_s: float, every: bool) -> 
 
 def _cells(gpu: FleetGpu, *, whole: bool) -> tuple[str, ...]:
     finding = gpu.finding
-    eta = verdict_text.eta(finding.eta) if is_leak(finding) else ""
-    name = gpu.id if whole else gpu.id[:_SHORT]
-    words, _ = verdict_text.verdict(finding)
+    eta = finding.eta.mid_s if finding.eta is not None and is_leak(finding) else None
     return (
-        gpu.state, gpu.host, gpu.gpu, words, verdict_text.rate(finding), eta, gpu.data, name,
-    )  # fmt: skip
+        gpu.state if gpu.data == "fresh" else f"{gpu.state}, no data",
+        gpu.host,
+        gpu.gpu,
+        f"{verdict_text.verdict_parts(finding).head} {finding.pattern}",
+        verdict_text.rate(finding),
+        "" if eta is None else units.duration(eta),
+        gpu.id if whole else gpu.id[:_SHORT],
+    )
 
 
 def gone(state: FleetState, now_s: float) -> str:
@@ -116,7 +120,6 @@ def _lines(gpu: FleetGpu, now_s: float) -> Iterator[str]:
     yield f"{units.size(gpu.used_bytes)} of {limit} in use"
     if gpu.job or gpu.namespace:
         yield f"job {gpu.job or '?'}" + (f" in {gpu.namespace}" if gpu.namespace else "")
-    yield from filter(None, verdict_text.pace(finding))
     for part in finding.parts:
         yield part.whole
     sure = f"{units.strength(finding.confidence)} {units.percent(finding.confidence)}"
