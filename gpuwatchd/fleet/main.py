@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 import msgspec
@@ -28,6 +28,12 @@ if TYPE_CHECKING:
     from gpuwatchd.view.queries.fleet_state import FleetRoundState
 
 log = logging.getLogger("gpuwatchd.fleet")
+
+_WARNINGS: Final = {
+    "uuid-on-two-hosts": "two hosts have GPUs of one UUID: a clone, or a host that was renamed; "
+    "they are judged apart"
+}
+"""What is counted in `dropped`, and may be a fault of the site's."""
 
 
 def _rounds(
@@ -62,13 +68,11 @@ def _rounds(
 
 def print_round(found: FleetRoundState) -> None:
     """Print what a round has come to, as one line."""
-    none = "no GPU has a fresh value: do map and matchers fit what the server has?"
-    answer = base.answer_of(
-        FleetRound,
-        found,
-        source="prometheus",
-        warnings=[] if found.gpus else [("no-series", none)],
-    )
+    warnings = [(code, words) for code, words in _WARNINGS.items() if code in found.dropped]
+    if not found.gpus:
+        none = "no GPU has a fresh value: do map and matchers fit what the server has?"
+        warnings.append(("no-series", none))
+    answer = base.answer_of(FleetRound, found, source="prometheus", warnings=warnings)
     sys.stdout.write(msgspec.json.encode(answer).decode() + "\n")
     sys.stdout.flush()
 

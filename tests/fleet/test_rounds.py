@@ -199,11 +199,14 @@ def test_what_the_screens_drop_is_judged_once_an_hour(monkeypatch: pytest.Monkey
     assert seen == {0: 460, 1: 401}
 
 
-def test_two_hosts_with_one_uuid_are_two_and_counted() -> None:
+def test_two_hosts_with_one_uuid_are_two_and_said(capsys: pytest.CaptureFixture[str]) -> None:
     worker, _ = begun({("GPU-a", "n1", "p"): leak(), ("GPU-a", "n2", "p"): flat()})
     assert [gpu.id for gpu in worker.rings.gpus] == ["GPU-a", "GPU-a@n2"]
     assert worker.rings.dropped["uuid-on-two-hosts"] == 1
     np.testing.assert_array_equal(judging.series_of(worker.rings, 1).used_bytes, 9000.0 * 2**20)
+    print_round(round_state(worker, Judge(fleet().detection, fleet().policy)))
+    said = json.loads(capsys.readouterr().out)
+    assert [one["code"] for one in said["warnings"]] == ["uuid-on-two-hosts"]
 
 
 def test_values_that_are_none_are_left_out_and_counted() -> None:
