@@ -13,15 +13,27 @@ import msgspec
 from msgspec import Meta
 
 from gpuwatchd.core import config
-from gpuwatchd.core.config import SENSITIVITY, DetectionSection, Seconds, Section, Size
+from gpuwatchd.core.config import (
+    SENSITIVITY,
+    DetectionSection,
+    Seconds,
+    Section,
+    Size,
+    listening,
+)
 from gpuwatchd.core.errors import ConfigError
 from gpuwatchd.core.text import clean
+from gpuwatchd.fleet import shards
+from gpuwatchd.fleet.shards import Shard
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from gpuwatchd.core.config.listening import Address
+
 MAPS: Final = Path(__file__).parent / "maps.toml"
 _HINT: Final = "gpuwatchctl docs fleet names every key"
+_LOOPBACK_ONLY: Final = '"127.0.0.1:9752", "unix" or "unix:PATH": this machine only'
 _METRIC: Final = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _LABEL: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -90,6 +102,10 @@ class FleetSection(Section, frozen=True, kw_only=True):
     """dcgm, nvidia-gpu-exporter, gpuwatchd, amd, or the path of a map of one's own."""
     matchers: tuple[str, ...] = ()
     """What the series must have besides, such as 'cluster="a"'."""
+    shard: str = "1/1"
+    """This worker of how many, "2/4"; "hostname/4" takes the number in this machine's name."""
+    state: str = ""
+    """File that gpuwatchctl fleet reads; empty: in the state directory, one for each shard."""
     step: Seconds = Seconds(60)
     """Time between two values of a series."""
     window: Seconds = Seconds(6.4 * 3600)
@@ -106,12 +122,20 @@ class ConfirmSection(Section, frozen=True, kw_only=True):
     """Evaluations in a row without the finding before it is resolved."""
 
 
+class MetricsSection(Section, frozen=True, kw_only=True):
+    """``[metrics]``: the worker's own metrics (extra metrics); off by default."""
+
+    listen: str = ""
+    """Address on loopback such as "127.0.0.1:9752", "unix" or "unix:PATH"."""
+
+
 class FleetConfig(Section, frozen=True, kw_only=True):
     """All of ``fleet.toml``; ``[detection]`` is that of the daemon."""
 
     fleet: FleetSection
     detection: DetectionSection = DetectionSection()
     policy: ConfirmSection = ConfirmSection()
+    metrics: MetricsSection = MetricsSection()
 
 
 class Fleet(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,10 +147,15 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     policy: ConfirmSection
     headers: dict[str, str]
     """Sent with each question: they hold secrets, and are never shown."""
+    shard: Shard = Shard()
+    listen: Address | None = None
+    """Where the worker's own metrics are served; None: nowhere."""
+    name: str = "fleet"
+    """Of the configuration file, without its ending: it tells workers on one machine apart."""
 
 
-def load(path: Path) -> Fleet:
-    """Read and check ``fleet.toml`` and the files that it names.
+def load(path: Path, shard: str | None = None) -> Fleet:
+    """Read and check ``fleet.toml`` and the files that it names; ``shard`` replaces its own.
 
     Raises
     ------
@@ -149,7 +178,26 @@ def load(path: Path) -> Fleet:
         detection=msgspec.structs.replace(whole.detection, **changed),
         policy=whole.policy,
         headers=_headers(section, file),
+        shard=_shard(section.shard, file) if shard is None else shards.parse(shard),
+        listen=_listen(whole.metrics.listen, file),
+        name=path.stem,
     )
+
+
+def _shard(words: str, file: str) -> Shard:
+    try:
+        return shards.parse(words)
+    except ValueError as error:
+        raise ConfigError(file, "[fleet] shard", str(error), hint=_HINT) from None
+
+
+def _listen(words: str, file: str) -> Address | None:
+    if not words:
+        return None
+    try:
+        return listening.parse(words, remote=False, section="metrics", socket="fleet-metrics.sock")
+    except listening.NoAddress as error:
+        raise ConfigError(file, "[metrics] listen", str(error), hint=_LOOPBACK_ONLY) from None
 
 
 def _wrong(section: FleetSection) -> Iterator[tuple[str, str]]:

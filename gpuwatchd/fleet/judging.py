@@ -54,12 +54,18 @@ class Judge:
         self.judged = 0
         """Judgements of the last round."""
         self.failed: set[int] = set()
+        self.calm_since: dict[int, int] = {}
+        """Row -> the slot from which it is calm, where it has not always been."""
         self._begun: dict[int, float] = {}
         self._rounds = 0
 
     def round(self, rings: Rings) -> None:
         """Judge what is due at the last step of the rings."""
         self.resolved, self.judged = [], 0
+        for row in rings.forgotten:
+            self._end(row, Ending.NOT_SEEN, float(rings.end * rings.step_s))
+            self.failed.discard(row)
+            self.calm_since.pop(row, None)
         self._end_jobs(rings)
         turn, self._rounds = self._rounds, self._rounds + 1
         # In the first round everything is new: the screens alone say what is looked at.
@@ -87,7 +93,7 @@ class Judge:
             title=rings.gpus[row].title,
         )
         alert = outcome.alert
-        self.findings.pop(row, None)
+        before = self.findings.pop(row, None)
         self.alerts.pop(row, None)
         if alert is not None and alert.state == "resolved":
             self.resolved.append(alert)
@@ -96,22 +102,25 @@ class Judge:
             self._begun.setdefault(row, float(rings.since[row]))
         if finding.tier != "none" or row in self.alerts:
             self.findings[row] = finding
+        elif before is not None:
+            self.calm_since[row] = rings.end
 
     def _end_jobs(self, rings: Rings) -> None:
         """Resolve what belongs to a job that has gone."""
         for row in [row for row in self.alerts if rings.since[row] != self._begun[row]]:
-            ended = alerts.ended(
-                self.alerts.pop(row),
-                Ending.MEMORY_RELEASED,
-                self._rules,
-                now_s=float(rings.since[row] * rings.step_s),
-            )
-            self.findings.pop(row, None)
-            del self._begun[row]
-            if ended.alert is not None:
-                self.resolved.append(ended.alert)
+            self._end(row, Ending.MEMORY_RELEASED, float(rings.since[row] * rings.step_s))
+            self.calm_since[row] = rings.end
         for row in [row for row in self._begun if row not in self.alerts]:
             del self._begun[row]
+
+    def _end(self, row: int, why: Ending, now_s: float) -> None:
+        """Drop what is known of a row, and resolve its alert."""
+        self.findings.pop(row, None)
+        self._begun.pop(row, None)
+        before = self.alerts.pop(row, None)
+        if before is not None:
+            after = alerts.ended(before, why, self._rules, now_s=now_s).alert
+            self.resolved += [] if after is None else [after]
 
 
 def series_of(rings: Rings, row: int) -> Series:
@@ -129,7 +138,8 @@ def series_of(rings: Rings, row: int) -> Series:
 
 def silent(rings: Rings) -> npt.NDArray[np.bool_]:
     """Say of which GPUs nothing has been known for :data:`NO_DATA_S`."""
-    out: npt.NDArray[np.bool_] = (rings.end - rings.last) * rings.step_s >= NO_DATA_S
+    late = (rings.end - rings.last) * rings.step_s >= NO_DATA_S
+    out: npt.NDArray[np.bool_] = late & (rings.began >= 0)
     return out
 
 

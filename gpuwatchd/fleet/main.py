@@ -9,92 +9,70 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 import msgspec
-import numpy as np
 
 from gpuwatchd.core.errors import PIPE_CLOSED, MetricsServerError
 from gpuwatchd.fleet import config
 from gpuwatchd.fleet.client import Client
-from gpuwatchd.fleet.judging import Judge, silent
+from gpuwatchd.fleet.judging import Judge
+from gpuwatchd.fleet.metrics import Metrics
+from gpuwatchd.fleet.state import StateFile, round_state
 from gpuwatchd.fleet.worker import LAG_S, Worker, pause_s
 from gpuwatchd.view.answers import base
-from gpuwatchd.view.answers.fleet import FleetRound, FleetRoundData, FleetVerdict
+from gpuwatchd.view.answers.fleet import FleetRound
 
 if TYPE_CHECKING:
-    from gpuwatchd.fleet.rings import Rings
+    from gpuwatchd.view.queries.fleet_state import FleetRoundState
 
 log = logging.getLogger("gpuwatchd.fleet")
 
-
-def summary(worker: Worker, judge: Judge) -> FleetRoundData:
-    """Return what a round has come to."""
-    rings, none = worker.rings, silent(worker.rings)
-    return base.fill(
-        FleetRoundData,
-        (),
-        at=float(rings.end * rings.step_s) if rings.end else None,
-        gpus=len(rings.gpus),
-        no_data=int(np.count_nonzero(none)),
-        judged=judge.judged,
-        failed=len(judge.failed),
-        resolved=len(judge.resolved),
-        dropped=rings.dropped,
-        failures=worker.failures,
-        verdicts=[
-            _verdict(rings, judge, row, none=bool(none[row])) for row in sorted(judge.findings)
-        ],
-    )
+_WARNINGS: Final = {
+    "uuid-on-two-hosts": "two hosts have GPUs of one UUID: a clone, or a host that was renamed; "
+    "they are judged apart"
+}
+"""What is counted in `dropped`, and may be a fault of the site's."""
 
 
-def _verdict(rings: Rings, judge: Judge, row: int, *, none: bool) -> FleetVerdict:
-    finding, alert, limit = judge.findings[row], judge.alerts.get(row), rings.limit_bytes[row]
-    used = rings.series(row)[1]
-    late = rings.last[row] < rings.end
-    return base.fill(
-        FleetVerdict,
-        rings.gpus[row],
-        state="none" if alert is None else alert.state,
-        data="none" if none else "late" if late else "fresh",
-        used_bytes=float(used[-1]) if used.size else None,
-        limit_bytes=None if np.isnan(limit) else float(limit),
-        verdict=base.fill(base.Verdict, finding),
-    )
-
-
-def _rounds(worker: Worker, judge: Judge, stop: threading.Event) -> None:
+def _rounds(
+    worker: Worker, judge: Judge, file: StateFile, metrics: Metrics, stop: threading.Event
+) -> None:
     """Do a round for each step until told to stop; a server that fails is asked less and less."""
     failures = 0
     while not stop.is_set():
-        wait_s = 0.0
+        wait_s, begun_s, before = 0.0, time.monotonic(), worker.rings.end
         try:
-            before = worker.rings.end
             worker.round(time.time())
+            failures, error = 0, None
             if worker.rings.end != before:
                 judge.round(worker.rings)
-                print_round(worker, judge)
-            failures = 0
-        except MetricsServerError as error:
-            failures += 1
+        except MetricsServerError as caught:
+            failures, error = failures + 1, caught
             worker.count_failure("round", error)
             wait_s = pause_s(failures, error.wait_s, first_s=worker.step_s / 4)
             log.warning("no round: %s; asked again in %.0f s", error, wait_s)
-        now_s = time.time()
-        due_s = (worker.rings.end + 1) * worker.step_s + LAG_S
-        stop.wait(max(wait_s, due_s - now_s if not failures else 0.0, 0.1))
+        now_s, round_s = time.time(), time.monotonic() - begun_s
+        next_s = (worker.rings.end + 1) * worker.step_s + LAG_S if error is None else now_s + wait_s
+        if error is not None:
+            file.after_failure(str(error), worker.failures, next_s)
+            metrics.after_failure(worker.failures)
+        elif worker.rings.end != before:
+            found = round_state(worker, judge)
+            print_round(found)
+            metrics.after_round(found, round_s)
+            file.after_round(worker, judge, found, round_s=round_s, due_at_s=next_s)
+        stop.wait(max(next_s - time.time(), 0.1))
 
 
-def print_round(worker: Worker, judge: Judge) -> None:
+def print_round(found: FleetRoundState) -> None:
     """Print what a round has come to, as one line."""
-    none = "no GPU has a fresh value: do map and matchers fit what the server has?"
-    answer = base.answer_of(
-        FleetRound,
-        summary(worker, judge),
-        source="prometheus",
-        warnings=[] if worker.rings.gpus else [("no-series", none)],
-    )
+    warnings = [(code, words) for code, words in _WARNINGS.items() if code in found.dropped]
+    if not found.gpus:
+        none = "no GPU has a fresh value: do map and matchers fit what the server has?"
+        warnings.append(("no-series", none))
+    answer = base.answer_of(FleetRound, found, source="prometheus", warnings=warnings)
     sys.stdout.write(msgspec.json.encode(answer).decode() + "\n")
     sys.stdout.flush()
 
@@ -108,9 +86,11 @@ def print_round(worker: Worker, judge: Judge) -> None:
     help="The configuration, fleet.toml.",
 )
 @click.option("--once", is_flag=True, help="Do one round, print it, and leave.")
+@click.option("--shard", metavar="N/M", help="This worker of how many: 2/4, or hostname/4.")
 @click.option("--dry-run", is_flag=True, help="Do rounds and print them; alert nobody.")
 def command(
     file: Path,
+    shard: str | None,
     once: bool,  # noqa: FBT001 - a click flag
     dry_run: bool,  # noqa: FBT001 - a click flag
 ) -> int:
@@ -125,18 +105,24 @@ def command(
     """  # noqa: D301 - click reads the backspace
     if not (once or dry_run):
         raise click.UsageError("alerts are not sent yet: add --once or --dry-run")
-    fleet, stop = config.load(file), threading.Event()
+    try:
+        fleet, stop = config.load(file, shard), threading.Event()
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--shard") from None
     worker = Worker(fleet, Client(fleet), sleep=stop.wait)
     judge = Judge(fleet.detection, fleet.policy)
     for number in (signal.SIGTERM, signal.SIGINT) if not once else ():
         signal.signal(number, lambda *_: stop.set())
     try:
         if not once:
-            _rounds(worker, judge, stop)
+            state, metrics = StateFile(fleet), Metrics(fleet)
+            with metrics.served():
+                _rounds(worker, judge, state, metrics, stop)
+            state.close()
             return 0
         worker.round(time.time())
         judge.round(worker.rings)
-        print_round(worker, judge)
+        print_round(round_state(worker, judge))
     except BrokenPipeError:  # whoever read it has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return PIPE_CLOSED

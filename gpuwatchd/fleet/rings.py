@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 
 from gpuwatchd.core.text import clean
+from gpuwatchd.fleet.shards import Shard
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,15 +34,19 @@ IDLE_SHARE: Final = 0.02
 """A GPU that holds no more than this share (a GiB at most) has no job: contexts of the driver."""
 NO_DATA_S: Final = 300.0
 """Without a value for so long nothing is known of a GPU."""
+FORGET_S: Final = 86_400.0
+"""Without a value for so long (or the window, where that is longer) a GPU is forgotten."""
 TOO_MUCH: Final = 1.01
 """A value above this share of all memory is none."""
+_EMPTY: Final = np.array([[np.nan], [np.nan], [0.0], [-1.0], [np.nan], [-1.0], [-1.0]])
+"""The numbers of a row that nobody has."""
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     """Who a row is."""
 
     id: str
-    """The UUID, with instance and host where it takes these to be told apart."""
+    """The UUID, with instance and host where it takes these to be told apart; "": a free row."""
     uuid: str
     host: str
     instance: str = ""
@@ -53,6 +58,10 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     def title(self) -> str:
         """For people."""
         return " ".join(part for part in (self.host, self.gpu and f"GPU {self.gpu}") if part)
+
+
+_NOBODY: Final = Gpu(id="", uuid="", host="")
+_ALL: Final = Shard()
 
 
 def first_of(labels: Mapping[str, str], names: Sequence[str]) -> str:
@@ -69,20 +78,27 @@ class Rings:
         What the labels mean.
     step_s, slots
         Time between two values, and how many are kept. A slot is an instant divided by the step.
+    shard
+        Whose GPUs they are; all others are left out.
     """
 
-    def __init__(self, names: MetricMap, step_s: int, slots: int) -> None:
-        self._map, self.step_s, self.slots = names, step_s, slots
+    def __init__(self, names: MetricMap, step_s: int, slots: int, shard: Shard = _ALL) -> None:
+        self._map, self.step_s, self.slots, self._shard = names, step_s, slots, shard
         self.gpus: list[Gpu] = []
         self.dropped: dict[str, int] = {}
         """Why -> values and series that were left out."""
         self.end = 0
         """The last slot that there is."""
+        self.unknown = 0
+        """Series of this shard that belong to no row, since it was set to 0."""
+        self.forgotten: list[int] = []
+        """Rows that the last round has given up; the next one may use them again."""
+        self._free: list[int] = []
         self._first = 0
         self._index: dict[tuple[str, str, str], int] = {}
         self._ids: dict[str, int] = {}
         self._used = np.empty((0, slots + _SPARE), dtype=np.float32)
-        self._number = np.empty((5, 0))
+        self._number = np.empty((len(_EMPTY), 0))
 
     @property
     def total_bytes(self) -> FloatArray:
@@ -109,13 +125,31 @@ class Rings:
         """Whether the last value was above that of an idle GPU; NaN before any."""
         return self._number[4, : len(self.gpus)]
 
+    @property
+    def seen(self) -> FloatArray:
+        """The last slot at which the server had each GPU; -1 of a free row."""
+        return self._number[5, : len(self.gpus)]
+
+    @property
+    def began(self) -> FloatArray:
+        """The slot at which each GPU was met; -1 of a free row."""
+        return self._number[6, : len(self.gpus)]
+
+    @property
+    def rows(self) -> IntArray:
+        """The rows that are some GPU's."""
+        return np.flatnonzero(self.began >= 0)
+
     def drop(self, why: str, count: int = 1) -> None:
         """Count what was left out."""
         if count:
             self.dropped[why] = self.dropped.get(why, 0) + count
 
-    def row_of(self, labels: Mapping[str, str], *, add: bool = False) -> int | None:
-        """Return the row of a series; None where it is of no GPU, or of one that is not known."""
+    def row_of(self, labels: Mapping[str, str], *, add: int | None = None) -> int | None:
+        """Return the row of a series; None where it is of no GPU, of another shard's, or unknown.
+
+        ``add`` is the slot at which one that is unknown begins to be known.
+        """
         uuid = labels.get(self._map.uuid, "")
         if not _UUID.fullmatch(uuid):
             self.drop("no-uuid")
@@ -125,31 +159,55 @@ class Rings:
             for group in (self._map.host, self._map.instance)
         )
         row = self._index.get((uuid, instance, host))
-        if row is None and add:
-            row = self._index[uuid, instance, host] = self._added(uuid, instance, host)
+        # Without a host the GPU itself is what is shared out.
+        if row is None and self._shard.owns(host or uuid):
+            self.unknown += 1
+            row = None if add is None else self._added(uuid, instance, host, add)
         return row
 
-    def _added(self, uuid: str, instance: str, host: str) -> int:
-        row = len(self.gpus)
-        if row == len(self._used):
-            more = max(256, row // 4)
-            empty = np.full((more, self._used.shape[1]), np.nan, dtype=np.float32)
-            self._used = np.concatenate((self._used, empty))
-            fresh = np.repeat(np.array([[np.nan], [np.nan], [0.0], [-1.0], [np.nan]]), more, axis=1)
-            self._number = np.concatenate((self._number, fresh), axis=1)
+    def _added(self, uuid: str, instance: str, host: str, slot: int) -> int:
+        if self._free:
+            row = self._free.pop()
+        else:
+            row = len(self.gpus)
+            self.gpus.append(_NOBODY)
+            self._widen(row)
         name = clean(f"{uuid}/{instance}" if instance else uuid)
         if name in self._ids:
             # The same on another host: two GPUs, or one whose host was renamed.
             self.drop("uuid-on-two-hosts")
             name = clean(f"{name}@{host}")
-        self._ids[name] = row
-        gpu = Gpu(id=name, uuid=clean(uuid), host=clean(host), instance=clean(instance))
-        self.gpus.append(gpu)
+        self._index[uuid, instance, host] = self._ids[name] = row
+        self.gpus[row] = Gpu(id=name, uuid=clean(uuid), host=clean(host), instance=clean(instance))
+        self.began[row] = self.seen[row] = slot
         return row
 
-    def find(self, name: str) -> int | None:
-        """Return the row of a GPU by its id."""
-        return self._ids.get(name)
+    def _widen(self, row: int) -> None:
+        if row == len(self._used):
+            more = max(256, row // 4)
+            empty = np.full((more, self._used.shape[1]), np.nan, dtype=np.float32)
+            self._used = np.concatenate((self._used, empty))
+            self._number = np.concatenate((self._number, np.repeat(_EMPTY, more, axis=1)), axis=1)
+
+    def reuse(self) -> None:
+        """Let others have the rows that the last round has given up."""
+        self._free += self.forgotten
+        self.forgotten = []
+
+    def forget(self) -> None:
+        """Give up the rows of GPUs that the server has not had for :data:`FORGET_S`."""
+        longest = max(FORGET_S / self.step_s, self.slots)
+        old = (self.began >= 0) & (self.end - self.seen > longest)
+        self.forgotten = np.flatnonzero(old).tolist()
+        if not self.forgotten:
+            return
+        gone = set(self.forgotten)
+        self._index = {key: row for key, row in self._index.items() if row not in gone}
+        self._ids = {name: row for name, row in self._ids.items() if row not in gone}
+        self._used[self.forgotten] = np.nan
+        self._number[:, self.forgotten] = _EMPTY
+        for row in self.forgotten:
+            self.gpus[row] = _NOBODY
 
     def label(self, row: int, labels: Mapping[str, str], slot: int) -> None:
         """Take over what labels say of a GPU; another job that they name begins at the slot."""

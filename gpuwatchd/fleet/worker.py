@@ -31,6 +31,10 @@ LAG_S: Final = 15.0
 """The last scrape before that is complete, remote writers included."""
 LABELS_S: Final = 3600.0
 """Labels and totals are asked for so often: they are most of the bytes."""
+_SOONER_S: Final = 600.0
+"""And so often at most where GPUs turn up that nobody knows."""
+_RETRY_ROUNDS: Final = 8
+"""A past that could not be had is asked for again after 1, 2, 4, and at most so many rounds."""
 _FRESH_STEPS: Final = 2
 _TRIES: Final = 4
 _LONGEST_PAUSE_S: Final = 300.0
@@ -58,11 +62,14 @@ class Worker:
         )
         self.step_s = int(fleet.section.step)
         slots = round(fleet.section.window / self.step_s) + 1
-        self.rings = Rings(fleet.map, self.step_s, slots)
+        self.rings = Rings(fleet.map, self.step_s, slots, fleet.shard)
         self.failures: dict[str, int] = {}
         """What could not be asked -> how often."""
         self._labels_at_s = -LABELS_S
         self._batch = fleet.section.budget.series
+        self.missing: dict[str, None] = {}
+        """UUIDs whose past could not be had; they are judged once it is. In order of asking."""
+        self._retry_in, self._retry_pause = 0, 1
 
     def round(self, now_s: float) -> None:
         """Bring the rings up to the last step that is complete.
@@ -72,20 +79,29 @@ class Worker:
         MetricsServerError
             When nothing could be had; then the rings are as they were.
         """
-        slot = int((now_s - LAG_S) // self.step_s)
-        before = self.rings.end
+        rings, slot = self.rings, int((now_s - LAG_S) // self.step_s)
+        before = rings.end
         if slot <= before:
             return
-        due = slot * self.step_s - self._labels_at_s >= LABELS_S
+        rings.reuse()
+        age_s = slot * self.step_s - self._labels_at_s
+        due = age_s >= LABELS_S or (rings.unknown > 0 and age_s >= _SOONER_S)
         fresh = self._discover(slot) if due else []
-        oldest = slot - self.rings.slots + 1
+        oldest = slot - rings.slots + 1
         if before and slot - before == 1:
             # GPUs that have come since: what they did before is wanted too.
-            self._history(fresh, oldest, before)
+            self._ask_missing(fresh, oldest, before)
             self._newest(slot)
         else:
-            uuids = {gpu.uuid for gpu in self.rings.gpus}
+            if before:
+                self.missing.update(dict.fromkeys(fresh))
+            uuids = {gpu.uuid for gpu in rings.gpus if gpu.id}.difference(self.missing)
             self._history(sorted(uuids), max(before + 1, oldest), slot)
+            self._ask_missing([], oldest, slot)
+        rings.forget()
+        if rings.forgotten:
+            known = {gpu.uuid for gpu in rings.gpus}
+            self.missing = {uuid: None for uuid in self.missing if uuid in known}
 
     def _discover(self, slot: int) -> list[str]:
         """Ask who is there, with totals and labels; return the UUIDs that are new."""
@@ -96,13 +112,14 @@ class Worker:
             for metric in (names.total, names.free, names.reserved)
             if metric
         }
-        before, used = len(rings.gpus), {}
+        used: dict[int, float] = {}
         for series, value in labels:
-            row = rings.row_of(series, add=True)
+            row = rings.row_of(series, add=slot)
             if row is None:
                 continue
             if row in used:
                 rings.drop("duplicate")
+            rings.seen[row] = slot
             used[row] = value * names.bytes_each if 0 <= value < names.blank_from else np.nan
             rings.label(row, series, slot)
         known = {metric: self._values(answer) for metric, answer in parts.items()}
@@ -113,7 +130,8 @@ class Worker:
             rings.total_bytes[row] = whole
             rings.limit_bytes[row] = held + free if names.free else whole
         self._labels_at_s = at_s
-        return sorted({gpu.uuid for gpu in rings.gpus[before:]})
+        rings.unknown = 0
+        return sorted({rings.gpus[row].uuid for row in np.flatnonzero(rings.began == slot)})
 
     def _values(self, answer: Iterable[tuple[Labels, float]]) -> dict[int, float]:
         """Return row -> bytes of one metric; blank values are left out."""
@@ -127,41 +145,85 @@ class Worker:
     def _newest(self, slot: int) -> None:
         answer = self._client.query(self._by(self._fresh(self._map.used)), slot * self.step_s)
         self.rings.advance(slot)
+        self.rings.unknown = 0
         held: dict[int, float] = {}
         for series, value in answer:
-            # The memory of one that is not known yet is asked for with the labels, within the hour.
+            # The memory of one that is not known yet is asked for with the labels.
             row = self.rings.row_of(series)
             if row in held:
                 self.rings.drop("duplicate")
             elif row is not None:
                 held[row] = value * self._map.bytes_each
         rows = np.fromiter(held, dtype=np.int64, count=len(held))
+        self.rings.seen[rows] = slot
+        if self.missing:
+            # Their past comes first: values are taken in order.
+            held = {row: held[row] for row in held if self.rings.gpus[row].uuid not in self.missing}
+            rows = np.fromiter(held, dtype=np.int64, count=len(held))
         self.rings.put_newest(rows, np.fromiter(held.values(), dtype=np.float64, count=len(held)))
 
+    def _ask_missing(self, fresh: list[str], first: int, slot: int) -> None:
+        """Ask for the past of new GPUs, and now and then of those of which it could not be had."""
+        due = self._retry_in <= 0
+        self._retry_in -= 1
+        wanted = list(dict.fromkeys((*fresh, *(self.missing if due else ()))))
+        if wanted and self._asked(wanted, first, slot, patient=False):
+            self._retry_in = self._retry_pause
+            self._retry_pause = min(2 * self._retry_pause, _RETRY_ROUNDS)
+        elif due:
+            self._retry_pause = 1
+
     def _history(self, uuids: list[str], first: int, slot: int) -> None:
-        """Ask for the past of some GPUs, a batch at a time, some at once."""
+        """Bring GPUs up to a slot.
+
+        Raises
+        ------
+        MetricsServerError
+            When nothing could be had, or the server refuses us.
+        """
+        before = self.missing.copy()
+        failed = self._asked(uuids, first, slot)
+        denied = any(error.denied for error in failed)
+        if failed and (denied or self.missing.keys() >= set(uuids)):
+            self.missing = before
+            raise failed[0]
+        if failed:
+            self._retry_in = 1
+        if slot > self.rings.end:
+            self.rings.advance(slot)
+
+    def _asked(
+        self, uuids: list[str], first: int, slot: int, *, patient: bool = True
+    ) -> list[MetricsServerError]:
+        """Ask for the past of some GPUs, a batch at a time, some at once; return what failed.
+
+        Those of whom it could not be had are :attr:`missing`. ``patient``: a server that refuses
+        is asked for the other batches all the same, and again.
+        """
         batches = [uuids[at : at + self._batch] for at in range(0, len(uuids), self._batch)]
         failed: list[MetricsServerError] = []
         in_flight = self._section.budget.in_flight
+        tries = 0 if patient else _TRIES - 1
         with ThreadPoolExecutor(in_flight) as pool:
             pending = deque[list[str]](batches)
-            ask = lambda batch: self._batched(batch, first, slot)  # noqa: E731
+            ask = lambda batch: self._batched(batch, first, slot, tries)  # noqa: E731
             # No more than what is in flight is held: answers are large.
             while pending:
                 several = [pending.popleft() for _ in range(min(len(pending), in_flight))]
-                for found in pool.map(ask, several):
+                for batch, found in zip(several, pool.map(ask, several), strict=True):
+                    for uuid in batch:
+                        self.missing.pop(uuid, None)
                     if isinstance(found, MetricsServerError):
                         failed.append(found)
+                        self.missing.update(dict.fromkeys(batch))
                         continue
                     if slot > self.rings.end:
                         self.rings.advance(slot)
                     self._take(found)
-                if any(error.denied for error in failed):
+                if any(error.denied for error in failed) or (failed and not patient):
                     break
-        if failed and (len(failed) == len(batches) or any(error.denied for error in failed)):
-            raise failed[0]
-        if slot > self.rings.end:
-            self.rings.advance(slot)
+        self.missing.update(dict.fromkeys(uuid for batch in pending for uuid in batch))
+        return failed
 
     def _batched(
         self, uuids: list[str], first: int, slot: int, tries: int = 0
@@ -203,13 +265,17 @@ class Worker:
                 by_row.setdefault(row, []).append(series)
         for row, jobs in by_row.items():
             jobs.sort(key=lambda series: float(series.at_s[0]))
+            known = self.rings.last[row]
             for series, after in zip(jobs, [*jobs[1:], None], strict=True):
                 # The last value of a job is still fresh for a while when the next one has begun.
                 end = None if after is None else series.at_s.searchsorted(after.at_s[0])
                 slots = np.rint(series.at_s[:end] / self.step_s).astype(np.int64)
-                if slots.size:
-                    self.rings.label(row, series.labels, int(slots[0]))
-                    self.rings.put(row, slots, series.values[:end] * self._map.bytes_each)
+                new = slots > known
+                if new.any():
+                    values = series.values[:end][new] * self._map.bytes_each
+                    self.rings.label(row, series.labels, int(slots[new][0]))
+                    self.rings.put(row, slots[new], values)
+                    self.rings.seen[row] = max(self.rings.seen[row], self.rings.last[row])
 
     def _fresh(self, metric: str, *matchers: str) -> str:
         """Return the values of a metric that were measured lately."""

@@ -125,7 +125,7 @@ ELSEWHERE = {
     inspection.Inspect,
     by_verb.CommandInput,
     by_verb.AskInput,
-    fleet.FleetRound,
+    *(fleet.FleetRound, fleet.FleetStatus, fleet.FleetExplain),
 }
 
 

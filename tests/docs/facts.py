@@ -10,10 +10,11 @@ Row = tuple[str, str]
 EXIT_CODES: list[Row] = [
     ("0", "done; for `analyze`: nothing at or above `--fail-on`"),
     ("1", ("failed: no GPU readable, no data for the period, delivery failed, not inspected,"
-          " not ended")),
+          " not ended; `fleet`: no state of a worker, or one has stopped or looks dead")),
     ("2", "usage"),
-    ("3", ("findings: `analyze` always; `status`, `predict`, `zombies` and `inspect`"
-          " with `--exit-code`; `doctor` with warnings only; `reap`: it ended, but not its memory;"
+    ("3", ("findings: `analyze` always; `status`, `predict`, `zombies`, `inspect` and"
+          " `fleet status` with `--exit-code`; `doctor` with warnings only; `reap`: it ended, but"
+          " not its memory;"
           " `service status` as systemctl: not running")),
     ("4", "`service status` as systemctl: there is no such service"),
     ("5", "bad input: a log that cannot be read or has no memory column, a configuration error"),
@@ -86,6 +87,8 @@ ENVIRONMENT: dict[str, list[Row]] = {
         ("SUDO_USER", "who is meant by \"me\" under `sudo`"),
         ("SSH_CONNECTION", "set: nobody sits at this machine's screen; a hint for `doctor`"),
         ("LD_LIBRARY_PATH", "where `doctor` also looks for the driver's library"),
+        ("STATE_DIRECTORY", "by systemd: where `gpuwatchd fleet` leaves its state; else"),
+        ("RUNTIME_DIRECTORY", "by systemd: there; else in the state directory"),
         ("NOTIFY_SOCKET", "where the daemon says that it is ready, well, and stopping"),
         ("WATCHDOG_USEC", "how often it has to say that it is well"),
         ("INVOCATION_ID", "set: a service manager has started it"),
@@ -110,6 +113,7 @@ FILES: dict[str, list[Row]] = {
         ("history.db.corrupt-TIME", "a damaged file, moved aside"),
         ("boot.json", ("when this boot began, so that a process stays the same when the clock"
          " is set")),
+        ("fleet/fleet.json", "what a worker of `gpuwatchd fleet` saw last (not under systemd)"),
         ("web-token", "the token of the live page (`gpuwatchctl web`), for its owner alone"),
     ],
     "Runtime: $XDG_RUNTIME_DIR/gpuwatchd": [

@@ -11,6 +11,7 @@ from gpuwatchd.core.config import DetectionSection, Seconds
 from gpuwatchd.fleet import config
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Iterator
 
 
@@ -37,7 +38,7 @@ class Server:
 
 
 @contextlib.contextmanager
-def serve(reply: Reply) -> Iterator[Server]:
+def serve(reply: Reply, tls: ssl.SSLContext | None = None) -> Iterator[Server]:
     """Answer every question so, until the block is left."""
     state = Server(reply)
 
@@ -64,7 +65,13 @@ def serve(reply: Reply) -> Iterator[Server]:
         def log_message(self, *_: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    class Quiet(ThreadingHTTPServer):
+        def handle_error(self, *_: object) -> None:
+            pass
+
+    server = Quiet(("127.0.0.1", 0), Handler)
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
     state.port = int(server.server_address[1])
     thread = threading.Thread(target=server.serve_forever, args=(0.05,))
     thread.start()

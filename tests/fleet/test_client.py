@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import gzip
+import ssl
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from gpuwatchd.core.config import Seconds, Size
 from gpuwatchd.core.errors import MetricsServerError
+from gpuwatchd.daemon.main import main
 from gpuwatchd.fleet.client import Client
 from tests.fleet.fake import Reply, fleet, serve
+from tests.real.mailserver import certificates
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def body(*values: str, **more: object) -> bytes:
@@ -102,3 +109,37 @@ def test_nobody_there() -> None:
     with pytest.raises(MetricsServerError) as caught:
         Client(fleet(server.port)).query("up", 60.0)
     assert caught.value.busy
+
+
+def test_a_certificate_that_is_not_to_be_trusted_is_sent_nothing(tmp_path: Path) -> None:
+    files = certificates(tmp_path)
+    for served, trusted in (
+        ("good", "good"), ("other", "good"), ("wrong-name", "wrong-name"), ("good", ""),
+    ):  # fmt: skip
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(files[served], files[served].with_suffix(".key"))
+        with serve(Reply(body("1")), context) as server:
+            base = fleet(server.port)
+            url, ca = f"https://127.0.0.1:{server.port}", str(files[trusted]) if trusted else ""
+            section = replace(base.section, url=url, ca_file=ca)
+            client = Client(replace(base, section=section))
+            if served == trusted == "good":
+                assert len(client.query("up", 60.0)) == len(server.asked) == 1
+                continue
+            with pytest.raises(MetricsServerError) as caught:
+                client.query("up", 60.0)
+            assert ("ca-file" in caught.value.hint, server.asked) == (True, [])
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_once_ends_with_1_and_one_line_where_the_server_refuses(
+    status: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "token").write_text("s3cret")
+    (tmp_path / "token").chmod(0o600)
+    with serve(Reply(b"who is s3cret?", status)) as server:
+        file = tmp_path / "fleet.toml"
+        file.write_text(f"[fleet]\nurl = 'http://127.0.0.1:{server.port}'\ntoken-file = 'token'\n")
+        assert main(["fleet", "--config", str(file), "--once"]) == 1
+    out, err = capfd.readouterr()
+    assert (out, "s3cret" in err, len(err.splitlines())) == ("", False, 3)

@@ -15,8 +15,9 @@ from gpuwatchd.core.errors import MetricsServerError
 from gpuwatchd.fleet import judging
 from gpuwatchd.fleet.client import RangeSeries
 from gpuwatchd.fleet.judging import Judge
-from gpuwatchd.fleet.main import print_round, summary
+from gpuwatchd.fleet.main import print_round
 from gpuwatchd.fleet.rings import Rings
+from gpuwatchd.fleet.state import round_state
 from gpuwatchd.fleet.worker import LAG_S, Worker
 from gpuwatchd.view.answers.fleet import FleetRound
 from gpuwatchd.view.answers.schema import schema
@@ -117,7 +118,7 @@ def test_a_leak_is_found_by_the_very_judgement_of_the_daemon_and_opens_after_thr
         TOTAL_MIB * 2**20,
     )
     assert judge.findings == {0: verdict.judge(series, fleet().detection)}
-    shown = summary(worker, judge)
+    shown = round_state(worker, judge)
     assert [one.id for one in shown.verdicts] == ["GPU-a"]
     assert (shown.gpus, shown.verdicts[0].state) == (2, "firing")
 
@@ -126,9 +127,9 @@ def test_a_round_is_printed_as_its_schema_says(capsys: pytest.CaptureFixture[str
     worker, _ = begun({("GPU-a", "n1", "p"): leak(), ("GPU-b", "n1", "p"): flat()})
     judge = Judge(fleet().detection, fleet().policy)
     judge.round(worker.rings)
-    print_round(worker, judge)
+    print_round(round_state(worker, judge))
     (line,) = capsys.readouterr().out.splitlines()
-    jsonschema.Draft202012Validator(schema("fleet")).validate(json.loads(line))
+    jsonschema.Draft202012Validator(schema("fleet-round")).validate(json.loads(line))
     assert shaped.strictly(line.encode(), [FleetRound]) == []
 
 
@@ -155,8 +156,8 @@ def test_what_a_dead_exporter_said_last_is_no_plateau_and_its_alert_stays() -> N
         judge.round(worker.rings)
     assert judge.alerts[0].state == "firing"
     assert judge.findings[0].judged_at_s == (START + 411) * 60.0
-    assert summary(worker, judge).no_data == 1
-    assert summary(worker, judge).verdicts[0].data == "none"
+    assert round_state(worker, judge).no_data == 1
+    assert round_state(worker, judge).verdicts[0].data == "none"
 
 
 def test_another_job_is_another_series() -> None:
@@ -198,11 +199,14 @@ def test_what_the_screens_drop_is_judged_once_an_hour(monkeypatch: pytest.Monkey
     assert seen == {0: 460, 1: 401}
 
 
-def test_two_hosts_with_one_uuid_are_two_and_counted() -> None:
+def test_two_hosts_with_one_uuid_are_two_and_said(capsys: pytest.CaptureFixture[str]) -> None:
     worker, _ = begun({("GPU-a", "n1", "p"): leak(), ("GPU-a", "n2", "p"): flat()})
     assert [gpu.id for gpu in worker.rings.gpus] == ["GPU-a", "GPU-a@n2"]
     assert worker.rings.dropped["uuid-on-two-hosts"] == 1
     np.testing.assert_array_equal(judging.series_of(worker.rings, 1).used_bytes, 9000.0 * 2**20)
+    print_round(round_state(worker, Judge(fleet().detection, fleet().policy)))
+    said = json.loads(capsys.readouterr().out)
+    assert [one["code"] for one in said["warnings"]] == ["uuid-on-two-hosts"]
 
 
 def test_values_that_are_none_are_left_out_and_counted() -> None:
@@ -217,7 +221,7 @@ def test_values_that_are_none_are_left_out_and_counted() -> None:
 
 def test_time_that_goes_back_changes_nothing() -> None:
     rings = Rings(fleet().map, 60, SLOTS)
-    row = rings.row_of({"UUID": "GPU-a"}, add=True)
+    row = rings.row_of({"UUID": "GPU-a"}, add=1000)
     assert row == 0
     rings.advance(1000)
     rings.put(0, np.array([998, 997, 998, 999]), np.array([1.0, 2.0, 3.0, 4.0]))
@@ -228,7 +232,7 @@ def test_time_that_goes_back_changes_nothing() -> None:
 
 def test_a_ring_goes_on_past_its_room() -> None:
     rings = Rings(fleet().map, 60, 30)
-    rings.row_of({"UUID": "GPU-a"}, add=True)
+    rings.row_of({"UUID": "GPU-a"}, add=1000)
     for slot in range(1000, 1300):
         rings.advance(slot)
         rings.put(0, np.array([slot]), np.array([float(slot)]))

@@ -38,7 +38,7 @@ print(done)
 """
 WITH_EXTRAS = (
     *("gpuwatchd.charts.matplotlib_renderer", "gpuwatchd.notify.keyring_ask"),
-    "gpuwatchd.view.metrics",
+    *("gpuwatchd.view.metrics", "gpuwatchd.view.fleet_metrics"),
 )
 """Started as programs of their own, or imported, where the extra is there alone."""
 

@@ -24,6 +24,8 @@ STRUCTS = {
     "profile": "gpuwatchd.core.model:Profile",
     # Files of the runtime directory and of the state directory.
     "boot": "gpuwatchd.collect.host.processes:_Anchor",
+    "fleet-state": "gpuwatchd.view.queries.fleet_state:FleetState",
+    "fleet-state-head": "gpuwatchd.view.queries.fleet_state:_Head",
     "pop-ups": "gpuwatchd.notify.channels.desktop.connection:_Kept",
     "release": "gpuwatchd.store.live:ReleaseRequest",
     "state": "gpuwatchd.store.live:LiveState",

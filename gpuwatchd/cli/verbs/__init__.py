@@ -42,6 +42,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "policy": ("Explain the rules, and try them on a finding.", "rules"),
         "check": ("Answer as a monitoring plug-in (Nagios, Icinga).", "nagios"),
         "metrics": ("Print what Prometheus scrapes, and how it does.", "prometheus"),
+        "fleet": ("Show what the workers of a fleet on this machine see.", "fleet"),
     },
     "Act": {
         "run": ("Start a job so that inspect can look into it.", "inspect-a-process"),

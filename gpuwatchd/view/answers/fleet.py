@@ -1,11 +1,23 @@
-"""What a worker of ``gpuwatchd fleet`` says of one round."""
+"""What a worker of ``gpuwatchd fleet`` says of a round, and what its state file tells."""
 
 from __future__ import annotations
 
 from typing import Literal
 
 from gpuwatchd.core.model import AlertState
-from gpuwatchd.view.answers.base import Bytes, Count, Instant, Shape, Verdict, of_verb
+from gpuwatchd.view.answers.base import (
+    Bytes,
+    Count,
+    FilePath,
+    Instant,
+    Pid,
+    Seconds,
+    Sentence,
+    Shape,
+    Verdict,
+    of_verb,
+    sources,
+)
 
 
 class FleetVerdict(Shape):
@@ -29,6 +41,19 @@ class FleetVerdict(Shape):
     used_bytes: Bytes | None
     limit_bytes: Bytes | None
     verdict: Verdict
+    FROM = sources(verdict="finding")
+
+
+class FleetAlert(Shape):
+    """What the judgements of several rounds come to."""
+
+    key: str
+    state: AlertState
+    opened_at: Instant
+    firing_at: Instant | None
+    confirmations: Count
+    """Rounds in a row that support at least a watch."""
+    alert_confirmations: Count
 
 
 class FleetRoundData(Shape):
@@ -52,4 +77,59 @@ class FleetRoundData(Shape):
     verdicts: tuple[FleetVerdict, ...]
 
 
+class FleetWorker(Shape):
+    """One worker, as its state file has it."""
+
+    file: FilePath
+    shard: str
+    """Which of how many, such as 2/4."""
+    server: str
+    host: str
+    """Where it runs; there `pid` is its process."""
+    pid: Pid
+    version: str
+    running: bool
+    """False: it has stopped, or has done nothing since it had to."""
+    stopped: bool
+    """It has stopped in order."""
+    started_at: Instant
+    written_at: Instant
+    due_at: Instant
+    """When its next round begins."""
+    rounds: Count
+    round_s: Seconds | None
+    """How long the last one took."""
+    error: Sentence | None
+    """Why there was no round since; null where the last try was one."""
+    left_out: Count
+    """GPUs that the file has no room for."""
+    round: FleetRoundData
+
+
+class FleetStatusData(Shape):
+    """All workers whose state is here."""
+
+    workers: tuple[FleetWorker, ...]
+
+
+class FleetExplained(Shape):
+    """What a worker knows of one GPU."""
+
+    id: str
+    host: str
+    gpu: str
+    data: Literal["fresh", "late", "none"]
+    calm_since_at: Instant | None
+    """The first round from which there is nothing to say of it; null where there is."""
+    verdict: FleetVerdict | None
+    """Null of a calm GPU."""
+    judged_at: Instant | None
+    alert: FleetAlert | None
+    """Null where none is open."""
+    worker: FleetWorker
+    """Its round has this verdict alone."""
+
+
 FleetRound = of_verb("fleet", "FleetRound", FleetRoundData, "A round of a fleet's worker.")
+FleetStatus = of_verb("fleet", "FleetStatus", FleetStatusData, "``fleet status``.")
+FleetExplain = of_verb("fleet", "FleetExplain", FleetExplained, "``fleet explain``.")

@@ -95,6 +95,7 @@ ANSWERS: Final[dict[str, tuple[type[Shape], ...]]] = {
     "completion": (program.Completion,),
     "docs": (program.PageShown, program.Pages, program.PagesFound),
     "schema": (program.Schemas,),
+    "fleet": (fleet.FleetStatus, fleet.FleetExplain),
 }
 """Verb -> what it may answer; besides, any of them may fail (``Failure``)."""
 OTHERS: Final[dict[str, tuple[type[msgspec.Struct], ...]]] = {
@@ -102,7 +103,7 @@ OTHERS: Final[dict[str, tuple[type[msgspec.Struct], ...]]] = {
     "history-ndjson": (history.DeviceRow, history.ProcessRow, history.EventRow),
     "command": (CommandInput,),
     "ask": (AskInput,),
-    "fleet": (fleet.FleetRound,),
+    "fleet-round": (fleet.FleetRound,),
 }
 """What is JSON and no answer: the failure of any verb, lines without a head, what hooks read."""
 
@@ -132,7 +133,7 @@ TITLES: Final = {
     "error": "the failure of any verb",
     "history-ndjson": "a line of gpuwatchctl history --format ndjson",
     "ask": "what a program of [act] argv reads on its standard input",
-    "fleet": "a line of gpuwatchd fleet",
+    "fleet-round": "a line of gpuwatchd fleet",
     "command": "what a program of [notify.command] reads on its standard input",
 }
 

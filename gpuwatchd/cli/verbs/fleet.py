@@ -1,0 +1,115 @@
+"""``fleet``: what the workers of ``gpuwatchd fleet`` see, from their state files."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from msgspec.structs import replace
+
+from gpuwatchd.cli import options, output
+from gpuwatchd.core.errors import FAILED, FINDINGS, OK
+from gpuwatchd.core.model import is_leak
+from gpuwatchd.view.answers import fleet
+from gpuwatchd.view.answers.base import fill
+from gpuwatchd.view.queries import fleet_state
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from gpuwatchd.view.queries.fleet_state import Worker
+
+_state_option: Callable[[Any], Any] = click.option(
+    "--state",
+    "files",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    metavar="FILE",
+    help="Read this state only; repeatable.",
+)
+
+
+@click.group(
+    "fleet",
+    subcommand_metavar="VERB ...",
+    epilog=options.examples("fleet status", "fleet explain GPU-5f3a"),
+)
+def command() -> None:
+    """Show what the workers of `gpuwatchd fleet` on this machine see.
+
+    They leave a state after each round; that of the user and of the packaged unit are read unless
+    --state names others. Exit 1: there is none, or a worker has stopped or looks dead.
+    """
+
+
+@command.command(
+    "status", epilog=options.examples("fleet status", "fleet status --state fleet.json --json")
+)
+@_state_option
+@click.option("--all", "every", is_flag=True, help="All GPUs with a verdict, not the first 40.")
+@options.wide_option
+@options.exit_code_option
+def status(files: tuple[Path, ...], every: bool, exit_code: bool) -> int:  # noqa: FBT001
+    """List open alerts and verdicts, then how each worker is."""
+    flags, now_s = options.current(), time.time()
+    workers, warnings = fleet_state.load(files)
+    if flags.json:
+        data = fill(fleet.FleetStatusData, (), workers=[_worker(one, now_s) for one in workers])
+        output.emit_answer(fleet.FleetStatus, data, source="state-file", warnings=warnings)
+    else:
+        from gpuwatchd.view.text import fleet_text  # noqa: PLC0415 - those who want JSON need none
+
+        out = output.Out(flags)
+        _warn(out, warnings)
+        fleet_text.show(out, workers, now_s=now_s, every=every)
+    if not all(worker.state.running(now_s) for worker in workers):
+        return FAILED
+    firing = any(
+        gpu.state == "firing" and is_leak(gpu.finding)
+        for worker in workers
+        for gpu in worker.state.round.verdicts
+    )
+    return output.code_of(FINDINGS if firing else OK, findings=exit_code)
+
+
+@command.command("explain", epilog=options.examples("fleet explain GPU-5f3a1b2c"))
+@click.argument("uuid", metavar="UUID")
+@_state_option
+def explain(uuid: str, files: tuple[Path, ...]) -> int:
+    """Explain the verdict on one GPU, by its UUID or the beginning of it."""
+    flags, now_s = options.current(), time.time()
+    workers, warnings = fleet_state.load(files)
+    worker, gpu = fleet_state.find(workers, uuid)
+    if flags.json:
+        calm = gpu if isinstance(gpu, fleet_state.CalmGpu) else None
+        found = gpu if isinstance(gpu, fleet_state.FleetGpu) else None
+        own = replace(worker.state.round, verdicts=() if found is None else (found,))
+        data = fill(
+            fleet.FleetExplained,
+            gpu,
+            calm_since_at=calm and calm.since_at_s,
+            verdict=found,
+            judged_at=found and found.finding.judged_at_s,
+            alert=found and found.alert,
+            worker=_worker(worker._replace(state=replace(worker.state, round=own)), now_s),
+        )
+        output.emit_answer(fleet.FleetExplain, data, source="state-file", warnings=warnings)
+    else:
+        from gpuwatchd.view.text import fleet_text  # noqa: PLC0415 - those who want JSON need none
+
+        out = output.Out(flags)
+        _warn(out, warnings)
+        fleet_text.explain(out, worker, gpu, now_s=now_s)
+    return OK if worker.state.running(now_s) else FAILED
+
+
+def _worker(worker: Worker, now_s: float) -> fleet.FleetWorker:
+    running = worker.state.running(now_s)
+    return fill(fleet.FleetWorker, worker.state, file=str(worker.file), running=running)
+
+
+def _warn(out: output.Out, warnings: Sequence[tuple[str, str]]) -> None:
+    for _, words in warnings:
+        out.prose(f"! {words}", "yellow", rest="  ")

@@ -1,0 +1,71 @@
+"""``[metrics]`` of a worker: a page about its rounds, on this machine alone."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
+
+from gpuwatchd.core import extras, registry
+from gpuwatchd.service import metrics_server
+from gpuwatchd.service.sockets import Server
+from gpuwatchd.view.queries.fleet_state import FleetRoundState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gpuwatchd.fleet.config import Fleet
+
+_RENDER: Final = {"metrics": "gpuwatchd.view.fleet_metrics:render"}
+_SERVER: Final = Server("gpuwatchd fleet", "[metrics] listen names another")
+
+
+class Metrics:
+    """The page of one worker."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._address, self._shard = fleet.listen, str(fleet.shard)
+        self._rounds = self._judged = 0
+        self._found = FleetRoundState()
+        self._round_s: float | None = None
+        self._page = b""
+
+    @contextlib.contextmanager
+    def served(self) -> Iterator[None]:
+        """Serve the page where the configuration asks for it, until the block is left.
+
+        Raises
+        ------
+        GpuwatchdError
+            When prometheus-client is missing, or the address cannot be had.
+        """
+        if self._address is None:
+            yield
+            return
+        extras.need("metrics", "[metrics]", "prometheus_client", page="errors#metrics-extra")
+        self._render()
+        with metrics_server.serving(self._address, lambda: self._page, _SERVER):
+            yield
+
+    def after_round(self, found: FleetRoundState, round_s: float) -> None:
+        """Take over what a round has come to."""
+        self._rounds += 1
+        self._judged += found.judged
+        self._found, self._round_s = found, round_s
+        self._render()
+
+    def after_failure(self, failures: dict[str, int]) -> None:
+        """Take over what failed since the last round."""
+        self._found = replace(self._found, failures=failures.copy())
+        self._render()
+
+    def _render(self) -> None:
+        if self._address is not None:
+            self._page = registry.load(_RENDER, "metrics")(
+                self._found,
+                shard=self._shard,
+                rounds=self._rounds,
+                judged=self._judged,
+                round_s=self._round_s,
+            )

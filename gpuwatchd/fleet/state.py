@@ -1,0 +1,175 @@
+"""What a worker leaves for ``gpuwatchctl fleet``: one file, replaced after each round."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+
+from gpuwatchd import __version__
+from gpuwatchd.core.config import expanded
+from gpuwatchd.core.text import clean
+from gpuwatchd.fleet.judging import silent
+from gpuwatchd.view.queries import fleet_state
+from gpuwatchd.view.queries.fleet_state import CalmGpu, FleetGpu, FleetRoundState, FleetState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gpuwatchd.fleet.config import Fleet
+    from gpuwatchd.fleet.judging import Judge
+    from gpuwatchd.fleet.rings import Rings
+    from gpuwatchd.fleet.worker import Worker
+
+log = logging.getLogger("gpuwatchd.fleet")
+
+_WORST_FIRST: Final = ("firing", "watch", "pending", "none", "resolved")
+
+
+def round_state(worker: Worker, judge: Judge) -> FleetRoundState:
+    """Return what a round has come to."""
+    rings = worker.rings
+    none = silent(rings)
+    verdicts = [_verdict(rings, judge, row, none=bool(none[row])) for row in judge.findings]
+    return FleetRoundState(
+        at_s=float(rings.end * rings.step_s) if rings.end else None,
+        gpus=rings.rows.size,
+        no_data=int(np.count_nonzero(none)),
+        late=int(np.count_nonzero((rings.began >= 0) & ~none & (rings.last < rings.end))),
+        judged=judge.judged,
+        failed=len(judge.failed),
+        resolved=len(judge.resolved),
+        dropped=rings.dropped.copy(),
+        failures=worker.failures.copy(),
+        verdicts=tuple(sorted(verdicts, key=_rank)),
+    )
+
+
+def _rank(gpu: FleetGpu) -> tuple[int, bool, float, str]:
+    critical = gpu.finding.severity == "critical"
+    return _WORST_FIRST.index(gpu.state), not critical, -gpu.finding.confidence, gpu.id
+
+
+def _verdict(rings: Rings, judge: Judge, row: int, *, none: bool) -> FleetGpu:
+    limit, used = rings.limit_bytes[row], rings.series(row)[1]
+    return FleetGpu(
+        **msgspec.structs.asdict(rings.gpus[row]),
+        data=_data(rings, row, none=none),
+        used_bytes=float(used[-1]) if used.size else None,
+        limit_bytes=None if np.isnan(limit) else float(limit),
+        finding=judge.findings[row],
+        alert=judge.alerts.get(row),
+    )
+
+
+def _data(rings: Rings, row: int, *, none: bool) -> fleet_state.Data:
+    return "none" if none else "late" if rings.last[row] < rings.end else "fresh"
+
+
+def _calm(rings: Rings, judge: Judge) -> Iterator[CalmGpu]:
+    none, step_s = silent(rings).tolist(), rings.step_s
+    since = rings.began.tolist()
+    for row in rings.rows.tolist():
+        if row not in judge.findings:
+            gpu = rings.gpus[row]
+            yield CalmGpu(
+                id=gpu.id,
+                host=gpu.host,
+                gpu=gpu.gpu,
+                data=_data(rings, row, none=none[row]),
+                since_at_s=int(judge.calm_since.get(row, since[row])) * step_s,
+            )
+
+
+class StateFile:
+    """The file of one worker; what keeps it from being written costs no round.
+
+    Several shards have a file each, whatever the configuration calls it.
+    """
+
+    def __init__(self, fleet: Fleet) -> None:
+        section, shard = fleet.section, fleet.shard
+        path = expanded(section.state) if section.state else fleet_state.default_file(fleet.name)
+        several = f"-{shard.number}-of-{shard.of}" if shard.of > 1 else ""
+        self.path = path.with_name(f"{path.stem}{several}{path.suffix}")
+        self._own = not section.state
+        self._failing = False
+        now_s = time.time()
+        self.state = FleetState(
+            pid=os.getpid(),
+            host=clean(os.uname().nodename),
+            version=__version__,
+            server=clean(urlsplit(section.url).netloc),
+            shard=str(shard),
+            started_at_s=now_s,
+            written_at_s=now_s,
+            due_at_s=now_s,
+            step_s=float(section.step),
+        )
+
+    def after_round(
+        self,
+        worker: Worker,
+        judge: Judge,
+        found: FleetRoundState,
+        *,
+        round_s: float,
+        due_at_s: float,
+    ) -> None:
+        """Write what a round has come to."""
+        calm = tuple(_calm(worker.rings, judge))
+        verdicts, most = found.verdicts, (fleet_state.MOST_VERDICTS, fleet_state.MOST_CALM)
+        left_out = max(0, len(verdicts) - most[0]) + max(0, len(calm) - most[1])
+        self.state = replace(
+            self.state,
+            rounds=self.state.rounds + 1,
+            round_s=round_s,
+            error="",
+            left_out=left_out,
+            round=replace(found, verdicts=verdicts[: most[0]]),
+            calm=calm[: most[1]],
+        )
+        self._write(due_at_s)
+
+    def after_failure(self, why: str, failures: dict[str, int], due_at_s: float) -> None:
+        """Write that there was no round, and why."""
+        found = replace(self.state.round, failures=failures.copy())
+        self.state = replace(self.state, error=clean(why, limit=400), round=found)
+        self._write(due_at_s)
+
+    def close(self) -> None:
+        """Write that the worker has stopped in order."""
+        self.state = replace(self.state, stopped=True)
+        self._write(time.time())
+
+    def _write(self, due_at_s: float) -> None:
+        self.state = replace(self.state, written_at_s=time.time(), due_at_s=due_at_s)
+        fresh = Path(f"{self.path}.new")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        try:
+            if self._own:
+                self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            handle = os.open(fresh, flags, 0o600)
+            with open(handle, "wb") as file:  # noqa: PTH123 - a descriptor
+                file.write(msgspec.json.encode(self.state))
+            fresh.replace(self.path)
+        except OSError as error:
+            if not self._failing:
+                log.warning(
+                    "%s cannot be written, gpuwatchctl fleet sees nothing: %s",
+                    self.path,
+                    error.strerror,
+                )
+            self._failing = True
+            with contextlib.suppress(OSError):  # half a file is of no use
+                fresh.unlink()
+        else:
+            self._failing = False

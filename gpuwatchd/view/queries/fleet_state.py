@@ -1,0 +1,242 @@
+"""The state files of ``gpuwatchd fleet``: what each worker saw in its last round.
+
+A worker replaces its file after each round; it stays when the worker dies, which is when it is
+needed. A worker is taken for dead by the clock alone: its pid may be of another container.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+import msgspec
+
+from gpuwatchd.core import decoding, directories, text
+from gpuwatchd.core.errors import Ambiguous, GpuwatchdError
+from gpuwatchd.core.model import Alert, Finding
+from gpuwatchd.core.model.base import Value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+FORMAT: Final = 1
+MAX_BYTES: Final = 64 * 2**20
+"""No state is larger: 100,000 GPUs take 8 MiB."""
+MOST_VERDICTS: Final = 2000
+"""GPUs with a verdict in a file, and..."""
+MOST_CALM: Final = 200_000
+"""those without."""
+SYSTEM_DIRECTORIES: Final = (Path("/var/lib/gpuwatchd-fleet"), Path("/run/gpuwatchd-fleet"))
+"""StateDirectory and RuntimeDirectory of the packaged unit."""
+_GRACE_S: Final = 180.0
+"""A round may take so long after it was due."""
+_PAGE: Final = "errors#fleet-state"
+Data = Literal["fresh", "late", "none"]
+
+
+class FleetGpu(Value, frozen=True, kw_only=True):
+    """A GPU whose judgement is more than nothing, or whose alert is open."""
+
+    id: str
+    uuid: str
+    host: str
+    gpu: str = ""
+    instance: str = ""
+    job: str = ""
+    namespace: str = ""
+    data: Data
+    used_bytes: float | None = None
+    limit_bytes: float | None = None
+    finding: Finding
+    alert: Alert | None = None
+
+    @property
+    def state(self) -> str:
+        """Of its alert."""
+        return "none" if self.alert is None else self.alert.state
+
+
+class CalmGpu(Value, frozen=True, kw_only=True, array_like=True):
+    """A GPU of which there is nothing to say; a list, as there are many."""
+
+    id: str
+    host: str
+    gpu: str
+    data: Data
+    since_at_s: int
+    """The first round from which it is calm without a break."""
+
+
+class FleetRoundState(Value, frozen=True, kw_only=True):
+    """What a round has come to."""
+
+    at_s: float | None = None
+    """The instant of the values; None before any."""
+    gpus: int = 0
+    no_data: int = 0
+    late: int = 0
+    """GPUs without a value in the last round alone."""
+    judged: int = 0
+    failed: int = 0
+    resolved: int = 0
+    dropped: dict[str, int] = msgspec.field(default_factory=dict)
+    failures: dict[str, int] = msgspec.field(default_factory=dict)
+    verdicts: tuple[FleetGpu, ...] = ()
+    """The worst first."""
+
+
+class FleetState(Value, frozen=True, kw_only=True):
+    """The whole file."""
+
+    format: int = FORMAT
+    pid: int
+    host: str
+    version: str
+    server: str
+    shard: str
+    started_at_s: float
+    written_at_s: float
+    due_at_s: float
+    """When the next round begins."""
+    step_s: float
+    stopped: bool = False
+    """True in the file that a worker leaves behind when it stops in order."""
+    rounds: int = 0
+    round_s: float | None = None
+    """How long the last round took."""
+    error: str = ""
+    """Why there was no round, where the server failed since the last one."""
+    left_out: int = 0
+    """GPUs for which there was no room."""
+    round: FleetRoundState = FleetRoundState()
+    calm: tuple[CalmGpu, ...] = ()
+
+    def running(self, now_s: float) -> bool:
+        """Say whether its worker is there, as far as the time tells."""
+        return not self.stopped and now_s <= self.due_at_s + max(_GRACE_S, 2 * self.step_s)
+
+
+class Worker(NamedTuple):
+    """A state, and the file that it is from."""
+
+    file: Path
+    state: FleetState
+
+
+def default_file(name: str, environ: Mapping[str, str] | None = None) -> Path:
+    """Return where a worker's file is unless its configuration says: systemd's, else the user's."""
+    environ = os.environ if environ is None else environ
+    for key in ("STATE_DIRECTORY", "RUNTIME_DIRECTORY"):
+        handed = environ.get(key, "").partition(":")[0]
+        if handed:
+            return Path(handed) / f"{name}.json"
+    return directories.state_dir(environ) / "fleet" / f"{name}.json"
+
+
+def load(files: Sequence[Path]) -> tuple[list[Worker], list[tuple[str, str]]]:
+    """Return the states of all workers of this machine, or of some files, and what is wrong.
+
+    Raises
+    ------
+    GpuwatchdError
+        When there is none that can be read.
+    """
+    workers, wrong = [], list[GpuwatchdError]()
+    for file in files or _files(wrong):
+        try:
+            workers.append(Worker(file, read(file)))
+        except GpuwatchdError as error:
+            wrong.append(error)
+    if not workers and wrong:
+        raise wrong[0]
+    if not workers:
+        hint = "gpuwatchd fleet writes one each round; --state FILE names it"
+        raise GpuwatchdError("no worker of a fleet has left a state here", hint=hint, page=_PAGE)
+    return workers, [("fleet-state", error.message) for error in wrong]
+
+
+def _files(wrong: list[GpuwatchdError]) -> Iterator[Path]:
+    for folder in (directories.state_dir() / "fleet", *SYSTEM_DIRECTORIES):
+        try:
+            yield from sorted(file for file in folder.iterdir() if file.suffix == ".json")
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            wrong.append(_unreadable(folder, error.strerror or "", hint="who may read it: root"))
+
+
+def read(file: Path) -> FleetState:
+    """Return the state in a file.
+
+    Raises
+    ------
+    GpuwatchdError
+        When there is none, or it is damaged, of something else or of a later version.
+    """
+    try:
+        handle = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(handle, "rb") as opened:  # noqa: PTH123 - a descriptor
+            if not stat.S_ISREG(os.fstat(handle).st_mode):
+                raise _unreadable(file, "is no file")
+            content = opened.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise _unreadable(file, error.strerror or "cannot be read") from error
+    if len(content) > MAX_BYTES:
+        raise _unreadable(file, f"is larger than {MAX_BYTES >> 20} MiB")
+    found = 0
+    try:
+        found = decoding.decode(content, _Head).format
+        if found == FORMAT:
+            return decoding.decode(content, FleetState)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        found = min(found, FORMAT)
+    if found > FORMAT:
+        raise _unreadable(file, "is of a later version of gpuwatchd", hint="update gpuwatchd here")
+    hint = "a worker that runs replaces it within a minute"
+    raise _unreadable(file, "is damaged, or no state of a fleet", hint=hint)
+
+
+class _Head(msgspec.Struct):
+    format: int
+
+
+def _unreadable(file: Path, why: str, *, hint: str = "") -> GpuwatchdError:
+    words = text.clean(str(file), limit=400)
+    return GpuwatchdError(f"{words}: {why}", hint=hint, page=_PAGE)
+
+
+def find(workers: Sequence[Worker], word: str) -> tuple[Worker, FleetGpu | CalmGpu]:
+    """Return a GPU by its id, or a part of one that fits no other.
+
+    Raises
+    ------
+    Ambiguous
+        When it is the beginning of several.
+    GpuwatchdError
+        When it is of none.
+    """
+    asked = word.lower().removeprefix("gpu-")
+    begin: list[tuple[Worker, FleetGpu | CalmGpu]] = []
+    for worker in workers:
+        gpus: tuple[FleetGpu | CalmGpu, ...] = (*worker.state.round.verdicts, *worker.state.calm)
+        begin += [
+            (worker, gpu) for gpu in gpus if gpu.id.lower().removeprefix("gpu-").startswith(asked)
+        ]
+    exact = [pair for pair in begin if pair[1].id.lower() == word.lower()]
+    found = exact or begin
+    # Two workers of one shard know the same GPUs: the newer one is asked.
+    if len({gpu.id for _, gpu in found}) == 1:
+        return max(found, key=lambda pair: pair[0].state.written_at_s)
+    shown = text.clean(word, limit=80)
+    if not found:
+        left = sum(worker.state.left_out for worker in workers)
+        more = f"; {left} more were left out of the state" if left else ""
+        raise GpuwatchdError(
+            f"no worker has a GPU {shown!r}{more}",
+            hint="gpuwatchctl fleet status lists those with a verdict; a UUID may be cut",
+            page=_PAGE,
+        )
+    names = ", ".join(gpu.id for _, gpu in found[:5])
+    raise Ambiguous(f"{shown!r} fits {len(found)} GPUs", hint=f"one of {names}")

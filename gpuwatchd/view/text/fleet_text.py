@@ -1,0 +1,135 @@
+"""A fleet's workers, and one of its GPUs, as people read them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from gpuwatchd.core import units
+from gpuwatchd.core.model import is_leak
+from gpuwatchd.view.queries.fleet_state import CalmGpu
+from gpuwatchd.view.text import verdict_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from gpuwatchd.view.blocks import Page
+    from gpuwatchd.view.queries.fleet_state import FleetGpu, FleetState, Worker
+
+_MOST_ROWS: Final = 40
+_SHORT: Final = 12
+"""Of a UUID: enough to tell a few thousand apart, and accepted by ``fleet explain``."""
+_DATA: Final = {
+    "late": "no value in the last round",
+    "none": "no value for five minutes: not judged, and its alert stays as it is",
+}
+
+
+def show(out: Page, workers: Sequence[Worker], *, now_s: float, every: bool) -> None:
+    """Show what is open, then how the workers are."""
+    gpus = [gpu for worker in workers for gpu in worker.state.round.verdicts]
+    gpus.sort(key=lambda gpu: gpu.state == "none")  # those of each worker are sorted
+    shown = gpus if every else gpus[:_MOST_ROWS]
+    if shown:
+        headers = ("state", "host", "GPU", "verdict", "growth", "full in", "UUID")
+        out.table(headers, [_cells(gpu, whole=out.wide or not out.terminal) for gpu in shown])
+    else:
+        out.line(("no GPU leaks, as far as is known", "green"))
+    if len(gpus) > len(shown):
+        out.line((f"--all shows {len(gpus) - len(shown)} more", "dim"))
+    for worker in workers:
+        _worker(out, worker, now_s)
+
+
+def _cells(gpu: FleetGpu, *, whole: bool) -> tuple[str, ...]:
+    finding = gpu.finding
+    eta = finding.eta.mid_s if finding.eta is not None and is_leak(finding) else None
+    return (
+        gpu.state if gpu.data == "fresh" else f"{gpu.state}, no data",
+        gpu.host,
+        gpu.gpu,
+        f"{verdict_text.verdict_parts(finding).head} {finding.pattern}",
+        verdict_text.rate(finding),
+        "" if eta is None else units.duration(eta),
+        gpu.id if whole else gpu.id[:_SHORT],
+    )
+
+
+def gone(state: FleetState, now_s: float) -> str:
+    """Return that a worker is not there, and since when; "" where it is."""
+    if state.running(now_s):
+        return ""
+    why = "has stopped" if state.stopped else "does nothing since, and looks dead"
+    at = units.clock(state.written_at_s, now_s=now_s)
+    return f"the worker of shard {state.shard} {why}: its state is of {at}"
+
+
+def _worker(out: Page, worker: Worker, now_s: float) -> None:
+    state, found = worker.state, worker.state.round
+    if words := gone(state, now_s):
+        out.prose(f"! {words}", "yellow", rest="  ")
+    if state.error:
+        out.prose(f"! no round: {state.error}", "yellow", rest="  ")
+    age = units.duration(max(0.0, now_s - state.written_at_s))
+    took = "" if state.round_s is None else f"the last round took {units.duration(state.round_s)}"
+    out.flow(
+        [
+            (f"shard {state.shard}", "bold"),
+            f"of {state.server}, pid {state.pid} on {state.host}",
+            f"{age} old",
+            f"{found.gpus} GPUs",
+            f"{found.no_data} without data",
+            f"{found.judged} judged",
+            *([f"{found.failed} could not be judged"] if found.failed else []),
+            took,
+        ],
+        rest="  ",
+    )
+    for title, counts in (("left out", found.dropped), ("failed", found.failures)):
+        if counts:
+            parts = [f"{what} {many}" for what, many in sorted(counts.items())]
+            out.flow([(title, "dim"), *parts], first="  ", rest="    ")
+    if state.left_out:
+        out.line(f"  {state.left_out} GPUs had no room in the state")
+
+
+def explain(out: Page, worker: Worker, gpu: FleetGpu | CalmGpu, *, now_s: float) -> None:
+    """Show what a worker knows of one GPU."""
+    place = " ".join(part for part in (gpu.host, gpu.gpu and f"GPU {gpu.gpu}") if part)
+    calm = ("calm", "green")
+    head = calm if isinstance(gpu, CalmGpu) else verdict_text.verdict(gpu.finding)
+    out.flow([(place, "bold"), gpu.id, head], rest="  ")
+    if words := gone(worker.state, now_s):
+        out.prose(f"! {words}", "yellow", rest="  ")
+    if words := _DATA.get(gpu.data, ""):
+        out.prose(f"! {words}", "yellow", rest="  ")
+    if isinstance(gpu, CalmGpu):
+        since = units.clock(gpu.since_at_s, now_s=now_s)
+        out.prose(f"nothing to say of it since the round of {since}", first="  ", rest="    ")
+        return
+    for line in _lines(gpu, now_s):
+        out.prose(line, first="  ", rest="    ")
+    if gpu.finding.advice:
+        out.line(("What to do", "bold"))
+    for number, line in enumerate(gpu.finding.advice, 1):
+        out.prose(line, first=f"  {number}. ", rest="     ")
+
+
+def _lines(gpu: FleetGpu, now_s: float) -> Iterator[str]:
+    finding, alert = gpu.finding, gpu.alert
+    limit = units.size(gpu.limit_bytes) if gpu.limit_bytes is not None else "unknown"
+    yield f"{units.size(gpu.used_bytes)} of {limit} in use"
+    if gpu.job or gpu.namespace:
+        yield f"job {gpu.job or '?'}" + (f" in {gpu.namespace}" if gpu.namespace else "")
+    for part in finding.parts:
+        yield part.whole
+    sure = f"{units.strength(finding.confidence)} {units.percent(finding.confidence)}"
+    yield f"confidence {sure}, from {finding.samples} values"
+    if finding.onset_at_s is not None:
+        yield f"it grows since {units.clock(finding.onset_at_s, now_s=now_s)}"
+    yield f"judged with the values until {units.clock(finding.judged_at_s, now_s=now_s)}"
+    if alert is None:
+        yield "no alert is open"
+        return
+    yield f"its alert is {alert.state}, open since {units.clock(alert.opened_at_s, now_s=now_s)}"
+    if alert.state == "pending":
+        yield f"confirmed by {alert.confirmations} rounds so far"

@@ -1,0 +1,276 @@
+"""The state that a worker leaves, the verbs that read it, and the page about its rounds."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import jsonschema
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from gpuwatchd.core import extras, units
+from gpuwatchd.core.config import listening
+from gpuwatchd.core.errors import Ambiguous, GpuwatchdError, MetricsServerError
+from gpuwatchd.daemon.main import main
+from gpuwatchd.fleet import main as fleet_main
+from gpuwatchd.fleet.judging import Judge
+from gpuwatchd.fleet.metrics import Metrics
+from gpuwatchd.fleet.shards import Shard
+from gpuwatchd.fleet.state import StateFile, round_state
+from gpuwatchd.view.answers.fleet import FleetExplain, FleetStatus
+from gpuwatchd.view.answers.schema import schema
+from gpuwatchd.view.queries import fleet_state
+from tests.cli import shaped
+from tests.cli.calls import Ctl
+from tests.fleet.fake import fleet
+from tests.fleet.test_config import LOCAL, write
+from tests.fleet.test_rounds import START, at, begun, flat, leak
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gpuwatchd.fleet.config import Fleet
+
+
+@pytest.fixture
+def ctl(capsys: pytest.CaptureFixture[str]) -> Ctl:
+    return Ctl(capsys)
+
+
+def settings(folder: Path, **changes: Any) -> Fleet:
+    base = fleet()
+    section = replace(base.section, state=str(folder / "fleet.json"))
+    return replace(base, section=section, **changes)
+
+
+@pytest.fixture
+def left(tmp_path: Path) -> StateFile:
+    """Return the file of a worker with a leak that fires, and a calm GPU."""
+    worker, _ = begun({("GPU-aa-1", "n1", "train"): leak(), ("GPU-ab-2", "n1", "p"): flat()})
+    judge, file = Judge(fleet().detection, fleet().policy), StateFile(settings(tmp_path))
+    for minute in range(400, 412):
+        worker.round(at(minute))
+        judge.round(worker.rings)
+    found = round_state(worker, judge)
+    file.after_round(worker, judge, found, round_s=0.5, due_at_s=time.time() + 60)
+    return file
+
+
+def test_status_and_explain_answer_as_their_schema_says(left: StateFile, ctl: Ctl) -> None:
+    def answer(line: str, kind: type[msgspec.Struct]) -> Any:
+        said = ctl(f"fleet {line} --state {left.path} --json")
+        jsonschema.Draft202012Validator(schema("fleet")).validate(json.loads(said))
+        assert shaped.strictly(said.encode(), [kind]) == []
+        return json.loads(said)["data"]
+
+    (worker,) = answer("status", FleetStatus)["workers"]
+    assert (worker["running"], worker["round"]["gpus"], worker["shard"]) == (True, 2, "1/1")
+    assert [one["state"] for one in worker["round"]["verdicts"]] == ["firing"]
+    leaking = answer("explain GPU-aa", FleetExplain)
+    assert (leaking["id"], leaking["alert"]["state"]) == ("GPU-aa-1", "firing")
+    assert leaking["verdict"]["verdict"]["leak"]
+    calm = answer("explain ab-2", FleetExplain)
+    assert (calm["verdict"], calm["alert"]) == (None, None)
+    assert calm["calm_since_at"] == units.instant((START + 400) * 60.0)
+
+
+def test_people_see_what_is_open_first(left: StateFile, ctl: Ctl) -> None:
+    shown = ctl(f"fleet status --state {left.path}").splitlines()
+    assert "firing" in next(line for line in shown if "GPU-aa-1" in line)
+    assert ctl(f"fleet status --state {left.path} --exit-code", code=3)
+    assert "firing" in ctl(f"fleet explain GPU-aa --state {left.path}")
+    assert "calm" in ctl(f"fleet explain GPU-ab --state {left.path}")
+
+
+def test_which_gpu_is_meant(left: StateFile, ctl: Ctl) -> None:
+    workers, _ = fleet_state.load([left.path])
+    with pytest.raises(Ambiguous):
+        fleet_state.find(workers, "GPU-a")
+    assert len(ctl.err(f"fleet explain GPU-a --state {left.path}", code=2).splitlines()) == 3
+    assert len(ctl.err(f"fleet explain GPU-zz --state {left.path}").splitlines()) == 3
+    # Two files of one shard, such as one from before a rename: the newer counts.
+    old = workers[0]._replace(state=replace(workers[0].state, written_at_s=1.0))
+    assert fleet_state.find([workers[0], old], "GPU-aa")[0] is workers[0]
+
+
+def test_a_worker_that_stopped_or_does_nothing_any_more_is_said(left: StateFile, ctl: Ctl) -> None:
+    line = f"fleet status --state {left.path} --json"
+    state = fleet_state.read(left.path)
+    assert state.running(state.due_at_s + 100)
+    assert not state.running(state.due_at_s + 1000)
+    for changed in (replace(state, due_at_s=1.0), replace(state, stopped=True)):
+        left.path.write_bytes(msgspec.json.encode(changed))
+        (worker,) = json.loads(ctl(line, code=1))["data"]["workers"]
+        assert not worker["running"]
+        assert "!" in ctl(f"fleet status --state {left.path}", code=1)
+        assert "!" in ctl(f"fleet explain GPU-aa --state {left.path}", code=1)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[]", b'{"format":1}', b'{"format":2}', b'{"pid":1}', b"\xff\x00", b"[" * 99999],
+    ids=range(8),
+)
+def test_a_state_that_is_none_is_one_line(tmp_path: Path, ctl: Ctl, content: bytes) -> None:
+    file = tmp_path / "fleet.json"
+    file.write_bytes(content)
+    assert len(ctl.err(f"fleet status --state {file}").splitlines()) == 3
+    assert len(ctl.err(f"fleet status --state {tmp_path}").splitlines()) in {2, 3}
+    assert len(ctl.err(f"fleet status --state {tmp_path / 'none'}").splitlines()) in {2, 3}
+
+
+def test_a_cut_state_is_none_at_any_length(left: StateFile) -> None:
+    content = left.path.read_bytes()
+    for end in range(0, len(content), 97):
+        left.path.write_bytes(content[:end])
+        with pytest.raises(GpuwatchdError):
+            fleet_state.read(left.path)
+
+
+def test_without_files_those_of_the_user_and_of_the_unit_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ctl: Ctl, left: StateFile
+) -> None:
+    unit, own = tmp_path / "unit", tmp_path / "own"
+    monkeypatch.setattr(fleet_state, "SYSTEM_DIRECTORIES", (unit,))
+    monkeypatch.setenv("GPUWATCHD_STATE_DIR", str(own))
+    for key in ("STATE_DIRECTORY", "RUNTIME_DIRECTORY"):
+        monkeypatch.delenv(key, raising=False)
+    assert len(ctl.err("fleet status").splitlines()) == 3
+    mine = fleet_state.default_file("fleet")
+    monkeypatch.setenv("STATE_DIRECTORY", f"{unit}:/other")
+    units = fleet_state.default_file("fleet")
+    for file in (mine, units):
+        file.parent.mkdir(parents=True)
+        file.write_bytes(left.path.read_bytes())
+    (own / "fleet" / "damaged.json").write_bytes(b"{")
+    said = json.loads(ctl("fleet status --json"))
+    assert [one["file"] for one in said["data"]["workers"]] == [str(mine), str(units)]
+    assert [one["code"] for one in said["warnings"]] == ["fleet-state"]
+
+
+def test_shards_on_one_machine_have_a_file_each(tmp_path: Path) -> None:
+    files = {StateFile(settings(tmp_path, shard=Shard(k, 3))).path for k in (1, 2, 3)}
+    assert len(files) == 3
+    assert {file.parent for file in files} == {tmp_path}
+
+
+def test_a_place_that_cannot_be_written_costs_the_file_alone_and_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker, _ = begun({("GPU-a", "n1", "p"): flat()})
+    judge = Judge(fleet().detection, fleet().policy)
+    judge.round(worker.rings)
+    base = settings(tmp_path)
+    for place in ("/dev/full/x.json", str(tmp_path / "missing" / "x.json")):
+        section = replace(base.section, state=place)
+        file = StateFile(replace(base, section=section))
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            for _ in range(3):
+                found = round_state(worker, judge)
+                file.after_round(worker, judge, found, round_s=0.1, due_at_s=0.0)
+        assert len(caplog.records) == 1
+
+
+def test_a_state_is_bounded(
+    left: StateFile, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    curves = {(f"GPU-{k}", "n1", "p"): leak() if k < 4 else flat() for k in range(9)}
+    worker, _ = begun(curves)
+    judge = Judge(fleet().detection, fleet().policy)
+    judge.round(worker.rings)
+    monkeypatch.setattr(fleet_state, "MOST_VERDICTS", 3)
+    monkeypatch.setattr(fleet_state, "MOST_CALM", 2)
+    file = StateFile(settings(tmp_path))
+    file.after_round(worker, judge, round_state(worker, judge), round_s=0.1, due_at_s=0.0)
+    state = fleet_state.read(file.path)
+    assert (len(state.round.verdicts), len(state.calm), state.left_out) == (3, 2, 4)
+    assert file.path.stat().st_mode & 0o777 == 0o600
+    # What is in force is the whole file: nothing else lies beside it.
+    assert [one.name for one in tmp_path.iterdir()] == ["fleet.json"]
+    assert left.path == file.path
+
+
+def test_a_server_that_fails_is_in_the_state_and_the_last_round_stays(left: StateFile) -> None:
+    left.after_failure("it answers 503", {"round 503": 2}, time.time() + 300)
+    state = fleet_state.read(left.path)
+    assert (state.error, state.round.failures) == ("it answers 503", {"round 503": 2})
+    assert [gpu.state for gpu in state.round.verdicts] == ["firing"]
+    left.close()
+    assert fleet_state.read(left.path).stopped
+
+
+def test_rounds_leave_a_state_and_a_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("prometheus_client")
+    worker, played = begun({("GPU-a", "n1", "p"): leak(), ("GPU-b", "n1", "p"): flat()})
+    judge, stop = Judge(fleet().detection, fleet().policy), threading.Event()
+    socket = tmp_path / "m.sock"
+    address = listening.parse(f"unix:{socket}", remote=False)
+    chosen = settings(tmp_path, listen=address)
+    file, metrics = StateFile(chosen), Metrics(chosen)
+    pages: list[str] = []
+    minutes = iter(range(401, 410))
+
+    def pause(_: float) -> bool:
+        pages.append(page(str(socket)))
+        minute = next(minutes)
+        played.fails = [MetricsServerError("busy", status=503)] if minute == 404 else []
+        monkeypatch.setattr(fleet_main.time, "time", lambda: at(minute))
+        if minute == 406:
+            stop.set()
+        return False
+
+    monkeypatch.setattr(stop, "wait", pause)
+    monkeypatch.setattr(fleet_main.time, "time", lambda: at(401))
+    with metrics.served():
+        fleet_main._rounds(worker, judge, file, metrics, stop)
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    state = fleet_state.read(file.path)
+    assert (len(lines), state.rounds) == (4, 4)
+    values = dict(line.rsplit(" ", 1) for line in pages[-1].splitlines() if line[0] != "#")
+    assert values['gpuwatchd_fleet_gpus{data="fresh"}'] == "2.0"
+    assert values["gpuwatchd_fleet_rounds_total"] == "4.0"
+    assert values['gpuwatchd_fleet_failures_total{kind="round 503"}'] == "1.0"
+    assert sum(float(v) for k, v in values.items() if k.startswith("gpuwatchd_fleet_alerts")) == 1
+    assert not socket.exists()
+
+
+def page(place: str) -> str:
+    """Return what is served at a socket."""
+    import socket
+
+    with socket.socket(socket.AF_UNIX) as asking:
+        asking.connect(place)
+        asking.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        answer = http.client.HTTPResponse(asking)
+        answer.begin()
+        assert answer.status == 200
+        return answer.read().decode()
+
+
+@pytest.mark.parametrize(
+    "words", ["0.0.0.0:9752", "[::]:9752", "192.0.2.1:9752", "host:1", "unix:x", "70000"]
+)
+def test_metrics_are_for_this_machine_alone(tmp_path: Path, words: str) -> None:
+    file = write(tmp_path, f"[fleet]\n{LOCAL}[metrics]\nlisten = '{words}'")
+    assert main(["fleet", "--config", str(file), "--dry-run"]) == 78
+
+
+def test_without_its_library_or_its_address_there_are_no_rounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    words = f"[fleet]\n{LOCAL}[metrics]\nlisten = 'unix:{tmp_path}/none/m.sock'"
+    file = write(tmp_path, words)
+    assert main(["fleet", "--config", str(file), "--dry-run"]) == 1
+    monkeypatch.setattr(extras.importlib.util, "find_spec", lambda _: None)
+    assert main(["fleet", "--config", str(file), "--dry-run"]) == 1
+    assert "gpuwatchd[metrics]" in capsys.readouterr().err
