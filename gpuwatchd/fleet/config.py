@@ -24,6 +24,10 @@ MAPS: Final = Path(__file__).parent / "maps.toml"
 _HINT: Final = "gpuwatchctl docs fleet names every key"
 _METRIC: Final = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _LABEL: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+_SUCH: Final = {
+    "url": "https://prometheus.example:9090",
+    "alertmanagers": "https://alertmanager.example:9093",
+}
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _MATCHER: Final = re.compile(r'[a-zA-Z_]\w*\s*(=|!=|=~|!~)\s*"([^"\\\n]|\\.)*"', re.ASCII)
 UNITS: Final = {"B": 1.0, "KiB": 2.0**10, "MB": 1e6, "MiB": 2.0**20, "GiB": 2.0**30}
@@ -94,6 +98,13 @@ class FleetSection(Section, frozen=True, kw_only=True):
     """Time between two values of a series."""
     window: Seconds = Seconds(6.4 * 3600)
     """How far back is looked."""
+    alertmanagers: tuple[str, ...] = ()
+    """Addresses of every member of the site's Alertmanager, each with its prefix, if any."""
+    alertmanager_token_file: str = ""
+    alertmanager_headers_file: str = ""
+    """For Alertmanager what token-file and headers-file are for the server; ca-file is for both."""
+    cluster: str = ""
+    """Label of every alert."""
     budget: BudgetSection = BudgetSection()
 
 
@@ -123,6 +134,8 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     policy: ConfirmSection
     headers: dict[str, str]
     """Sent with each question: they hold secrets, and are never shown."""
+    alertmanager_headers: dict[str, str] = {}
+    """The same for alerts."""
 
 
 def load(path: Path) -> Fleet:
@@ -148,12 +161,31 @@ def load(path: Path) -> Fleet:
         map=metric_map(section.map, file),
         detection=msgspec.structs.replace(whole.detection, **changed),
         policy=whole.policy,
-        headers=_headers(section, file),
+        headers=_headers(section.token_file, section.headers_file, file),
+        alertmanager_headers=_headers(
+            section.alertmanager_token_file,
+            section.alertmanager_headers_file,
+            file,
+            prefix="alertmanager-",
+        ),
     )
 
 
 def _wrong(section: FleetSection) -> Iterator[tuple[str, str]]:
-    yield from _wrong_address(section)
+    secrets = {"token-file": section.token_file, "headers-file": section.headers_file}
+    yield from _wrong_address("url", section.url, secrets)
+    secrets = {
+        "alertmanager-token-file": section.alertmanager_token_file,
+        "alertmanager-headers-file": section.alertmanager_headers_file,
+    }
+    for url in section.alertmanagers:
+        yield from _wrong_address("alertmanagers", url, secrets)
+        if "/api/v" in url:
+            yield "alertmanagers", "expected the address alone, without /api/v2"
+    if len({url.rstrip("/") for url in section.alertmanagers}) < len(section.alertmanagers):
+        yield "alertmanagers", "names one twice"
+    if clean(section.cluster) != section.cluster:
+        yield "cluster", "has control characters in it, or more than 256 characters"
     if section.step < 5 or section.step % 1:
         yield "step", "expected whole seconds, 5 at least"
     elif not 30 <= section.window / section.step <= 5000:
@@ -165,20 +197,20 @@ def _wrong(section: FleetSection) -> Iterator[tuple[str, str]]:
             yield "matchers", f"{clean(matcher, limit=80)} is no matcher such as 'cluster=\"a\"'"
 
 
-def _wrong_address(section: FleetSection) -> Iterator[tuple[str, str]]:
+def _wrong_address(key: str, url: str, secrets: dict[str, str]) -> Iterator[tuple[str, str]]:
     try:
-        split = urlsplit(section.url)
+        split = urlsplit(url)
         host, _ = split.hostname, split.port
     except ValueError:
         host, split = None, urlsplit("")
-    if split.scheme not in {"http", "https"} or not host or split.query or split.fragment:
-        yield "url", "expected an address such as https://prometheus.example:9090"
+    odd = not (url.isascii() and url.isprintable()) or " " in url
+    if split.scheme not in {"http", "https"} or not host or split.query or split.fragment or odd:
+        yield key, f"expected an address such as {_SUCH[key]}"
     if split.username is not None or split.password is not None:
-        yield "url", "has a user or password in it: use headers-file"
+        yield key, f"has a user or password in it: use {list(secrets)[1]}"
     if split.scheme == "http" and host not in _LOOPBACK:
-        secrets = {"token-file": section.token_file, "headers-file": section.headers_file}
-        for key in [key for key, file in secrets.items() if file]:
-            yield key, "would be sent unencrypted to another host: use https in url"
+        for name in [name for name, file in secrets.items() if file]:
+            yield name, f"would be sent unencrypted to another host: use https in {key}"
 
 
 def is_local(url: str) -> bool:
@@ -215,16 +247,17 @@ def metric_map(name: str, file: str) -> MetricMap:
     return found
 
 
-def _headers(section: FleetSection, file: str) -> dict[str, str]:
+def _headers(token_file: str, headers_file: str, file: str, *, prefix: str = "") -> dict[str, str]:
     out = {}
-    if section.token_file:
-        token = _secret(section.token_file, file, "token-file").strip()
+    if token_file:
+        token = _secret(token_file, file, f"{prefix}token-file").strip()
         out["Authorization"] = f"Bearer {token}"
-    if section.headers_file:
-        for line in _secret(section.headers_file, file, "headers-file").splitlines():
+    if headers_file:
+        for line in _secret(headers_file, file, f"{prefix}headers-file").splitlines():
             name, colon, value = line.partition(":")
             if line.strip() and not (colon and name.strip()):
-                raise ConfigError(file, "[fleet] headers-file", 'a line is not "Name: value"')
+                key = f"[fleet] {prefix}headers-file"
+                raise ConfigError(file, key, 'a line is not "Name: value"')
             if line.strip():
                 out[name.strip()] = value.strip()
     probe = HTTPConnection("localhost")
@@ -234,7 +267,8 @@ def _headers(section: FleetSection, file: str) -> dict[str, str]:
             probe.putheader(name, value.encode("ascii"))
         except (ValueError, UnicodeError):
             key = "token-file" if name == "Authorization" else "headers-file"
-            raise ConfigError(file, f"[fleet] {key}", "holds what no header can") from None
+            why = "holds what no header can"
+            raise ConfigError(file, f"[fleet] {prefix}{key}", why) from None
     return out
 
 
