@@ -18,6 +18,7 @@ from gpuwatchd.fleet.config import is_local
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from email.message import Message
 
 _LONGEST_WAIT_S: Final = 300.0
 _PART_BYTES: Final = 1 << 16
@@ -27,7 +28,7 @@ class Reply(NamedTuple):
     """A whole answer, of any status."""
 
     status: int
-    headers: Mapping[str, str]
+    headers: Message
     content: bytes
 
 

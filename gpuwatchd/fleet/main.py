@@ -1,4 +1,4 @@
-"""``gpuwatchd fleet``: rounds over a Prometheus, each printed as one line of JSON."""
+"""``gpuwatchd fleet``: rounds over a Prometheus, each printed as one line of JSON, or alerts."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ import click
 import msgspec
 import numpy as np
 
-from gpuwatchd.core.errors import PIPE_CLOSED, MetricsServerError
+from gpuwatchd.core.errors import PIPE_CLOSED, ConfigError, MetricsServerError
 from gpuwatchd.fleet import config
 from gpuwatchd.fleet.client import Client
 from gpuwatchd.fleet.judging import Judge, silent
+from gpuwatchd.fleet.outgoing import Sender
 from gpuwatchd.fleet.worker import LAG_S, Worker, pause_s
 from gpuwatchd.view.answers import base
 from gpuwatchd.view.answers.fleet import FleetRound, FleetRoundData, FleetVerdict
@@ -64,23 +65,28 @@ def _verdict(rings: Rings, judge: Judge, row: int, *, none: bool) -> FleetVerdic
     )
 
 
-def _rounds(worker: Worker, judge: Judge, stop: threading.Event) -> None:
+def _rounds(worker: Worker, judge: Judge, stop: threading.Event, sender: Sender | None) -> None:
     """Do a round for each step until told to stop; a server that fails is asked less and less."""
-    failures = 0
+    failures, failing_since_s = 0, time.time()
     while not stop.is_set():
         wait_s = 0.0
         try:
             before = worker.rings.end
             worker.round(time.time())
             if worker.rings.end != before:
+                if sender is not None:
+                    sender.before(worker.rings, judge)
                 judge.round(worker.rings)
-                print_round(worker, judge)
-            failures = 0
+                if sender is None:
+                    print_round(worker, judge)
+            failures, failing_since_s = 0, time.time()
         except MetricsServerError as error:
             failures += 1
             worker.count_failure("round", error)
             wait_s = pause_s(failures, error.wait_s, first_s=worker.step_s / 4)
             log.warning("no round: %s; asked again in %.0f s", error, wait_s)
+        if sender is not None:
+            sender.send(worker.rings, judge, failing_since_s=failing_since_s if failures else None)
         now_s = time.time()
         due_s = (worker.rings.end + 1) * worker.step_s + LAG_S
         stop.wait(max(wait_s, due_s - now_s if not failures else 0.0, 0.1))
@@ -108,7 +114,7 @@ def print_round(worker: Worker, judge: Judge) -> None:
     help="The configuration, fleet.toml.",
 )
 @click.option("--once", is_flag=True, help="Do one round, print it, and leave.")
-@click.option("--dry-run", is_flag=True, help="Do rounds and print them; alert nobody.")
+@click.option("--dry-run", is_flag=True, help="Do rounds and print them; send no alerts.")
 def command(
     file: Path,
     once: bool,  # noqa: FBT001 - a click flag
@@ -116,23 +122,33 @@ def command(
 ) -> int:
     """Judge the GPUs that a Prometheus watches.
 
-    It asks the server for memory that exporters have recorded and prints one line of JSON per
-    round: which GPUs leak. Alerts are not sent yet, so --once or --dry-run is needed.
+    It asks the server for memory that exporters have recorded, and sends alerts on GPUs that leak
+    to the Alertmanagers of its configuration. With --once or --dry-run it sends nothing, and prints
+    one line of JSON per round.
 
     \b
-    Example:
+    Examples:
       gpuwatchd fleet --config fleet.toml --once
+      gpuwatchd fleet --config fleet.toml
     """  # noqa: D301 - click reads the backspace
-    if not (once or dry_run):
-        raise click.UsageError("alerts are not sent yet: add --once or --dry-run")
     fleet, stop = config.load(file), threading.Event()
+    sender = None
+    if not (once or dry_run):
+        if not fleet.section.alertmanagers:
+            hint = "--once and --dry-run send nothing"
+            raise ConfigError(
+                str(file), "[fleet] alertmanagers", "names none to send alerts to", hint=hint
+            )
+        sender = Sender(fleet)
     worker = Worker(fleet, Client(fleet), sleep=stop.wait)
     judge = Judge(fleet.detection, fleet.policy)
     for number in (signal.SIGTERM, signal.SIGINT) if not once else ():
         signal.signal(number, lambda *_: stop.set())
     try:
         if not once:
-            _rounds(worker, judge, stop)
+            _rounds(worker, judge, stop, sender)
+            if sender is not None:
+                sender.close()
             return 0
         worker.round(time.time())
         judge.round(worker.rings)
