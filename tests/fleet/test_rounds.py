@@ -78,12 +78,14 @@ class Played:
         return out
 
 
-def begun(curves: dict[tuple[str, str, str], FloatArray], **budget: int) -> tuple[Worker, Played]:
-    """Return a worker whose first round ends 400 minutes after the first value."""
+def begun(
+    curves: dict[tuple[str, str, str], FloatArray], minute: int = 400, **budget: int
+) -> tuple[Worker, Played]:
+    """Return a worker whose first round ends so many minutes after the first value."""
     played = Played(curves, START)
     waits: list[float] = []
     worker = Worker(fleet(**budget), cast("Client", played), sleep=waits.append)
-    worker.round(at(400))
+    worker.round(at(minute))
     return worker, played
 
 
