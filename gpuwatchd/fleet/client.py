@@ -1,24 +1,18 @@
-"""Questions to a Prometheus: whole answers or none, bounded in size and time, never redirected."""
+"""Questions to a Prometheus: whole answers or none."""
 
 from __future__ import annotations
 
 import contextlib
-import socket
-import ssl
-import threading
-import zlib
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 import msgspec
 import numpy as np
 
-from gpuwatchd import __version__
 from gpuwatchd.core import decoding
-from gpuwatchd.core.errors import ConfigError, MetricsServerError
+from gpuwatchd.core.errors import MetricsServerError
 from gpuwatchd.core.text import clean
-from gpuwatchd.fleet.config import is_local
+from gpuwatchd.fleet.connection import Connection
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,8 +20,6 @@ if TYPE_CHECKING:
     from gpuwatchd.core.model import FloatArray
     from gpuwatchd.fleet.config import Fleet
 
-_LONGEST_WAIT_S: Final = 300.0
-_PART_BYTES: Final = 1 << 16
 _WHOLE: Final = {"partial_response": "false", "dedup": "true", "max_source_resolution": "0s"}
 """For Thanos: all of the answer, and raw values; the others ignore it."""
 
@@ -71,18 +63,17 @@ class RangeSeries(NamedTuple):
 
 
 class Client:
-    """One server. Each question is a connection of its own, so that threads may ask at once."""
+    """One server; threads may ask at once."""
 
     def __init__(self, fleet: Fleet) -> None:
         section = fleet.section
-        split = urlsplit(section.url)
-        self._host, self._port = split.hostname or "", split.port
-        self._prefix = split.path.rstrip("/")
-        self._headers = fleet.headers
-        self._limit_bytes, self._timeout_s = int(section.budget.answer), section.budget.timeout
-        self._gzip = not is_local(section.url)
-        """On the same machine packing costs more than sending."""
-        self._context = _context(section.ca_file) if split.scheme == "https" else None
+        self._server = Connection(
+            section.url,
+            fleet.headers,
+            ca_file=section.ca_file,
+            limit_bytes=int(section.budget.answer),
+            timeout_s=section.budget.timeout,
+        )
 
     def query(self, query: str, at_s: float) -> list[tuple[Labels, float]]:
         """Return the value of each series at an instant; what is no number is NaN.
@@ -117,116 +108,14 @@ class Client:
         ]
 
     def _ask(self, path: str, form: Mapping[str, str]) -> bytes:
-        late = threading.Event()
-        try:
-            response, content = self._exchange(path, form, late)
-        except ssl.SSLCertVerificationError:
-            hint = "ca-file names the certificates to trust"
-            raise self._error("its certificate is not to be trusted", hint=hint) from None
-        except (OSError, HTTPException, ValueError, MetricsServerError) as error:
-            if late.is_set() or isinstance(error, TimeoutError):
-                raise self._error(f"no answer within {self._timeout_s:g} s") from None
-            if isinstance(error, MetricsServerError):
-                raise
-            why = error.strerror if isinstance(error, OSError) and error.strerror else ""
-            raise self._error(clean(why, limit=120) or type(error).__name__) from None
-        if response.status != 200:
-            raise self._refused(response, content)
-        return content
-
-    def _exchange(
-        self, path: str, form: Mapping[str, str], late: threading.Event
-    ) -> tuple[HTTPResponse, bytes]:
-        headers = {
-            "User-Agent": f"gpuwatchd/{__version__}",
-            "Accept": "application/json",
-            "Accept-Encoding": "gzip" if self._gzip else "identity",
-            "Content-Type": "application/x-www-form-urlencoded",
-            "Connection": "close",
-            **self._headers,
-        }
         body = urlencode({**_WHOLE, **form}).encode("ascii")
-        connection = (
-            HTTPConnection(self._host, self._port, timeout=self._timeout_s)
-            if self._context is None
-            else HTTPSConnection(
-                self._host, self._port, timeout=self._timeout_s, context=self._context
-            )
-        )
-        timer = None
-        try:
-            connection.connect()
-            timer = threading.Timer(self._timeout_s, _cut, [connection.sock, late])
-            timer.daemon = True
-            timer.start()
-            connection.request("POST", self._prefix + path, body, headers)
-            with contextlib.closing(connection.getresponse()) as response:
-                return response, self._body(response)
-        finally:
-            if timer is not None:
-                timer.cancel()
-            connection.close()
-
-    def _body(self, response: HTTPResponse) -> bytes:
-        """Return what was sent, unpacked; nothing beyond the limit is kept."""
-        packed = response.headers.get("Content-Encoding", "").strip().lower() == "gzip"
-        unpack = zlib.decompressobj(31) if packed else None
-        parts: list[bytes] = []
-        length = 0
-        while part := response.read(_PART_BYTES):
-            if unpack is not None:
-                try:
-                    part = unpack.decompress(part, self._limit_bytes - length + 1)
-                except zlib.error:
-                    raise self._error("its answer is damaged") from None
-            parts.append(part)
-            length += len(part)
-            if length > self._limit_bytes:
-                raise self._error(f"its answer is larger than {self._limit_bytes >> 10} KiB")
-        if response.length or (unpack is not None and length and not unpack.eof):
-            raise self._error("its answer was cut off")
-        return b"".join(parts)
-
-    def _refused(self, response: HTTPResponse, content: bytes) -> MetricsServerError:
-        status = response.status
-        if 300 <= status < 400:
-            hint = "url must be the address that it redirects to"
-            return self._error("it redirects, which is not followed", status=status, hint=hint)
-        if status in {401, 403}:
-            hint = "token-file or headers-file must hold what it asks for"
-            return self._error(f"it refuses us ({status})", status=status, hint=hint)
-        why = ""
-        with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
-            why = clean(decoding.decode(content, _Refusal).error, limit=200)
-        for secret in self._headers.values():
-            # A proxy may print what it was sent.
-            for word in (secret, *secret.split()):
-                why = why.replace(word, "***")
-        wait = response.headers.get("Retry-After", "")
-        wait_s = min(float(wait), _LONGEST_WAIT_S) if wait.isascii() and wait.isdigit() else None
-        return self._error(f"it answers {status} {why}".rstrip(), status=status, wait_s=wait_s)
-
-    def _error(
-        self, why: str, *, status: int | None = None, wait_s: float | None = None, hint: str = ""
-    ) -> MetricsServerError:
-        where = clean(self._host, limit=120)
-        return MetricsServerError(f"{where}: {why}", status=status, wait_s=wait_s, hint=hint)
-
-
-def _context(ca_file: str) -> ssl.SSLContext:
-    try:
-        return ssl.create_default_context(cafile=ca_file or None)
-    except OSError as error:
-        why = error.strerror or "holds no certificate"
-        raise ConfigError(ca_file, "[fleet] ca-file", why) from None
-
-
-def _cut(sock: socket.socket, late: threading.Event) -> None:
-    """End a conversation: a server that sends a byte now and then passes every other limit."""
-    late.set()
-    with contextlib.suppress(OSError):
-        # Of the plain socket: that of TLS is in use by the thread that reads.
-        socket.socket.shutdown(sock, socket.SHUT_RDWR)
+        reply = self._server.request(path, body, "application/x-www-form-urlencoded")
+        if reply.status != 200:
+            why = ""
+            with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
+                why = decoding.decode(reply.content, _Refusal).error
+            raise self._server.refused(reply, why, "token-file or headers-file")
+        return reply.content
 
 
 def _rows(content: bytes, kind: type[_Answer[Row]]) -> list[Row]:

@@ -36,6 +36,10 @@ _HINT: Final = "gpuwatchctl docs fleet names every key"
 _LOOPBACK_ONLY: Final = '"127.0.0.1:9752", "unix" or "unix:PATH": this machine only'
 _METRIC: Final = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _LABEL: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+_SUCH: Final = {
+    "url": "https://prometheus.example:9090",
+    "alertmanagers": "https://alertmanager.example:9093",
+}
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _MATCHER: Final = re.compile(r'[a-zA-Z_]\w*\s*(=|!=|=~|!~)\s*"([^"\\\n]|\\.)*"', re.ASCII)
 UNITS: Final = {"B": 1.0, "KiB": 2.0**10, "MB": 1e6, "MiB": 2.0**20, "GiB": 2.0**30}
@@ -110,6 +114,13 @@ class FleetSection(Section, frozen=True, kw_only=True):
     """Time between two values of a series."""
     window: Seconds = Seconds(6.4 * 3600)
     """How far back is looked."""
+    alertmanagers: tuple[str, ...] = ()
+    """Addresses of every member of the site's Alertmanager, each with its prefix, if any."""
+    alertmanager_token_file: str = ""
+    alertmanager_headers_file: str = ""
+    """For Alertmanager what token-file and headers-file are for the server; ca-file is for both."""
+    cluster: str = ""
+    """Label of every alert."""
     budget: BudgetSection = BudgetSection()
 
 
@@ -152,6 +163,8 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     """Where the worker's own metrics are served; None: nowhere."""
     name: str = "fleet"
     """Of the configuration file, without its ending: it tells workers on one machine apart."""
+    alertmanager_headers: dict[str, str] = {}
+    """The same for alerts."""
 
 
 def load(path: Path, shard: str | None = None) -> Fleet:
@@ -177,7 +190,13 @@ def load(path: Path, shard: str | None = None) -> Fleet:
         map=metric_map(section.map, file),
         detection=msgspec.structs.replace(whole.detection, **changed),
         policy=whole.policy,
-        headers=_headers(section, file),
+        headers=_headers(section.token_file, section.headers_file, file),
+        alertmanager_headers=_headers(
+            section.alertmanager_token_file,
+            section.alertmanager_headers_file,
+            file,
+            prefix="alertmanager-",
+        ),
         shard=_shard(section.shard, file) if shard is None else shards.parse(shard),
         listen=_listen(whole.metrics.listen, file),
         name=path.stem,
@@ -201,7 +220,20 @@ def _listen(words: str, file: str) -> Address | None:
 
 
 def _wrong(section: FleetSection) -> Iterator[tuple[str, str]]:
-    yield from _wrong_address(section)
+    secrets = {"token-file": section.token_file, "headers-file": section.headers_file}
+    yield from _wrong_address("url", section.url, secrets)
+    secrets = {
+        "alertmanager-token-file": section.alertmanager_token_file,
+        "alertmanager-headers-file": section.alertmanager_headers_file,
+    }
+    for url in section.alertmanagers:
+        yield from _wrong_address("alertmanagers", url, secrets)
+        if "/api/v" in url:
+            yield "alertmanagers", "expected the address alone, without /api/v2"
+    if len({url.rstrip("/") for url in section.alertmanagers}) < len(section.alertmanagers):
+        yield "alertmanagers", "names one twice"
+    if clean(section.cluster) != section.cluster:
+        yield "cluster", "has control characters in it, or more than 256 characters"
     if section.step < 5 or section.step % 1:
         yield "step", "expected whole seconds, 5 at least"
     elif not 30 <= section.window / section.step <= 5000:
@@ -213,20 +245,20 @@ def _wrong(section: FleetSection) -> Iterator[tuple[str, str]]:
             yield "matchers", f"{clean(matcher, limit=80)} is no matcher such as 'cluster=\"a\"'"
 
 
-def _wrong_address(section: FleetSection) -> Iterator[tuple[str, str]]:
+def _wrong_address(key: str, url: str, secrets: dict[str, str]) -> Iterator[tuple[str, str]]:
     try:
-        split = urlsplit(section.url)
+        split = urlsplit(url)
         host, _ = split.hostname, split.port
     except ValueError:
         host, split = None, urlsplit("")
-    if split.scheme not in {"http", "https"} or not host or split.query or split.fragment:
-        yield "url", "expected an address such as https://prometheus.example:9090"
+    odd = not (url.isascii() and url.isprintable()) or " " in url
+    if split.scheme not in {"http", "https"} or not host or split.query or split.fragment or odd:
+        yield key, f"expected an address such as {_SUCH[key]}"
     if split.username is not None or split.password is not None:
-        yield "url", "has a user or password in it: use headers-file"
+        yield key, f"has a user or password in it: use {list(secrets)[1]}"
     if split.scheme == "http" and host not in _LOOPBACK:
-        secrets = {"token-file": section.token_file, "headers-file": section.headers_file}
-        for key in [key for key, file in secrets.items() if file]:
-            yield key, "would be sent unencrypted to another host: use https in url"
+        for name in [name for name, file in secrets.items() if file]:
+            yield name, f"would be sent unencrypted to another host: use https in {key}"
 
 
 def is_local(url: str) -> bool:
@@ -263,16 +295,17 @@ def metric_map(name: str, file: str) -> MetricMap:
     return found
 
 
-def _headers(section: FleetSection, file: str) -> dict[str, str]:
+def _headers(token_file: str, headers_file: str, file: str, *, prefix: str = "") -> dict[str, str]:
     out = {}
-    if section.token_file:
-        token = _secret(section.token_file, file, "token-file").strip()
+    if token_file:
+        token = _secret(token_file, file, f"{prefix}token-file").strip()
         out["Authorization"] = f"Bearer {token}"
-    if section.headers_file:
-        for line in _secret(section.headers_file, file, "headers-file").splitlines():
+    if headers_file:
+        for line in _secret(headers_file, file, f"{prefix}headers-file").splitlines():
             name, colon, value = line.partition(":")
             if line.strip() and not (colon and name.strip()):
-                raise ConfigError(file, "[fleet] headers-file", 'a line is not "Name: value"')
+                key = f"[fleet] {prefix}headers-file"
+                raise ConfigError(file, key, 'a line is not "Name: value"')
             if line.strip():
                 out[name.strip()] = value.strip()
     probe = HTTPConnection("localhost")
@@ -282,7 +315,8 @@ def _headers(section: FleetSection, file: str) -> dict[str, str]:
             probe.putheader(name, value.encode("ascii"))
         except (ValueError, UnicodeError):
             key = "token-file" if name == "Authorization" else "headers-file"
-            raise ConfigError(file, f"[fleet] {key}", "holds what no header can") from None
+            why = "holds what no header can"
+            raise ConfigError(file, f"[fleet] {prefix}{key}", why) from None
     return out
 
 

@@ -7,21 +7,23 @@ what the screens drop once an hour in turn, so that a miss of theirs costs an ho
 from __future__ import annotations
 
 import logging
+import math
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 import numpy as np
 
 from gpuwatchd import alerts
 from gpuwatchd.analysis import screen, verdict
 from gpuwatchd.core.codes import Ending
-from gpuwatchd.core.model import Series, Subject
+from gpuwatchd.core.model import Alert, Finding, Series, Subject
 from gpuwatchd.fleet.rings import NO_DATA_S
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from gpuwatchd.core.config import DetectionSection
-    from gpuwatchd.core.model import Alert, Finding
+    from gpuwatchd.core.model import Pattern, Severity
     from gpuwatchd.fleet.config import ConfirmSection
     from gpuwatchd.fleet.rings import Rings
 
@@ -32,6 +34,9 @@ _BLOCK: Final = 4096
 _TURN: Final = 60
 """Rounds in which each row is judged once, whatever the screens say."""
 _YOUNG_S: Final = screen.RISING_WINDOWS_S[0]
+_REPLAY_S: Final = 1200.0
+"""Evidence is averaged over no more than this: of what was missed so much is judged later."""
+_MOST_REPLAYED: Final = 60
 
 
 class Judge:
@@ -58,6 +63,34 @@ class Judge:
         """Row -> the slot from which it is calm, where it has not always been."""
         self._begun: dict[int, float] = {}
         self._rounds = 0
+        self._judged_to = 0
+
+    def restore(
+        self, rings: Rings, row: int, severity: Severity, pattern: Pattern, since_s: float
+    ) -> None:
+        """Take up an alert that fired before a restart, unless the GPU's fires already."""
+        alert = self.alerts.get(row)
+        if alert is not None and alert.state == "firing":
+            return
+        subject = Subject(device_uid=rings.gpus[row].id)
+        finding = Finding(
+            id=subject.id, subject=subject, judged_at_s=since_s, pattern=pattern, tier="alert",
+            severity=severity, confidence=self._rules.alert_confidence, rate_bytes_per_s=None,
+            eta=None,
+        )  # fmt: skip
+        self.alerts[row] = Alert(
+            key=f"leak:{subject.id}",
+            kind="leak",
+            subject=subject,
+            state="firing",
+            severity=severity,
+            finding=finding,
+            opened_at_s=since_s,
+            changed_at_s=since_s,
+            firing_at_s=since_s,
+            title=rings.gpus[row].title,
+        )
+        self._begun[row] = float(rings.since[row])
 
     def round(self, rings: Rings) -> None:
         """Judge what is due at the last step of the rings."""
@@ -73,10 +106,11 @@ class Judge:
         for row in sorted(in_turn | self.alerts.keys() | set(candidates(rings, self._settings))):
             if rings.last[row] == rings.end:
                 self._judge(rings, row)
+        self._judged_to = rings.end
 
     def _judge(self, rings: Rings, row: int) -> None:
         try:
-            finding = verdict.judge(series_of(rings, row), self._settings)
+            findings = self._findings(rings, row)
         except Exception:
             # One GPU that cannot be judged costs no other.
             if row not in self.failed:
@@ -85,14 +119,15 @@ class Judge:
             return
         self.judged += 1
         self.failed.discard(row)
-        outcome = alerts.evaluate(
-            finding,
-            self.alerts.get(row),
-            self._rules,
-            now_s=finding.judged_at_s,
-            title=rings.gpus[row].title,
-        )
-        alert = outcome.alert
+        alert = self.alerts.get(row)
+        for finding in findings:
+            alert = alerts.evaluate(
+                finding,
+                None if alert is None or alert.state == "resolved" else alert,
+                self._rules,
+                now_s=finding.judged_at_s,
+                title=rings.gpus[row].title,
+            ).alert
         before = self.findings.pop(row, None)
         self.alerts.pop(row, None)
         if alert is not None and alert.state == "resolved":
@@ -100,10 +135,32 @@ class Judge:
         elif alert is not None:
             self.alerts[row] = alert
             self._begun.setdefault(row, float(rings.since[row]))
-        if finding.tier != "none" or row in self.alerts:
-            self.findings[row] = finding
+        if findings[-1].tier != "none" or row in self.alerts:
+            self.findings[row] = findings[-1]
         elif before is not None:
             self.calm_since[row] = rings.end
+
+    def _findings(self, rings: Rings, row: int) -> list[Finding]:
+        """Return the judgement of now, after those of the steps that were missed.
+
+        After a start or a pause an alert fires in the first round if it would have without. Only
+        what may open is worth that; what fires is not resolved by a pause.
+        """
+        series, alert = series_of(rings, row), self.alerts.get(row)
+        out = [verdict.judge(series, self._settings)]
+        if out[0].tier != "alert" or (alert is not None and alert.state == "firing"):
+            return out
+        steps = max(min(math.ceil(_REPLAY_S / rings.step_s), _MOST_REPLAYED), self._rules.confirm)
+        missed = range(rings.end - 1, max(self._judged_to, rings.end - steps), -1)
+        for slot in missed:
+            count = int(series.t_s.searchsorted(slot * rings.step_s, side="right"))
+            if not count or series.t_s[count - 1] != slot * rings.step_s:
+                continue
+            earlier = msgspec.structs.replace(
+                series, t_s=series.t_s[:count], used_bytes=series.used_bytes[:count]
+            )
+            out.append(verdict.judge(earlier, self._settings))
+        return out[::-1]
 
     def _end_jobs(self, rings: Rings) -> None:
         """Resolve what belongs to a job that has gone."""

@@ -1,4 +1,4 @@
-"""``gpuwatchd fleet``: rounds over a Prometheus, each printed as one line of JSON."""
+"""``gpuwatchd fleet``: rounds over a Prometheus, each printed as one line of JSON, or alerts."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Final
 import click
 import msgspec
 
-from gpuwatchd.core.errors import PIPE_CLOSED, MetricsServerError
+from gpuwatchd.core.errors import PIPE_CLOSED, ConfigError, MetricsServerError
 from gpuwatchd.fleet import config
 from gpuwatchd.fleet.client import Client
 from gpuwatchd.fleet.judging import Judge
 from gpuwatchd.fleet.metrics import Metrics
+from gpuwatchd.fleet.outgoing import Sender
 from gpuwatchd.fleet.state import StateFile, round_state
 from gpuwatchd.fleet.worker import LAG_S, Worker, pause_s
 from gpuwatchd.view.answers import base
@@ -37,22 +38,34 @@ _WARNINGS: Final = {
 
 
 def _rounds(
-    worker: Worker, judge: Judge, file: StateFile, metrics: Metrics, stop: threading.Event
+    worker: Worker,
+    judge: Judge,
+    file: StateFile,
+    metrics: Metrics,
+    stop: threading.Event,
+    *,
+    sender: Sender | None = None,
 ) -> None:
     """Do a round for each step until told to stop; a server that fails is asked less and less."""
-    failures = 0
+    failures, failing_since_s = 0, time.time()
     while not stop.is_set():
         wait_s, begun_s, before = 0.0, time.monotonic(), worker.rings.end
+        error: MetricsServerError | None = None
         try:
             worker.round(time.time())
-            failures, error = 0, None
             if worker.rings.end != before:
+                if sender is not None:
+                    sender.before(worker.rings, judge)
                 judge.round(worker.rings)
         except MetricsServerError as caught:
             failures, error = failures + 1, caught
             worker.count_failure("round", error)
             wait_s = pause_s(failures, error.wait_s, first_s=worker.step_s / 4)
             log.warning("no round: %s; asked again in %.0f s", error, wait_s)
+        else:
+            failures, failing_since_s = 0, time.time()
+        if sender is not None:
+            sender.send(worker.rings, judge, failing_since_s=failing_since_s if failures else None)
         now_s, round_s = time.time(), time.monotonic() - begun_s
         next_s = (worker.rings.end + 1) * worker.step_s + LAG_S if error is None else now_s + wait_s
         if error is not None:
@@ -60,7 +73,8 @@ def _rounds(
             metrics.after_failure(worker.failures)
         elif worker.rings.end != before:
             found = round_state(worker, judge)
-            print_round(found)
+            if sender is None:
+                print_round(found)
             metrics.after_round(found, round_s)
             file.after_round(worker, judge, found, round_s=round_s, due_at_s=next_s)
         stop.wait(max(next_s - time.time(), 0.1))
@@ -87,7 +101,7 @@ def print_round(found: FleetRoundState) -> None:
 )
 @click.option("--once", is_flag=True, help="Do one round, print it, and leave.")
 @click.option("--shard", metavar="N/M", help="This worker of how many: 2/4, or hostname/4.")
-@click.option("--dry-run", is_flag=True, help="Do rounds and print them; alert nobody.")
+@click.option("--dry-run", is_flag=True, help="Do rounds and print them; send no alerts.")
 def command(
     file: Path,
     shard: str | None,
@@ -96,19 +110,27 @@ def command(
 ) -> int:
     """Judge the GPUs that a Prometheus watches.
 
-    It asks the server for memory that exporters have recorded and prints one line of JSON per
-    round: which GPUs leak. Alerts are not sent yet, so --once or --dry-run is needed.
+    It asks the server for memory that exporters have recorded, and sends alerts on GPUs that leak
+    to the Alertmanagers of its configuration. With --once or --dry-run it sends nothing, and prints
+    one line of JSON per round.
 
     \b
-    Example:
+    Examples:
       gpuwatchd fleet --config fleet.toml --once
+      gpuwatchd fleet --config fleet.toml
     """  # noqa: D301 - click reads the backspace
-    if not (once or dry_run):
-        raise click.UsageError("alerts are not sent yet: add --once or --dry-run")
     try:
         fleet, stop = config.load(file, shard), threading.Event()
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--shard") from None
+    sender = None
+    if not (once or dry_run):
+        if not fleet.section.alertmanagers:
+            hint = "--once and --dry-run send nothing"
+            raise ConfigError(
+                str(file), "[fleet] alertmanagers", "names none to send alerts to", hint=hint
+            )
+        sender = Sender(fleet)
     worker = Worker(fleet, Client(fleet), sleep=stop.wait)
     judge = Judge(fleet.detection, fleet.policy)
     for number in (signal.SIGTERM, signal.SIGINT) if not once else ():
@@ -117,7 +139,9 @@ def command(
         if not once:
             state, metrics = StateFile(fleet), Metrics(fleet)
             with metrics.served():
-                _rounds(worker, judge, state, metrics, stop)
+                _rounds(worker, judge, state, metrics, stop, sender=sender)
+            if sender is not None:
+                sender.close()
             state.close()
             return 0
         worker.round(time.time())

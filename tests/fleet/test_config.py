@@ -32,6 +32,18 @@ def write(folder: Path, words: str) -> Path:
         ("[fleet]\nurl = 'http://far.example:9090'\nheaders-file = 'token'", "headers-file"),
         ("[fleet]\nurl = 'https://far.example'\ntoken-file = 'open'", "token-file"),
         ("[fleet]\nurl = 'https://far.example'\ntoken-file = 'lines'", "token-file"),
+        (f"[fleet]\n{LOCAL}alertmanagers = ['am:9093']", "alertmanagers"),
+        (f"[fleet]\n{LOCAL}alertmanagers = ['http://a/api/v2/alerts']", "alertmanagers"),
+        (f"[fleet]\n{LOCAL}alertmanagers = ['http://a', 'http://a/']", "alertmanagers"),
+        (f"[fleet]\n{LOCAL}alertmanagers = ['http://me:secret-word@a']", "alertmanagers"),
+        (f"[fleet]\n{LOCAL}alertmanagers = ['http://a b']", "alertmanagers"),
+        (f"[fleet]\n{LOCAL}alertmanagers = ['http://a:x']", "alertmanagers"),
+        (
+            f"[fleet]\n{LOCAL}alertmanagers = ['http://far']\nalertmanager-token-file = 'token'",
+            "alertmanager-token-file",
+        ),
+        (f"[fleet]\n{LOCAL}alertmanager-headers-file = 'open'", "alertmanager-headers-file"),
+        (f'[fleet]\n{LOCAL}cluster = "a\\u0007"', "cluster"),
         (f"[fleet]\n{LOCAL}step = '1s'", "step"),
         (f"[fleet]\n{LOCAL}window = '10m'", "window"),
         (f"[fleet]\n{LOCAL}map = 'dcmg'", "map"),
@@ -88,5 +100,8 @@ def test_a_map_of_ones_own(tmp_path: Path) -> None:
             config.metric_map("mine.toml", file)
 
 
-def test_without_alerts_it_runs_only_where_that_is_said(tmp_path: Path) -> None:
-    assert main(["fleet", "--config", str(write(tmp_path, f"[fleet]\n{LOCAL}"))]) == 2
+def test_without_a_member_to_send_to_it_runs_only_where_that_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["fleet", "--config", str(write(tmp_path, f"[fleet]\n{LOCAL}"))]) == 78
+    assert {"alertmanagers:", "--dry-run"} <= set(capsys.readouterr().err.split())

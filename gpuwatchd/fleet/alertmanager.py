@@ -1,0 +1,330 @@
+"""Alerts to every member of an Alertmanager (API v2), each in a thread of its own.
+
+A member keeps nothing over a restart and learns nothing from the others: each is sent everything
+that is open, again each step. An alert is said to end :func:`lifetime_s` from now, so that it
+outlives us for a while; a member never shortens that, so our own stop just sends it once more.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote, urlsplit
+
+import msgspec
+
+from gpuwatchd.core import decoding
+from gpuwatchd.core.errors import MetricsServerError
+from gpuwatchd.core.text import clean
+from gpuwatchd.fleet.connection import Connection
+from gpuwatchd.fleet.worker import pause_s
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from gpuwatchd.fleet.config import Fleet
+
+log = logging.getLogger("gpuwatchd.fleet")
+
+_PATH: Final = "/api/v2/alerts"
+_LIFETIME_S: Final = 900.0
+"""A host that is started anew, and a cold start over 100,000 GPUs, take less."""
+_BATCH: Final = 500
+"""Alerts of one request: half a MiB, below the limit that proxies have by default."""
+_MOST_POSTS: Final = 64
+"""Requests of one round beyond the usual: so many are spent on finding what is refused."""
+_TIMES: Final = 3
+"""How often a member is told that something is over: the address may be that of several."""
+_LONGEST_PAUSE_S: Final = 60.0
+_REFUSED_S: Final = 3600.0
+"""What was refused is tried again after this time."""
+_CLOSE_S: Final = 5.0
+
+
+class FleetAlert(msgspec.Struct, frozen=True, kw_only=True):
+    """One alert; its labels are its identity."""
+
+    labels: dict[str, str]
+    annotations: dict[str, str]
+    starts_at_s: float
+
+    @property
+    def key(self) -> tuple[tuple[str, str], ...]:
+        """Its labels, in an order that keeps those of one subject together."""
+        return tuple(sorted(self.labels.items()))
+
+
+Key = tuple[tuple[str, str], ...]
+
+
+class Active(msgspec.Struct, rename="camel"):
+    """An alert that a member has."""
+
+    labels: dict[str, str]
+    starts_at: datetime
+    annotations: dict[str, str] = {}
+
+
+class _Posted(msgspec.Struct, rename="camel"):
+    labels: dict[str, str]
+    annotations: dict[str, str]
+    starts_at: datetime
+    ends_at: datetime
+
+
+class _Over(msgspec.Struct):
+    alert: FleetAlert
+    at_s: float
+    """When it was resolved, on the monotonic clock."""
+    left: int = _TIMES
+
+
+def lifetime_s(step_s: float) -> float:
+    """Return how long an alert lives that nobody sends again."""
+    return max(_LIFETIME_S, 3 * step_s)
+
+
+class Member:
+    """One Alertmanager: what it is to know, and what it has not taken yet."""
+
+    def __init__(self, url: str, fleet: Fleet) -> None:
+        section = fleet.section
+        self.name = clean(urlsplit(url).netloc, limit=120)
+        self.failures: dict[str, int] = {}
+        """Why it did not take something -> how often."""
+        self._connection = Connection(
+            url,
+            fleet.alertmanager_headers,
+            ca_file=section.ca_file,
+            limit_bytes=int(section.budget.answer),
+            timeout_s=section.budget.timeout,
+        )
+        self._step_s = section.step
+        self._firing: dict[Key, FleetAlert] = {}
+        self._over: dict[Key, _Over] = {}
+        self._refused: dict[Key, float] = {}
+        self._ahead_s = 0.0
+        """By how much its clock is ahead of ours."""
+        self._lock = threading.Lock()
+        self._news, self._stop = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, name="alerts", daemon=True)
+        self._tries = 0
+
+    def active(self, *matchers: str) -> list[Active] | None:
+        """Return the alerts that it has, matched by all; None where it does not say.
+
+        One that lets nobody read has none: what it is sent says nothing of the past then.
+        """
+        words = "&".join(f"filter={quote(matcher, safe='')}" for matcher in matchers)
+        try:
+            reply = self._connection.request(f"{_PATH}?{words}")
+            if reply.status == 200:
+                return decoding.decode(reply.content, list[Active])
+            error = self._connection.refused(reply)
+        except MetricsServerError as caught:
+            error = caught
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            error = MetricsServerError(f"{self.name}: its answer is none of an Alertmanager")
+        self._count("read", error)
+        return None if error.busy else []
+
+    def offer(self, firing: Iterable[FleetAlert], over: Iterable[FleetAlert]) -> None:
+        """Have it told what fires now and what has ended since; the thread is begun with it."""
+        now_s = time.monotonic()
+        with self._lock:
+            self._firing = {alert.key: alert for alert in firing}
+            for alert in over:
+                self._over[alert.key] = _Over(alert, now_s)
+            # What is older has ended by itself.
+            keep_s = now_s - lifetime_s(self._step_s)
+            self._over = {
+                key: ended
+                for key, ended in self._over.items()
+                if key not in self._firing and ended.at_s >= keep_s
+            }
+            self._refused = {
+                key: at_s for key, at_s in self._refused.items() if now_s - at_s < _REFUSED_S
+            }
+        self._news.set()
+        if self._thread.ident is None:
+            self._thread.start()
+
+    def close(self) -> None:
+        """Ask the thread to send all of it once more and to end; see :meth:`join`."""
+        self._stop.set()
+        self._news.set()
+
+    def join(self, within_s: float) -> None:
+        """Wait for the end of the thread, no longer than that: it holds nobody up."""
+        if self._thread.ident is not None:
+            self._thread.join(max(within_s, 0.0))
+
+    def _run(self) -> None:
+        while True:
+            # Also without news: its alerts live on while a round takes long.
+            self._news.wait(self._step_s)
+            self._news.clear()
+            stopping = self._stop.is_set()
+            try:
+                self._send()
+            except MetricsServerError as error:
+                self._failed(error)
+                if not stopping:
+                    self._stop.wait(min(pause_s(self._tries, error.wait_s), _LONGEST_PAUSE_S))
+                    self._news.set()
+            except Exception as error:
+                # The other members, and this one's next round, must not end with this.
+                log.exception("failed part=alertmanager member=%s", self.name)
+                self._count("post", error)
+                self._stop.wait(self._step_s)
+            else:
+                if self._tries:
+                    log.info("%s takes alerts again", self.name)
+                self._tries = 0
+            if stopping:
+                return
+
+    def _failed(self, error: MetricsServerError) -> None:
+        self._count("post", error)
+        if not self._tries:
+            log.warning("alerts are not taken: %s; sent again until they are", error)
+        self._tries += 1
+
+    def _count(self, what: str, error: Exception) -> None:
+        key = f"{what} {getattr(error, 'status', None) or 'no answer'}"
+        with self._lock:
+            self.failures[key] = self.failures.get(key, 0) + 1
+
+    def _now_s(self) -> float:
+        """Return what its clock says, asked each time.
+
+        That decides whether an alert has ended; ours may have been set, or have stood still.
+        """
+        headers = self._connection.request("/-/ready").headers
+        try:
+            return parsedate_to_datetime(headers.get("Date", "")).timestamp()
+        except (ValueError, TypeError, OverflowError):
+            return time.time()
+
+    def _send(self) -> None:
+        with self._lock:
+            firing, over = dict(self._firing), dict(self._over)
+            keys = sorted((firing.keys() | over.keys()) - self._refused.keys())
+        if not keys:
+            return
+        now_s = self._now_s()
+        ends_s = now_s + lifetime_s(self._step_s)
+        elapsed_s = time.monotonic()
+        posts = [
+            (key, _posted(firing[key], ends_s))
+            if key in firing
+            else (key, _posted(over[key].alert, now_s - (elapsed_s - over[key].at_s)))
+            for key in keys
+        ]
+        round_ = _Round(self._connection)
+        try:
+            for first in range(0, len(posts), _BATCH):
+                round_.post(posts[first : first + _BATCH])
+        finally:
+            self._settle(round_, over)
+
+    def _settle(self, done: _Round, over: dict[Key, _Over]) -> None:
+        """Take note of what was taken and what was refused."""
+        at_s = time.monotonic()
+        with self._lock:
+            for key in done.taken & over.keys():
+                over[key].left -= 1
+                if over[key].left <= 0 and self._over.get(key) is over[key]:
+                    del self._over[key]
+            # Where nothing at all is taken it is not the alerts that are wrong.
+            if done.taken:
+                self._refused.update(dict.fromkeys(done.refused, at_s))
+        for why in done.refused.values() if done.taken else ():
+            log.warning("%s does not take an alert: %s", self.name, why)
+
+
+class _Round:
+    """The requests of one round to one member, and what became of each alert."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection, self._left = connection, _MOST_POSTS
+        self.taken: set[Key] = set()
+        self.refused: dict[Key, MetricsServerError] = {}
+
+    def post(self, batch: Sequence[tuple[Key, _Posted]]) -> None:
+        """Post alerts; where one of them is refused, halves, until it is found.
+
+        The good ones have been stored then, says the interface, but not all that stands before an
+        Alertmanager keeps to that.
+        """
+        body = msgspec.json.encode([posted for _, posted in batch])
+        reply = self._connection.request(_PATH, body, "application/json")
+        if 200 <= reply.status < 300:
+            self.taken.update(key for key, _ in batch)
+            return
+        error = self._connection.refused(reply, reply.content[:1000].decode("utf-8", "replace"))
+        if reply.status not in {400, 413, 422} or self._left <= 0:
+            raise error
+        if len(batch) == 1:
+            self.refused[batch[0][0]] = error
+            return
+        self._left -= 2
+        middle = len(batch) // 2
+        self.post(batch[:middle])
+        self.post(batch[middle:])
+
+
+class Alertmanagers:
+    """All members: each is told all of it, and none waits for another."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.members = [Member(url, fleet) for url in fleet.section.alertmanagers]
+
+    def active(self, *matchers: str) -> list[Active] | None:
+        """Return what the members have, one after the other; None where none of them says."""
+        with ThreadPoolExecutor(len(self.members)) as pool:
+            answers = list(pool.map(lambda member: member.active(*matchers), self.members))
+        heard = [answer for answer in answers if answer is not None]
+        return [alert for answer in heard for alert in answer] if heard else None
+
+    def offer(self, firing: Iterable[FleetAlert], over: Iterable[FleetAlert]) -> None:
+        """Have every member told what fires now and what has ended since."""
+        firing, over = list(firing), list(over)
+        for member in self.members:
+            member.offer(firing, over)
+
+    def close(self) -> None:
+        """Have every member told once more; one that does not answer is not waited for long."""
+        until_s = time.monotonic() + _CLOSE_S
+        for member in self.members:
+            member.close()
+        for member in self.members:
+            member.join(until_s - time.monotonic())
+
+    @property
+    def failures(self) -> dict[str, int]:
+        """Member, what and status -> how often it failed."""
+        return {
+            f"{member.name} {key}": count
+            for member in self.members
+            for key, count in dict(member.failures).items()
+        }
+
+
+def _posted(alert: FleetAlert, ends_s: float) -> _Posted:
+    return _Posted(
+        alert.labels,
+        alert.annotations,
+        # What ends before it starts is refused.
+        _instant(min(alert.starts_at_s, ends_s)),
+        _instant(ends_s),
+    )
+
+
+def _instant(at_s: float) -> datetime:
+    return datetime.fromtimestamp(at_s, UTC)

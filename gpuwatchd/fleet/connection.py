@@ -1,0 +1,181 @@
+"""Requests to one server: whole answers or none, bounded in size and time, never redirected."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import threading
+import zlib
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from typing import TYPE_CHECKING, Final, NamedTuple
+from urllib.parse import urlsplit
+
+from gpuwatchd import __version__
+from gpuwatchd.core.errors import ConfigError, MetricsServerError
+from gpuwatchd.core.text import clean
+from gpuwatchd.fleet.config import is_local
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from email.message import Message
+
+_LONGEST_WAIT_S: Final = 300.0
+_PART_BYTES: Final = 1 << 16
+
+
+class Reply(NamedTuple):
+    """A whole answer, of any status."""
+
+    status: int
+    headers: Message
+    content: bytes
+
+
+class Connection:
+    """One server. Each request is a connection of its own, so that threads may ask at once.
+
+    Parameters
+    ----------
+    url
+        Address with its prefix, if any; checked by :func:`gpuwatchd.fleet.config.load`.
+    headers
+        Sent with each request; their values are in no error.
+    limit_bytes, timeout_s
+        The largest answer, unpacked, and the longest time for all of one request.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        headers: Mapping[str, str],
+        *,
+        ca_file: str,
+        limit_bytes: int,
+        timeout_s: float,
+    ) -> None:
+        split = urlsplit(url)
+        self._host, self._port = split.hostname or "", split.port
+        self._prefix = split.path.rstrip("/")
+        self._headers = headers
+        self._limit_bytes, self._timeout_s = limit_bytes, timeout_s
+        self._gzip = not is_local(url)
+        """On the same machine packing costs more than sending."""
+        self._context = _context(ca_file) if split.scheme == "https" else None
+
+    def request(self, path: str, body: bytes | None = None, kind: str = "") -> Reply:
+        """Return what the server answers: to GET without a body, to POST with one of that type.
+
+        Raises
+        ------
+        MetricsServerError
+            Unless there is a whole answer.
+        """
+        late = threading.Event()
+        try:
+            return self._exchange(path, body, kind, late)
+        except ssl.SSLCertVerificationError:
+            hint = "ca-file names the certificates to trust"
+            raise self._error("its certificate is not to be trusted", hint=hint) from None
+        except (OSError, HTTPException, ValueError, MetricsServerError) as error:
+            if late.is_set() or isinstance(error, TimeoutError):
+                raise self._error(f"no answer within {self._timeout_s:g} s") from None
+            if isinstance(error, MetricsServerError):
+                raise
+            why = error.strerror if isinstance(error, OSError) and error.strerror else ""
+            raise self._error(clean(why, limit=120) or type(error).__name__) from None
+
+    def _exchange(self, path: str, body: bytes | None, kind: str, late: threading.Event) -> Reply:
+        headers = {
+            "User-Agent": f"gpuwatchd/{__version__}",
+            "Accept": "application/json",
+            "Accept-Encoding": "gzip" if self._gzip else "identity",
+            "Connection": "close",
+            **({"Content-Type": kind} if kind else {}),
+            **self._headers,
+        }
+        connection = (
+            HTTPConnection(self._host, self._port, timeout=self._timeout_s)
+            if self._context is None
+            else HTTPSConnection(
+                self._host, self._port, timeout=self._timeout_s, context=self._context
+            )
+        )
+        timer = None
+        try:
+            connection.connect()
+            timer = threading.Timer(self._timeout_s, _cut, [connection.sock, late])
+            timer.daemon = True
+            timer.start()
+            method = "GET" if body is None else "POST"
+            connection.request(method, self._prefix + path, body, headers)
+            with contextlib.closing(connection.getresponse()) as response:
+                content = self._body(response)
+                return Reply(response.status, response.headers, content)
+        finally:
+            if timer is not None:
+                timer.cancel()
+            connection.close()
+
+    def _body(self, response: HTTPResponse) -> bytes:
+        """Return what was sent, unpacked; nothing beyond the limit is kept."""
+        packed = response.headers.get("Content-Encoding", "").strip().lower() == "gzip"
+        unpack = zlib.decompressobj(31) if packed else None
+        parts: list[bytes] = []
+        length = 0
+        while part := response.read(_PART_BYTES):
+            if unpack is not None:
+                try:
+                    part = unpack.decompress(part, self._limit_bytes - length + 1)
+                except zlib.error:
+                    raise self._error("its answer is damaged") from None
+            parts.append(part)
+            length += len(part)
+            if length > self._limit_bytes:
+                raise self._error(f"its answer is larger than {self._limit_bytes >> 10} KiB")
+        if response.length or (unpack is not None and length and not unpack.eof):
+            raise self._error("its answer was cut off")
+        return b"".join(parts)
+
+    def refused(self, reply: Reply, why: str = "", keys: str = "") -> MetricsServerError:
+        """Return the error that an answer without success is.
+
+        ``why``: in its own words; secrets in them are masked, since a proxy may print what it was
+        sent. ``keys``: what of the configuration holds the secrets.
+        """
+        status = reply.status
+        if 300 <= status < 400:
+            hint = "url must be the address that it redirects to"
+            return self._error("it redirects, which is not followed", status=status, hint=hint)
+        if status in {401, 403}:
+            hint = f"{keys} must hold what it asks for" if keys else ""
+            return self._error(f"it refuses us ({status})", status=status, hint=hint)
+        for secret in self._headers.values():
+            for word in (secret, *secret.split()):
+                why = why.replace(word, "***")
+        wait = reply.headers.get("Retry-After", "")
+        wait_s = min(float(wait), _LONGEST_WAIT_S) if wait.isascii() and wait.isdigit() else None
+        why = clean(why, limit=200)
+        return self._error(f"it answers {status} {why}".rstrip(), status=status, wait_s=wait_s)
+
+    def _error(
+        self, why: str, *, status: int | None = None, wait_s: float | None = None, hint: str = ""
+    ) -> MetricsServerError:
+        where = clean(self._host, limit=120)
+        return MetricsServerError(f"{where}: {why}", status=status, wait_s=wait_s, hint=hint)
+
+
+def _context(ca_file: str) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=ca_file or None)
+    except OSError as error:
+        why = error.strerror or "holds no certificate"
+        raise ConfigError(ca_file, "[fleet] ca-file", why) from None
+
+
+def _cut(sock: socket.socket, late: threading.Event) -> None:
+    """End a conversation: a server that sends a byte now and then passes every other limit."""
+    late.set()
+    with contextlib.suppress(OSError):
+        # Of the plain socket: that of TLS is in use by the thread that reads.
+        socket.socket.shutdown(sock, socket.SHUT_RDWR)

@@ -1,0 +1,172 @@
+"""Every member learns what fires and what is over, whatever the others and their network do."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from gpuwatchd.core.config import Seconds
+from gpuwatchd.fleet import alertmanager
+from gpuwatchd.fleet.alertmanager import Alertmanagers, FleetAlert, lifetime_s
+from tests.fleet.fake import fleet
+from tests.fleet.member import Member, member
+from tests.real.stage import until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gpuwatchd.fleet.config import Fleet
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(alertmanager, "pause_s", lambda *_: 0.02)
+
+
+def sends_to(*urls: str, step_s: float = 60.0, timeout_s: float = 10.0) -> Fleet:
+    plain = fleet(timeout=Seconds(timeout_s))
+    section = msgspec.structs.replace(plain.section, alertmanagers=urls, step=Seconds(step_s))
+    headers = {"Authorization": "Bearer s3cret"}
+    return msgspec.structs.replace(plain, section=section, alertmanager_headers=headers)
+
+
+def alert(number: int = 0, **labels: str) -> FleetAlert:
+    return FleetAlert(
+        labels={"alertname": "A", "uuid": f"GPU-{number}", **labels},
+        annotations={"summary": "x" * 500},
+        starts_at_s=time.time() - 60,
+    )
+
+
+@contextlib.contextmanager
+def sending(*urls: str, **settings: float) -> Iterator[Alertmanagers]:
+    members = Alertmanagers(sends_to(*urls, **settings))
+    try:
+        yield members
+    finally:
+        members.close()
+
+
+def ends_s(posted: dict[str, Any]) -> float:
+    return datetime.fromisoformat(posted["endsAt"]).timestamp()
+
+
+def test_what_fires_outlives_us_and_what_is_over_ends_by_the_clock_of_the_member() -> None:
+    with member() as one:
+        one.ahead_s = 7200.0
+        with sending(one.url) as members:
+            members.offer([alert(0), alert(1)], [])
+            one.until(lambda: one.posts)
+            assert all(abs(ends_s(a) - one.now_s() - 900) < 60 for a in one.posts[0])
+            assert one.headers[0]["Authorization"] == "Bearer s3cret"
+            members.offer([alert(0)], [alert(1)])
+            one.until(lambda: len(one.active()) == 1)
+            # Again at the next two, so that all behind one address learn it; then no more.
+            while len(one.posts) < 5:
+                before = len(one.posts)
+                members.offer([alert(0)], [])
+                one.until(lambda: len(one.posts) > before)  # noqa: B023 - called at once
+        one.until(lambda: len(one.posts) >= 6)
+        assert [len(post) for post in one.posts[:5]] == [2, 2, 2, 2, 1]
+        assert lifetime_s(600.0) == 1800.0
+
+
+def test_it_sends_again_by_itself_and_once_more_at_the_end() -> None:
+    with member() as one, sending(one.url, step_s=0.02) as members:
+        members.offer([alert()], [])
+        one.until(lambda: len(one.posts) >= 3)
+        members.close()
+        assert len(one.active()) == 1
+
+
+@pytest.mark.parametrize("trap", ["down", "503", "hang", "redirect", "cut", "401"])
+def test_a_member_that_fails_costs_the_other_nothing_and_learns_it_later(
+    trap: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "gpuwatchd.fleet")
+    with member() as good, member() as bad, member() as other:
+        bad.status = {"503": 503, "401": 401, "redirect": 307}.get(trap, 200)
+        bad.location = other.url if trap == "redirect" else ""
+        bad.hang, bad.cut = trap == "hang", trap == "cut"
+        url = "http://127.0.0.1:9/prefix" if trap == "down" else bad.url
+        with sending(good.url, url, timeout_s=1.0) as members:
+            members.offer([alert()], [])
+            good.until(good.active)
+            assert until(lambda: members.failures)
+            ((key, count),) = members.failures.items()
+            assert key.endswith({"503": "503", "401": "401", "redirect": "307"}.get(trap, "answer"))
+            assert count >= 1
+            if trap != "down":
+                bad.status, bad.location, bad.hang, bad.cut = 200, "", False, False
+                bad.stop.set()
+                bad.until(bad.active)
+        assert not other.posts
+        assert "s3cret" not in caplog.text
+
+
+def test_one_that_is_refused_is_found_and_the_others_stay() -> None:
+    with member() as one, sending(one.url) as members:
+        bad = [alert(7, **{"a b": "x"}), alert(600, **{"-": "x"})]
+        members.offer([*map(alert, range(1000)), *bad], [])
+        one.until(lambda: len(one.active()) == 1000 and [len(p) for p in one.posts].count(1) >= 2)
+        assert until(lambda: len(members.members[0]._refused) == 2)
+        count = len(one.posts)
+        assert count < 70
+        members.offer([*map(alert, range(1000)), *bad], [])
+        one.until(lambda: len(one.posts) >= count + 2)
+        assert [len(post) for post in one.posts[count:]] == [500, 500]
+
+
+def test_where_nothing_is_taken_it_is_not_the_alerts() -> None:
+    with member() as one, sending(one.url) as members:
+        one.status = 400
+        members.offer(map(alert, range(400)), [])
+        one.until(lambda: one.posts)
+        one.status = 200
+        one.until(lambda: len(one.active()) == 400)
+
+
+def test_ten_thousand_at_once() -> None:
+    with member() as one, sending(one.url) as members:
+        members.offer(map(alert, range(10_000)), [])
+        one.until(lambda: len(one.active()) == 10_000)
+        assert max(map(len, one.posts)) == 500
+
+
+def test_what_is_open_is_what_any_member_has() -> None:
+    with member() as one, member() as two, sending(one.url, two.url) as members:
+        members.offer([alert()], [])
+        one.until(one.active)
+        two.until(two.active)
+    with member() as empty, member() as failing:
+        failing.status = 503
+        read = Alertmanagers(sends_to(empty.url, failing.url)).active('a="b"')
+        assert read == []
+        assert Alertmanagers(sends_to(failing.url)).active() is None
+        # Who lets nobody read is sent to all the same.
+        failing.status = 403
+        assert Alertmanagers(sends_to(failing.url)).active() == []
+
+
+def _kept(one: Member) -> list[str]:
+    return sorted(labels["uuid"] for labels in one.labels())
+
+
+def test_a_resolve_is_kept_for_a_member_that_is_away() -> None:
+    with member() as one, sending(one.url) as members:
+        members.offer([alert(0), alert(1)], [])
+        one.until(lambda: len(one.active()) == 2)
+        one.status = 503
+        members.offer([alert(0)], [alert(1)])
+        before = len(one.posts)
+        for _ in range(5):
+            members.offer([alert(0)], [])
+        one.until(lambda: len(one.posts) >= before + 5)
+        one.status = 200
+        one.until(lambda: _kept(one) == ["GPU-0"])

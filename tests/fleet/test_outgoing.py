@@ -1,0 +1,211 @@
+"""Which alerts there are, under which labels, through the life of a job and of a worker."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, cast
+
+import msgspec
+import numpy as np
+
+from gpuwatchd.fleet.alertmanager import Active, Alertmanagers, FleetAlert
+from gpuwatchd.fleet.judging import Judge
+from gpuwatchd.fleet.outgoing import Sender
+from tests.fleet.fake import fleet
+from tests.fleet.test_rounds import at, begun, flat, leak
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gpuwatchd.core.model import FloatArray
+    from gpuwatchd.fleet.alertmanager import Key
+
+Curves = dict[tuple[str, str, str], "FloatArray"]
+
+
+class Taken:
+    """In the place of the members: what is active there, and every change of that."""
+
+    def __init__(self) -> None:
+        self.active_now: dict[Key, FleetAlert] = {}
+        self.new: list[dict[str, str]] = []
+        self.over: list[dict[str, str]] = []
+        self.answers = True
+
+    def offer(self, firing: Iterable[FleetAlert], over: Iterable[FleetAlert]) -> None:
+        now = {alert.key: alert for alert in firing}
+        ended = {alert.key for alert in over}
+        assert not ended & now.keys()
+        # What is sent no more must be said to be over.
+        assert self.active_now.keys() - now.keys() <= ended
+        self.new += [alert.labels for key, alert in now.items() if key not in self.active_now]
+        self.over += [dict(key) for key in ended & self.active_now.keys()]
+        self.active_now = now
+
+    def active(self, *_: str) -> list[Active] | None:
+        return [
+            Active(a.labels, datetime.fromtimestamp(a.starts_at_s, UTC), a.annotations)
+            for a in self.active_now.values()
+        ] if self.answers else None  # fmt: skip
+
+    @property
+    def annotations(self) -> list[dict[str, str]]:
+        return [alert.annotations for alert in self.active_now.values()]
+
+
+class Run:
+    """A worker over curves, from one round to another, with what it sends."""
+
+    def __init__(self, curves: Curves, taken: Taken | None = None, cluster: str = "a") -> None:
+        self.curves, self.taken = curves, taken or Taken()
+        self.cluster = cluster
+        self.start(400)
+
+    def start(self, minute: int) -> None:
+        """Begin anew, as after a kill: nothing is left but what the members have."""
+        self.worker, _ = begun(self.curves, minute)
+        self.judge = Judge(fleet().detection, fleet().policy)
+        plain = fleet()
+        section = msgspec.structs.replace(plain.section, cluster=self.cluster)
+        changed = msgspec.structs.replace(plain, section=section)
+        self.sender = Sender(changed, cast("Alertmanagers", self.taken))
+
+    def to(self, last: int, first: int = 400) -> Run:
+        for minute in range(first, last + 1):
+            self.worker.round(at(minute))
+            self.sender.before(self.worker.rings, self.judge)
+            self.judge.round(self.worker.rings)
+            self.sender.send(self.worker.rings, self.judge)
+        return self
+
+
+def later(minute: int, mib_per_minute: float = 60.0) -> FloatArray:
+    """Return a leak that begins later."""
+    curve = flat(8000.0)
+    curve[minute:] += mib_per_minute * np.arange(520.0 - minute)
+    return curve
+
+
+def test_a_job_is_one_alert_whose_labels_stay_while_its_gpus_come_and_go() -> None:
+    leaves = leak()
+    leaves[425:] = 4.0
+    curves = {
+        ("GPU-a", "n1", "p"): leaves,
+        ("GPU-b", "n2", "p"): leak(21.0),
+        ("GPU-c", "n2", "p"): later(380),
+        ("GPU-d", "n3", "q"): leak(),
+        ("GPU-e", "n3", ""): leak(),
+        ("GPU-f", "n3", "p"): flat(),
+    }
+    run = Run(curves).to(440)
+    common = {"alertname": "GpuMemoryLeak", "gpuwatchd": "fleet", "cluster": "a"}
+    named = [{k: v for k, v in labels.items() if k != "severity"} for labels in run.taken.new]
+    assert {**common, "job": "p", "pattern": "gradual"} in named
+    assert {**common, "job": "q", "pattern": "gradual"} in named
+    assert {**common, "hostname": "n3", "uuid": "GPU-e", "pattern": "gradual"} in named
+    (job,) = [a for a in run.taken.active_now.values() if a.labels.get("job") == "p"]
+    assert job.annotations["gpus"].splitlines() == ["n2 GPU-b", "n2 GPU-c"]
+    # Nothing has ended; a severity may have risen.
+    left = [{k: v for k, v in one.items() if k != "severity"} for one in run.taken.over]
+    assert all(one in [dict(k) for k in run.sender._groups] for one in left)
+
+
+def test_it_is_over_when_its_job_has_ended_on_all_of_its_gpus() -> None:
+    first, second = leak(), leak(21.0)
+    first[410:], second[415:] = 4.0, 4.0
+    run = Run({("GPU-a", "n1", "p"): first, ("GPU-b", "n2", "p"): second})
+    run.to(414)
+    assert len(run.taken.active_now) == 1
+    run.to(416, 415)
+    assert (len(run.taken.active_now), len(run.taken.over)) == (0, len(run.taken.new))
+
+
+def test_no_number_is_in_a_label_and_texts_are_clean() -> None:
+    run = Run({("GPU-a", "n\x1b[31m1\u202e", "p\x00\nq\ud800"): leak()}).to(400)
+    (labels,) = run.taken.new
+    assert labels["job"] == "p q"
+    (said,) = run.taken.annotations
+    assert {"summary", "description", "rate", "eta", "evidence", "command", "gpus"} <= said.keys()
+    assert "" not in {*labels.values(), *said.values()}
+    assert msgspec.json.encode([labels, said]).isascii()
+    assert not any(char < " " for text in said.values() for char in text.replace("\n", ""))
+
+
+def test_what_gets_worse_is_another_alert_and_the_milder_one_is_over_at_once() -> None:
+    # Full within the window: it is a warning first, and critical from an hour before on.
+    run = Run({("GPU-a", "n1", "p"): leak(30.0)}).to(500)
+    assert [labels["severity"] for labels in run.taken.new] == ["warning", "critical"]
+    assert [labels["severity"] for labels in run.taken.over] == ["warning"]
+
+
+def test_a_gpu_without_values_keeps_its_alert_and_says_so() -> None:
+    dead = leak()
+    dead[412:] = np.nan
+    run = Run({("GPU-a", "n1", "p"): dead, ("GPU-b", "n1", "p"): flat()}).to(411)
+    assert "data" not in run.taken.annotations[0]
+    run.to(450, 412)
+    assert "n1 GPU-a" in run.taken.annotations[0]["data"]
+    run.sender.send(run.worker.rings, run.judge, failing_since_s=at(450))
+    assert "data" in run.taken.annotations[0]
+    assert not run.taken.over
+
+
+def test_a_kill_at_any_round_changes_nothing_for_the_reader() -> None:
+    ends = leak(22.0)
+    ends[430:] = 4.0
+    curves = {
+        ("GPU-a", "n1", "p"): leak(28.0),
+        ("GPU-b", "n2", "p"): later(385),
+        ("GPU-c", "n2", ""): later(388),
+        ("GPU-d", "n3", "r"): ends,
+    }
+    calm, killed = Run(curves).to(440), Run(curves)
+    for minute in range(400, 441):
+        if minute % 3 == 0:
+            killed.start(minute)
+        killed.to(minute, minute)
+
+    def key(labels: dict[str, str]) -> list[tuple[str, str]]:
+        return sorted(labels.items())
+
+    assert sorted(map(key, killed.taken.new)) == sorted(map(key, calm.taken.new))
+    assert sorted(map(key, killed.taken.over)) == sorted(map(key, calm.taken.over))
+    assert killed.taken.active_now.keys() == calm.taken.active_now.keys()
+
+
+def test_after_a_kill_one_without_values_stays_and_one_whose_job_has_gone_is_over() -> None:
+    dead, ends = leak(), leak()
+    dead[405:], ends[405:410], ends[410:] = np.nan, 4.0, 9000.0
+    curves = {("GPU-a", "n1", "p"): dead, ("GPU-b", "n2", "q"): ends}
+    run = Run(curves).to(404)
+    run.start(430)
+    assert len(run.worker.rings.gpus) == 1
+    run.to(431, 430)
+    assert [a.labels["job"] for a in run.taken.active_now.values()] == ["p"]
+    assert "n1 GPU-a" in run.taken.annotations[0]["data"]
+    assert [labels["job"] for labels in run.taken.over] == ["q"]
+
+
+def test_alerts_of_other_workers_are_left_alone() -> None:
+    theirs = Run({("GPU-x", "n9", "p"): leak()}).to(401).taken
+    (alert,) = theirs.active_now.values()
+    for labels, words in (
+        ({**alert.labels, "cluster": "b"}, alert.annotations),
+        (alert.labels, {**alert.annotations, "source": "amd"}),
+        ({**alert.labels, "severity": "page"}, alert.annotations),
+    ):
+        other = msgspec.structs.replace(alert, labels=labels, annotations=words)
+        theirs.active_now, theirs.over = {other.key: other}, []
+        run = Run({("GPU-a", "n1", "q"): flat()}, theirs)
+        run.sender._read_back()
+        assert not run.sender._groups
+
+
+def test_nothing_is_sent_before_it_is_known_what_was_open() -> None:
+    taken = Taken()
+    taken.answers = False
+    run = Run({("GPU-a", "n1", "p"): leak()}, taken).to(402)
+    assert not taken.new
+    taken.answers = True
+    run.to(403, 403)
+    assert len(taken.new) == 1
