@@ -29,7 +29,21 @@ if TYPE_CHECKING:
 _LONGEST_WAIT_S: Final = 300.0
 _PART_BYTES: Final = 1 << 16
 _WHOLE: Final = {"partial_response": "false", "dedup": "true", "max_source_resolution": "0s"}
-"""For Thanos: all of the answer, and raw values; the others ignore it."""
+"""For Thanos: all of the answer, and raw values."""
+_NOW: Final = {"nocache": "1", "latency_offset": "1s"}
+"""For VictoriaMetrics: the values of the last half minute too, not those before it in their place.
+
+The first is for questions about an instant. The second is for steps below a minute, and not known
+to all versions: there the last half minute of a first round repeats a value."""
+_FORMS: Final[dict[str, dict[str, str]]] = {
+    "prometheus": {},
+    "mimir": {},
+    "thanos": _WHOLE,
+    "victoriametrics": _NOW,
+    "": {**_WHOLE, **_NOW},
+}
+"""What is asked beside the question. Each ignores what is for others: one that is not known gets
+all of it."""
 
 Labels = dict[str, str]
 Point = tuple[float, str]
@@ -62,6 +76,16 @@ class _Refusal(msgspec.Struct):
     error: str = ""
 
 
+class _Build(msgspec.Struct):
+    application: str = ""
+    version: str = ""
+    revision: str = ""
+
+
+class _BuildInfo(msgspec.Struct):
+    data: _Build
+
+
 class RangeSeries(NamedTuple):
     """One series over time."""
 
@@ -83,6 +107,16 @@ class Client:
         self._gzip = not is_local(section.url)
         """On the same machine packing costs more than sending."""
         self._context = _context(section.ca_file) if split.scheme == "https" else None
+        self.backend: str = "" if section.backend == "auto" else section.backend
+        """What answers; "" where that is not known."""
+
+    def identify(self) -> None:
+        """Ask what answers, unless that is known; a server that does not say is none the worse."""
+        unread = (MetricsServerError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+        if not self.backend:
+            with contextlib.suppress(*unread):
+                content = self._ask("/api/v1/status/buildinfo", None)
+                self.backend = _named(decoding.decode(content, _BuildInfo).data)
 
     def query(self, query: str, at_s: float) -> list[tuple[Labels, float]]:
         """Return the value of each series at an instant; what is no number is NaN.
@@ -92,7 +126,8 @@ class Client:
         MetricsServerError
             Unless there is a whole answer.
         """
-        content = self._ask("/api/v1/query", {"query": query, "time": f"{at_s:.3f}"})
+        form = {**_FORMS[self.backend], "query": query, "time": f"{at_s:.3f}"}
+        content = self._ask("/api/v1/query", form)
         return [(row.metric, _number(row.value[1])) for row in _rows(content, _Answer[_Vector])]
 
     def query_range(
@@ -106,7 +141,7 @@ class Client:
             Unless there is a whole answer.
         """
         span = {"start": f"{start_s:.3f}", "end": f"{end_s:.3f}", "step": f"{step_s:g}"}
-        content = self._ask("/api/v1/query_range", {"query": query, **span})
+        content = self._ask("/api/v1/query_range", {**_FORMS[self.backend], "query": query, **span})
         return [
             RangeSeries(
                 row.metric,
@@ -116,7 +151,7 @@ class Client:
             for row in _rows(content, _Answer[_Matrix])
         ]
 
-    def _ask(self, path: str, form: Mapping[str, str]) -> bytes:
+    def _ask(self, path: str, form: Mapping[str, str] | None) -> bytes:
         late = threading.Event()
         try:
             response, content = self._exchange(path, form, late)
@@ -135,17 +170,19 @@ class Client:
         return content
 
     def _exchange(
-        self, path: str, form: Mapping[str, str], late: threading.Event
+        self, path: str, form: Mapping[str, str] | None, late: threading.Event
     ) -> tuple[HTTPResponse, bytes]:
         headers = {
             "User-Agent": f"gpuwatchd/{__version__}",
             "Accept": "application/json",
             "Accept-Encoding": "gzip" if self._gzip else "identity",
-            "Content-Type": "application/x-www-form-urlencoded",
             "Connection": "close",
             **self._headers,
         }
-        body = urlencode({**_WHOLE, **form}).encode("ascii")
+        body = None
+        if form is not None:
+            headers["Content-Type"] = "application/x-www-form-urlencoded"
+            body = urlencode(form).encode("ascii")
         connection = (
             HTTPConnection(self._host, self._port, timeout=self._timeout_s)
             if self._context is None
@@ -159,7 +196,8 @@ class Client:
             timer = threading.Timer(self._timeout_s, _cut, [connection.sock, late])
             timer.daemon = True
             timer.start()
-            connection.request("POST", self._prefix + path, body, headers)
+            method = "GET" if body is None else "POST"
+            connection.request(method, self._prefix + path, body, headers)
             with contextlib.closing(connection.getresponse()) as response:
                 return response, self._body(response)
         finally:
@@ -227,6 +265,15 @@ def _cut(sock: socket.socket, late: threading.Event) -> None:
     with contextlib.suppress(OSError):
         # Of the plain socket: that of TLS is in use by the thread that reads.
         socket.socket.shutdown(sock, socket.SHUT_RDWR)
+
+
+def _named(build: _Build) -> str:
+    """Return which server is built so: only Mimir has a name, and VictoriaMetrics no revision."""
+    if "mimir" in build.application.lower():
+        return "mimir"
+    if not build.revision:
+        return "victoriametrics"
+    return "thanos" if build.version.lstrip("v").startswith("0.") else "prometheus"
 
 
 def _rows(content: bytes, kind: type[_Answer[Row]]) -> list[Row]:

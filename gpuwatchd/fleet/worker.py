@@ -34,6 +34,8 @@ LABELS_S: Final = 3600.0
 _FRESH_STEPS: Final = 2
 _TRIES: Final = 4
 _LONGEST_PAUSE_S: Final = 300.0
+_QUERY_BYTES: Final = 14_000
+"""VictoriaMetrics takes 16 KiB of text, of which some is not UUIDs."""
 _SPECIAL: Final = re.compile(r"([^\w-])", re.ASCII)
 
 
@@ -90,6 +92,7 @@ class Worker:
     def _discover(self, slot: int) -> list[str]:
         """Ask who is there, with totals and labels; return the UUIDs that are new."""
         rings, names, at_s = self.rings, self._map, float(slot * self.step_s)
+        self._client.identify()
         labels = self._client.query(self._by(self._fresh(names.used), job=True), at_s)
         parts = {
             metric: self._client.query(self._by(self._fresh(metric)), at_s)
@@ -140,7 +143,10 @@ class Worker:
 
     def _history(self, uuids: list[str], first: int, slot: int) -> None:
         """Ask for the past of some GPUs, a batch at a time, some at once."""
-        batches = [uuids[at : at + self._batch] for at in range(0, len(uuids), self._batch)]
+        size = self._batch
+        if uuids and self._client.backend == "victoriametrics":
+            size = max(1, min(size, _QUERY_BYTES // (max(map(len, uuids)) + 1)))
+        batches = [uuids[at : at + size] for at in range(0, len(uuids), size)]
         failed: list[MetricsServerError] = []
         in_flight = self._section.budget.in_flight
         with ThreadPoolExecutor(in_flight) as pool:
@@ -216,6 +222,10 @@ class Worker:
         every = ",".join((*self._section.matchers, *matchers))
         series = f"{metric}{{{every}}}" if every else metric
         age_s = _FRESH_STEPS * self.step_s
+        if self._client.backend == "victoriametrics":
+            # It repeats a value for as long as it deems right, unless a window is given; this one
+            # holds what is exactly as old as allowed.
+            return f"(default_rollup({series}[{age_s + 1}s]))"
         return f"({series} and (timestamp({series}) >= time() - {age_s}))"
 
     def _by(self, what: str, *, job: bool = False) -> str:

@@ -34,9 +34,12 @@ class Played:
     """Curves in MiB by minute, NaN where nothing was measured; a name is UUID, host and pod."""
 
     def __init__(self, curves: dict[tuple[str, str, str], FloatArray], first: int) -> None:
-        self.curves, self.first = curves, first
+        self.curves, self.first, self.backend = curves, first, "prometheus"
         self.asked: list[str] = []
         self.fails: list[MetricsServerError] = []
+
+    def identify(self) -> None:
+        pass
 
     def _named(self, query: str) -> list[tuple[Labels, FloatArray]]:
         self.asked.append(query)
@@ -254,6 +257,15 @@ def test_a_server_with_limits_is_asked_for_half_and_the_rest_goes_on() -> None:
     assert len(waits) == 2
     assert worker.failures == {"query_range 422": 2}
     assert all(judging.series_of(worker.rings, row).t_s.size == SLOTS for row in range(8))
+
+
+def test_victoriametrics_is_asked_in_texts_that_it_takes() -> None:
+    played = Played({(f"GPU-{k:036}", "n1", "p"): flat() for k in range(600)}, START)
+    played.backend = "victoriametrics"
+    worker = Worker(fleet(), cast("Client", played), sleep=lambda _: None)
+    worker.round(at(400))
+    assert max(map(len, played.asked)) <= 16384
+    assert np.count_nonzero(worker.rings.last == START + 400) == 600
 
 
 def test_who_is_refused_asks_no_further() -> None:
