@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from gpuwatchd.core.errors import MetricsServerError
+from gpuwatchd.fleet.client import RangeSeries
 from gpuwatchd.fleet.rings import Rings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from gpuwatchd.fleet.client import Client, Labels, RangeSeries
+    from gpuwatchd.fleet.client import Client, Labels
     from gpuwatchd.fleet.config import Fleet
 
 log = logging.getLogger("gpuwatchd.fleet")
@@ -58,6 +59,7 @@ class Worker:
             client,
             sleep,
         )
+        self._job = (*fleet.map.job, *fleet.map.namespace)
         self.step_s = int(fleet.section.step)
         slots = round(fleet.section.window / self.step_s) + 1
         self.rings = Rings(fleet.map, self.step_s, slots)
@@ -174,7 +176,8 @@ class Worker:
     ) -> list[RangeSeries] | MetricsServerError:
         """Return the past of some GPUs; where the server refuses, of half of them at a time."""
         chosen = "|".join(_SPECIAL.sub(r"\\\\\1", uuid) for uuid in uuids)
-        query = self._by(self._fresh(self._map.used, f'{self._map.uuid}=~"{chosen}"'), job=True)
+        # Over time "max by" costs the server ten times as much as the values themselves.
+        query = self._fresh(self._map.used, f'{self._map.uuid}=~"{chosen}"')
         try:
             return self._client.query_range(
                 query, first * self.step_s, slot * self.step_s, float(self.step_s)
@@ -202,12 +205,14 @@ class Worker:
 
     def _take(self, answer: list[RangeSeries]) -> None:
         """Put the past into the rings: of each GPU one job after the other."""
-        by_row: dict[int, list[RangeSeries]] = {}
+        by_row: dict[int, dict[tuple[str, ...], list[RangeSeries]]] = {}
         for series in answer:
             row = self.rings.row_of(series.labels)
             if row is not None and series.at_s.size:
-                by_row.setdefault(row, []).append(series)
-        for row, jobs in by_row.items():
+                names = tuple(series.labels.get(name, "") for name in self._job)
+                by_row.setdefault(row, {}).setdefault(names, []).append(series)
+        for row, named in by_row.items():
+            jobs = [_merged(several) for several in named.values()]
             jobs.sort(key=lambda series: float(series.at_s[0]))
             for series, after in zip(jobs, [*jobs[1:], None], strict=True):
                 # The last value of a job is still fresh for a while when the next one has begun.
@@ -221,15 +226,24 @@ class Worker:
         """Return the values of a metric that were measured lately."""
         every = ",".join((*self._section.matchers, *matchers))
         series = f"{metric}{{{every}}}" if every else metric
-        age_s = _FRESH_STEPS * self.step_s
-        if self._client.backend == "victoriametrics":
-            # It repeats a value for as long as it deems right, unless a window is given; this one
-            # holds what is exactly as old as allowed.
-            return f"(default_rollup({series}[{age_s + 1}s]))"
-        return f"({series} and (timestamp({series}) >= time() - {age_s}))"
+        # One second more: the window of some servers leaves out what is exactly as old as it.
+        return f"last_over_time({series}[{_FRESH_STEPS * self.step_s + 1}s])"
 
     def _by(self, what: str, *, job: bool = False) -> str:
         """Return one value per GPU (and job, with the labels that name it)."""
         names = self._map
-        labels = (*names.identity, *((*names.gpu, *names.job, *names.namespace) if job else ()))
-        return f"max by ({', '.join(dict.fromkeys(labels))}) {what}"
+        labels = (*names.identity, *((*names.gpu, *self._job) if job else ()))
+        return f"max by ({', '.join(dict.fromkeys(labels))}) ({what})"
+
+
+def _merged(several: list[RangeSeries]) -> RangeSeries:
+    """Return series of the same job as one, such as those of two exporters: the largest values."""
+    first, *rest = several
+    if not rest:
+        return first
+    at_s = np.concatenate([series.at_s for series in several])
+    values = np.concatenate([series.values for series in several])
+    order = np.lexsort((np.nan_to_num(values, nan=-1.0), at_s))
+    at_s, values = at_s[order], values[order]
+    last = np.append(at_s[1:] != at_s[:-1], np.True_)
+    return RangeSeries(first.labels, at_s[last], values[last])

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gpuwatchd.core.model import FloatArray
 
 BINARIES: Final = {"prometheus": "prometheus", "victoriametrics": "victoria-metrics"}
-_SLICE_STEPS: Final = 30
+SLICE_STEPS: Final = 30
 """Prometheus takes nothing that is an hour older than the newest."""
 _SERIES_EACH: Final = 4000
 _SAMPLE: Final = np.dtype(
@@ -79,8 +79,8 @@ def fill(
 ) -> None:
     """Write the past of many series (S, n) at instants (n,), in order of time; NaN is no sample."""
     heads = [b"".join(_label(name, one[name]) for name in sorted(one)) for one in labels]
-    for first in range(0, at_s.size, _SLICE_STEPS):
-        span = slice(first, first + _SLICE_STEPS)
+    for first in range(0, at_s.size, SLICE_STEPS):
+        span = slice(first, first + SLICE_STEPS)
         for row in range(0, len(heads), _SERIES_EACH):
             rows = slice(row, row + _SERIES_EACH)
             _send(server, heads[rows], at_s[span], values[rows, span])

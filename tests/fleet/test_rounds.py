@@ -41,13 +41,12 @@ class Played:
     def identify(self) -> None:
         pass
 
-    def _named(self, query: str) -> list[tuple[Labels, FloatArray]]:
+    def _named(self, query: str, *, by_job: bool) -> list[tuple[Labels, FloatArray]]:
         self.asked.append(query)
         if self.fails:
             raise self.fails.pop(0)
         wanted = re.search(r'UUID=~"([^"]*)"', query)
         chosen = wanted[1].replace("\\\\", "").split("|") if wanted else None
-        by_job = "pod" in query
         return [
             (
                 {"UUID": uuid, "Hostname": host, **({"pod": pod} if by_job else {})},
@@ -65,14 +64,18 @@ class Played:
 
     def query(self, query: str, at_s: float) -> list[tuple[Labels, float]]:
         at = int(at_s // 60) - self.first
-        return [(names, float(x[at])) for names, x in self._named(query) if not np.isnan(x[at])]
+        return [
+            (names, float(x[at]))
+            for names, x in self._named(query, by_job="pod" in query)
+            if not np.isnan(x[at])
+        ]
 
     def query_range(
         self, query: str, start_s: float, end_s: float, step_s: float
     ) -> list[RangeSeries]:
         span = slice(max(int(start_s // 60) - self.first, 0), int(end_s // 60) - self.first + 1)
         out = []
-        for names, x in self._named(query):
+        for names, x in self._named(query, by_job=True):
             t: FloatArray = np.arange(x.size, dtype=np.float64)[span]
             t = (t + self.first) * step_s
             known = ~np.isnan(x[span])
@@ -171,6 +174,26 @@ def test_another_job_is_another_series() -> None:
     np.testing.assert_array_equal(
         judging.series_of(worker.rings, 0).used_bytes, second[380:401] * 2**20
     )
+
+
+def test_two_exporters_of_one_gpu_are_one_series() -> None:
+    answer = [
+        RangeSeries(
+            {"UUID": "GPU-a", "Hostname": "n1", "pod": "p", "instance": name},
+            np.array(minutes) * 60.0,
+            np.array(values),
+        )
+        for name, minutes, values in (
+            ("x", [1000.0, 1001.0, 1003.0], [500.0, 501.0, 503.0]),
+            ("y", [1001.0, 1002.0], [500.0, 502.0]),
+        )
+    ]
+    worker = Worker(fleet(), cast("Client", None))
+    worker.rings.row_of(answer[0].labels, add=True)
+    worker.rings.advance(1003)
+    worker._take(answer)
+    assert worker.rings.series(0)[1].tolist() == [2.0**20 * mib for mib in (500, 501, 502, 503)]
+    assert worker.rings.dropped == {}
 
 
 def test_a_drop_to_idle_ends_the_job_and_its_alert() -> None:
