@@ -21,7 +21,21 @@ if TYPE_CHECKING:
     from gpuwatchd.fleet.config import Fleet
 
 _WHOLE: Final = {"partial_response": "false", "dedup": "true", "max_source_resolution": "0s"}
-"""For Thanos: all of the answer, and raw values; the others ignore it."""
+"""For Thanos: all of the answer, and raw values."""
+_NOW: Final = {"nocache": "1", "latency_offset": "1s"}
+"""For VictoriaMetrics: the values of the last half minute too, not those before it in their place.
+
+The first is for questions about an instant. The second is for steps below a minute, and not known
+to all versions: there the last half minute of a first round repeats a value."""
+_FORMS: Final[dict[str, dict[str, str]]] = {
+    "prometheus": {},
+    "mimir": {},
+    "thanos": _WHOLE,
+    "victoriametrics": _NOW,
+    "": {**_WHOLE, **_NOW},
+}
+"""What is asked beside the question. Each ignores what is for others: one that is not known gets
+all of it."""
 
 Labels = dict[str, str]
 Point = tuple[float, str]
@@ -54,6 +68,16 @@ class _Refusal(msgspec.Struct):
     error: str = ""
 
 
+class _Build(msgspec.Struct):
+    application: str = ""
+    version: str = ""
+    revision: str = ""
+
+
+class _BuildInfo(msgspec.Struct):
+    data: _Build
+
+
 class RangeSeries(NamedTuple):
     """One series over time."""
 
@@ -74,6 +98,16 @@ class Client:
             limit_bytes=int(section.budget.answer),
             timeout_s=section.budget.timeout,
         )
+        self.backend: str = "" if section.backend == "auto" else section.backend
+        """What answers; "" where that is not known."""
+
+    def identify(self) -> None:
+        """Ask what answers, unless that is known; a server that does not say is none the worse."""
+        unread = (MetricsServerError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+        if not self.backend:
+            with contextlib.suppress(*unread):
+                content = self._ask("/api/v1/status/buildinfo")
+                self.backend = _named(decoding.decode(content, _BuildInfo).data)
 
     def query(self, query: str, at_s: float) -> list[tuple[Labels, float]]:
         """Return the value of each series at an instant; what is no number is NaN.
@@ -83,7 +117,8 @@ class Client:
         MetricsServerError
             Unless there is a whole answer.
         """
-        content = self._ask("/api/v1/query", {"query": query, "time": f"{at_s:.3f}"})
+        form = {**_FORMS[self.backend], "query": query, "time": f"{at_s:.3f}"}
+        content = self._ask("/api/v1/query", form)
         return [(row.metric, _number(row.value[1])) for row in _rows(content, _Answer[_Vector])]
 
     def query_range(
@@ -97,7 +132,7 @@ class Client:
             Unless there is a whole answer.
         """
         span = {"start": f"{start_s:.3f}", "end": f"{end_s:.3f}", "step": f"{step_s:g}"}
-        content = self._ask("/api/v1/query_range", {"query": query, **span})
+        content = self._ask("/api/v1/query_range", {**_FORMS[self.backend], "query": query, **span})
         return [
             RangeSeries(
                 row.metric,
@@ -107,15 +142,26 @@ class Client:
             for row in _rows(content, _Answer[_Matrix])
         ]
 
-    def _ask(self, path: str, form: Mapping[str, str]) -> bytes:
-        body = urlencode({**_WHOLE, **form}).encode("ascii")
-        reply = self._server.request(path, body, "application/x-www-form-urlencoded")
+    def _ask(self, path: str, form: Mapping[str, str] | None = None) -> bytes:
+        body, kind = None, ""
+        if form is not None:
+            body, kind = urlencode(form).encode("ascii"), "application/x-www-form-urlencoded"
+        reply = self._server.request(path, body, kind)
         if reply.status != 200:
             why = ""
             with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
                 why = decoding.decode(reply.content, _Refusal).error
             raise self._server.refused(reply, why, "token-file or headers-file")
         return reply.content
+
+
+def _named(build: _Build) -> str:
+    """Return which server is built so: only Mimir has a name, and VictoriaMetrics no revision."""
+    if "mimir" in build.application.lower():
+        return "mimir"
+    if not build.revision:
+        return "victoriametrics"
+    return "thanos" if build.version.lstrip("v").startswith("0.") else "prometheus"
 
 
 def _rows(content: bytes, kind: type[_Answer[Row]]) -> list[Row]:

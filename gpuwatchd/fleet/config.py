@@ -96,6 +96,8 @@ class FleetSection(Section, frozen=True, kw_only=True):
 
     url: str
     """Address of the Prometheus, Thanos, Mimir or VictoriaMetrics, with its prefix, if any."""
+    backend: Literal["auto", "prometheus", "thanos", "mimir", "victoriametrics"] = "auto"
+    """What answers there; auto: what it says that it is."""
     token_file: str = ""
     """File with a bearer token, readable by its owner alone."""
     ca_file: str = ""

@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from gpuwatchd.core.errors import MetricsServerError
+from gpuwatchd.fleet.client import RangeSeries
 from gpuwatchd.fleet.rings import Rings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from gpuwatchd.fleet.client import Client, Labels, RangeSeries
+    from gpuwatchd.fleet.client import Client, Labels
     from gpuwatchd.fleet.config import Fleet
 
 log = logging.getLogger("gpuwatchd.fleet")
@@ -38,6 +39,8 @@ _RETRY_ROUNDS: Final = 8
 _FRESH_STEPS: Final = 2
 _TRIES: Final = 4
 _LONGEST_PAUSE_S: Final = 300.0
+_QUERY_BYTES: Final = 14_000
+"""VictoriaMetrics takes 16 KiB of text, of which some is not UUIDs."""
 _SPECIAL: Final = re.compile(r"([^\w-])", re.ASCII)
 
 
@@ -60,6 +63,7 @@ class Worker:
             client,
             sleep,
         )
+        self._job = (*fleet.map.job, *fleet.map.namespace)
         self.step_s = int(fleet.section.step)
         slots = round(fleet.section.window / self.step_s) + 1
         self.rings = Rings(fleet.map, self.step_s, slots, fleet.shard)
@@ -106,6 +110,7 @@ class Worker:
     def _discover(self, slot: int) -> list[str]:
         """Ask who is there, with totals and labels; return the UUIDs that are new."""
         rings, names, at_s = self.rings, self._map, float(slot * self.step_s)
+        self._client.identify()
         labels = self._client.query(self._by(self._fresh(names.used), job=True), at_s)
         parts = {
             metric: self._client.query(self._by(self._fresh(metric)), at_s)
@@ -200,7 +205,10 @@ class Worker:
         Those of whom it could not be had are :attr:`missing`. ``patient``: a server that refuses
         is asked for the other batches all the same, and again.
         """
-        batches = [uuids[at : at + self._batch] for at in range(0, len(uuids), self._batch)]
+        size = self._batch
+        if uuids and self._client.backend == "victoriametrics":
+            size = max(1, min(size, _QUERY_BYTES // (max(map(len, uuids)) + 1)))
+        batches = [uuids[at : at + size] for at in range(0, len(uuids), size)]
         failed: list[MetricsServerError] = []
         in_flight = self._section.budget.in_flight
         tries = 0 if patient else _TRIES - 1
@@ -230,7 +238,8 @@ class Worker:
     ) -> list[RangeSeries] | MetricsServerError:
         """Return the past of some GPUs; where the server refuses, of half of them at a time."""
         chosen = "|".join(_SPECIAL.sub(r"\\\\\1", uuid) for uuid in uuids)
-        query = self._by(self._fresh(self._map.used, f'{self._map.uuid}=~"{chosen}"'), job=True)
+        # Over time "max by" costs the server ten times as much as the values themselves.
+        query = self._fresh(self._map.used, f'{self._map.uuid}=~"{chosen}"')
         try:
             return self._client.query_range(
                 query, first * self.step_s, slot * self.step_s, float(self.step_s)
@@ -258,12 +267,14 @@ class Worker:
 
     def _take(self, answer: list[RangeSeries]) -> None:
         """Put the past into the rings: of each GPU one job after the other."""
-        by_row: dict[int, list[RangeSeries]] = {}
+        by_row: dict[int, dict[tuple[str, ...], list[RangeSeries]]] = {}
         for series in answer:
             row = self.rings.row_of(series.labels)
             if row is not None and series.at_s.size:
-                by_row.setdefault(row, []).append(series)
-        for row, jobs in by_row.items():
+                names = tuple(series.labels.get(name, "") for name in self._job)
+                by_row.setdefault(row, {}).setdefault(names, []).append(series)
+        for row, named in by_row.items():
+            jobs = [_merged(several) for several in named.values()]
             jobs.sort(key=lambda series: float(series.at_s[0]))
             known = self.rings.last[row]
             for series, after in zip(jobs, [*jobs[1:], None], strict=True):
@@ -281,11 +292,24 @@ class Worker:
         """Return the values of a metric that were measured lately."""
         every = ",".join((*self._section.matchers, *matchers))
         series = f"{metric}{{{every}}}" if every else metric
-        age_s = _FRESH_STEPS * self.step_s
-        return f"({series} and (timestamp({series}) >= time() - {age_s}))"
+        # One second more: the window of some servers leaves out what is exactly as old as it.
+        return f"last_over_time({series}[{_FRESH_STEPS * self.step_s + 1}s])"
 
     def _by(self, what: str, *, job: bool = False) -> str:
         """Return one value per GPU (and job, with the labels that name it)."""
         names = self._map
-        labels = (*names.identity, *((*names.gpu, *names.job, *names.namespace) if job else ()))
-        return f"max by ({', '.join(dict.fromkeys(labels))}) {what}"
+        labels = (*names.identity, *((*names.gpu, *self._job) if job else ()))
+        return f"max by ({', '.join(dict.fromkeys(labels))}) ({what})"
+
+
+def _merged(several: list[RangeSeries]) -> RangeSeries:
+    """Return series of the same job as one, such as those of two exporters: the largest values."""
+    first, *rest = several
+    if not rest:
+        return first
+    at_s = np.concatenate([series.at_s for series in several])
+    values = np.concatenate([series.values for series in several])
+    order = np.lexsort((np.nan_to_num(values, nan=-1.0), at_s))
+    at_s, values = at_s[order], values[order]
+    last = np.append(at_s[1:] != at_s[:-1], np.True_)
+    return RangeSeries(first.labels, at_s[last], values[last])

@@ -6,6 +6,7 @@ import contextlib
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import parse_qsl
 
 from gpuwatchd.core.config import DetectionSection, Seconds
 from gpuwatchd.fleet import config
@@ -28,11 +29,12 @@ class Reply(NamedTuple):
 
 
 class Server:
-    """What it will answer, and the headers of what it was asked."""
+    """What it will answer, and the headers and forms of what it was asked."""
 
     def __init__(self, reply: Reply) -> None:
         self.reply = reply
         self.asked: list[dict[str, str]] = []
+        self.forms: list[dict[str, str]] = []
         self.stop = threading.Event()
         self.port = 0
 
@@ -44,7 +46,8 @@ def serve(reply: Reply, tls: ssl.SSLContext | None = None) -> Iterator[Server]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
+            form = self.rfile.read(int(self.headers["Content-Length"] or 0))
+            state.forms.append(dict(parse_qsl(form.decode())))
             state.asked.append(dict(self.headers.items()))
             given = state.reply
             self.send_response(given.status)
@@ -61,6 +64,8 @@ def serve(reply: Reply, tls: ssl.SSLContext | None = None) -> Iterator[Server]:
                     self.wfile.flush()
                     if state.stop.wait(given.drip_s):
                         break
+
+        do_GET = do_POST  # noqa: N815 - http.server's name
 
         def log_message(self, *_: object) -> None:
             pass
@@ -84,11 +89,13 @@ def serve(reply: Reply, tls: ssl.SSLContext | None = None) -> Iterator[Server]:
         server.server_close()
 
 
-def fleet(port: int = 9090, *, window_s: float = 6.4 * 3600, **changes: Any) -> config.Fleet:
+def fleet(
+    port: int = 9090, *, window_s: float = 6.4 * 3600, backend: Any = "auto", **changes: Any
+) -> config.Fleet:
     """Return a configuration that asks this machine."""
     budget = config.BudgetSection(**changes)
     section = config.FleetSection(
-        url=f"http://127.0.0.1:{port}", window=Seconds(window_s), budget=budget
+        url=f"http://127.0.0.1:{port}", backend=backend, window=Seconds(window_s), budget=budget
     )
     return config.Fleet(
         section=section,

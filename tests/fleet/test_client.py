@@ -143,3 +143,46 @@ def test_once_ends_with_1_and_one_line_where_the_server_refuses(
         assert main(["fleet", "--config", str(file), "--once"]) == 1
     out, err = capfd.readouterr()
     assert (out, "s3cret" in err, len(err.splitlines())) == ("", False, 3)
+
+
+@pytest.mark.parametrize(
+    ("data", "backend"),
+    [
+        ({"version": "2.42.0", "revision": "225c61122d88", "goVersion": "go1.19.8"}, "prometheus"),
+        # As its documentation describes it; not run.
+        ({"version": "0.35.0", "revision": "9b6d4a1c2f11", "goVersion": "go1.21.9"}, "thanos"),
+        # As its documentation describes it; not run.
+        (
+            {"application": "Grafana Mimir", "version": "2.12.0", "revision": "5bedc7a1"},
+            "mimir",
+        ),
+        ({}, "victoriametrics"),
+        ({"version": "2.24.0"}, "victoriametrics"),
+        ({"version": 3}, ""),
+        (None, ""),
+    ],
+)
+def test_a_server_says_what_it_is(data: object, backend: str) -> None:
+    with serve(Reply(msgspec.json.encode({"status": "success", "data": data}))) as server:
+        client = Client(fleet(server.port))
+        client.identify()
+    assert client.backend == backend
+
+
+@pytest.mark.parametrize("reply", [Reply(b"", 404), Reply(b"{}", 401), Reply(b"[" * 100_000)])
+def test_one_that_does_not_say_is_asked_all_the_same(reply: Reply) -> None:
+    with serve(reply) as server:
+        client = Client(fleet(server.port))
+        client.identify()
+        server.reply = Reply(body("1"))
+        assert (client.backend, len(client.query("up", 60.0))) == ("", 1)
+
+
+def test_a_partial_answer_of_thanos_is_not_asked_for() -> None:
+    with serve(Reply(body("1"))) as server:
+        for backend in ("auto", "thanos", "prometheus"):
+            Client(fleet(server.port, backend=backend)).query("up", 60.0)
+    assert [
+        (form.get("partial_response"), form.get("max_source_resolution"), form.get("nocache"))
+        for form in server.forms
+    ] == [("false", "0s", "1"), ("false", "0s", None), (None, None, None)]

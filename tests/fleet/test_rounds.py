@@ -35,17 +35,19 @@ class Played:
     """Curves in MiB by minute, NaN where nothing was measured; a name is UUID, host and pod."""
 
     def __init__(self, curves: dict[tuple[str, str, str], FloatArray], first: int) -> None:
-        self.curves, self.first = curves, first
+        self.curves, self.first, self.backend = curves, first, "prometheus"
         self.asked: list[str] = []
         self.fails: list[MetricsServerError] = []
 
-    def _named(self, query: str) -> list[tuple[Labels, FloatArray]]:
+    def identify(self) -> None:
+        pass
+
+    def _named(self, query: str, *, by_job: bool) -> list[tuple[Labels, FloatArray]]:
         self.asked.append(query)
         if self.fails:
             raise self.fails.pop(0)
         wanted = re.search(r'UUID=~"([^"]*)"', query)
         chosen = wanted[1].replace("\\\\", "").split("|") if wanted else None
-        by_job = "pod" in query
         return [
             (
                 {"UUID": uuid, "Hostname": host, **({"pod": pod} if by_job else {})},
@@ -63,14 +65,18 @@ class Played:
 
     def query(self, query: str, at_s: float) -> list[tuple[Labels, float]]:
         at = int(at_s // 60) - self.first
-        return [(names, float(x[at])) for names, x in self._named(query) if not np.isnan(x[at])]
+        return [
+            (names, float(x[at]))
+            for names, x in self._named(query, by_job="pod" in query)
+            if not np.isnan(x[at])
+        ]
 
     def query_range(
         self, query: str, start_s: float, end_s: float, step_s: float
     ) -> list[RangeSeries]:
         span = slice(max(int(start_s // 60) - self.first, 0), int(end_s // 60) - self.first + 1)
         out = []
-        for names, x in self._named(query):
+        for names, x in self._named(query, by_job=True):
             t: FloatArray = np.arange(x.size, dtype=np.float64)[span]
             t = (t + self.first) * step_s
             known = ~np.isnan(x[span])
@@ -191,6 +197,26 @@ def test_another_job_is_another_series() -> None:
     )
 
 
+def test_two_exporters_of_one_gpu_are_one_series() -> None:
+    answer = [
+        RangeSeries(
+            {"UUID": "GPU-a", "Hostname": "n1", "pod": "p", "instance": name},
+            np.array(minutes) * 60.0,
+            np.array(values),
+        )
+        for name, minutes, values in (
+            ("x", [1000.0, 1001.0, 1003.0], [500.0, 501.0, 503.0]),
+            ("y", [1001.0, 1002.0], [500.0, 502.0]),
+        )
+    ]
+    worker = Worker(fleet(), cast("Client", None))
+    worker.rings.row_of(answer[0].labels, add=True)
+    worker.rings.advance(1003)
+    worker._take(answer)
+    assert worker.rings.series(0)[1].tolist() == [2.0**20 * mib for mib in (500, 501, 502, 503)]
+    assert worker.rings.dropped == {}
+
+
 def test_a_drop_to_idle_ends_the_job_and_its_alert() -> None:
     curve = leak()
     curve[420:430], curve[430:] = 4.0, 5000.0
@@ -278,6 +304,15 @@ def test_a_server_with_limits_is_asked_for_half_and_the_rest_goes_on() -> None:
     assert len(waits) == 2
     assert worker.failures == {"query_range 422": 2}
     assert all(judging.series_of(worker.rings, row).t_s.size == SLOTS for row in range(8))
+
+
+def test_victoriametrics_is_asked_in_texts_that_it_takes() -> None:
+    played = Played({(f"GPU-{k:036}", "n1", "p"): flat() for k in range(600)}, START)
+    played.backend = "victoriametrics"
+    worker = Worker(fleet(), cast("Client", played), sleep=lambda _: None)
+    worker.round(at(400))
+    assert max(map(len, played.asked)) <= 16384
+    assert np.count_nonzero(worker.rings.last == START + 400) == 600
 
 
 def test_who_is_refused_asks_no_further() -> None:

@@ -1,4 +1,4 @@
-"""A fleet over a real Prometheus, filled with the past: the verdicts are those of the daemon."""
+"""A fleet over real servers, filled with the past: the verdicts are those of the daemon."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.request
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -23,8 +22,7 @@ from gpuwatchd.fleet.judging import Judge, series_of
 from gpuwatchd.fleet.worker import LAG_S, Worker
 from tests.children import Child
 from tests.conftest import need, ran
-from tests.real.mailserver import free_port
-from tests.real.stage import until
+from tests.fleet import servers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,8 +32,9 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.real_prometheus
 GPUS, MINUTES, TOTAL_MIB, RESERVED_MIB = 50, 420, 81920, 640
-_DEAD, _SHIFTED = 48, 49
-"""One whose exporter has died, and one that another job was given."""
+_GAPS, _DEAD, _SHIFTED = 47, 48, 49
+"""One that was not always measured, one whose exporter has died, one that another job was given."""
+_MISSED = (350, 360, 361, 362)
 
 
 def _curves() -> FloatArray:
@@ -61,81 +60,68 @@ def _curves() -> FloatArray:
 
 
 class Filled:
-    """A Prometheus with the past in it."""
+    """A server with the past in it."""
 
-    def __init__(self, port: int, end_s: int, curves: FloatArray) -> None:
-        self.url, self.end_s, self.curves = f"http://127.0.0.1:{port}", end_s, curves
+    def __init__(self, running: servers.Server, end_s: int, curves: FloatArray) -> None:
+        self.running, self.end_s, self.curves = running, end_s, curves
 
     def at_s(self, back: int) -> float:
         """Return when the round is due whose last minute is so far before the last of all."""
         return self.end_s - 60.0 * back + LAG_S
 
 
-@pytest.fixture(scope="module")
-def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Filled]:
-    need(shutil.which("prometheus") and shutil.which("promtool"), "prometheus is not installed")
-    folder = tmp_path_factory.mktemp("prometheus")
+@pytest.fixture(scope="module", params=servers.BINARIES)
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Filled]:
+    need(shutil.which(servers.BINARIES[request.param]), f"{request.param} is not installed")
     curves, end_s = _curves(), int(time.time()) // 60 * 60
-    at = end_s - 60 * np.arange(MINUTES - 1, -1, -1)
-    with (folder / "past.om").open("w") as file:
+    at_s: FloatArray = np.arange(1.0 - MINUTES, 1.0)
+    at_s = at_s * 60.0 + end_s
+    with servers.running(request.param, tmp_path_factory.mktemp(request.param)) as running:
+        names: list[dict[str, str]] = []
+        rows: list[FloatArray] = []
         for metric, values in (
             ("DCGM_FI_DEV_FB_USED", curves),
             ("DCGM_FI_DEV_FB_FREE", TOTAL_MIB - RESERVED_MIB - curves),
-            ("DCGM_FI_DEV_FB_RESERVED", np.full_like(curves, RESERVED_MIB)),
+            ("DCGM_FI_DEV_FB_RESERVED", curves * 0 + RESERVED_MIB),
         ):
-            file.write(f"# TYPE {metric} gauge\n")
-            for k in range(GPUS):
-                for i in range(MINUTES - (20 if k == _DEAD else 0)):
-                    pod = "later" if k == _SHIFTED and i >= 300 else "train"
-                    labels = f'UUID="GPU-{k:04}",Hostname="n{k // 8}",gpu="{k % 8}",pod="{pod}"'
-                    file.write(f"{metric}{{{labels}}} {values[k, i]:.0f} {at[i]}\n")
-        file.write("# EOF\n")
-    data = folder / "data"
-    ran(
-        ("promtool", "tsdb", "create-blocks-from", "openmetrics", folder / "past.om", data),
-        check=True,
-    )
-    (folder / "prometheus.yml").write_text("scrape_configs: []\n")
-    port = free_port()
-    words = (
-        "prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={data}",
-        f"--web.listen-address=127.0.0.1:{port}",
-    )  # fmt: skip
-    with (folder / "log").open("wb") as log, Child(words, stdout=log, stderr=log):
-        filled = Filled(port, end_s, curves)
-        assert until(lambda: _ready(filled.url)), (folder / "log").read_text()
-        yield filled
-
-
-def _ready(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"{url}/-/ready", timeout=5) as answer:
-            return bool(answer.status == 200)
-    except OSError:
-        return False
+            named = [
+                {"__name__": metric, "UUID": f"GPU-{k:04}", "Hostname": f"n{k // 8}"}
+                | {"gpu": f"{k % 8}", "pod": "train"}
+                for k in range(GPUS)
+            ]
+            names += [*named, named[_SHIFTED] | {"pod": "later"}]
+            present, later = values.copy(), np.full((1, MINUTES), np.nan)
+            later[0, 300:] = values[_SHIFTED, 300:]
+            present[_GAPS, list(_MISSED)] = np.nan
+            present[_DEAD, -20:] = present[_SHIFTED, 300:] = np.nan
+            rows += [present, later]
+        servers.fill(running, names, at_s, np.concatenate(rows))
+        yield Filled(running, end_s, curves)
 
 
 def _worker(server: Filled, folder: Path) -> tuple[Worker, Judge]:
     file = folder / "fleet.toml"
-    file.write_text(f"[fleet]\nurl = '{server.url}'\nbudget = {{series = 20}}\n")
+    file.write_text(f"[fleet]\nurl = '{server.running.url}'\nbudget = {{series = 20}}\n")
     fleet = config.load(file)
     return Worker(fleet, Client(fleet)), Judge(fleet.detection, fleet.policy)
 
 
-def test_verdicts_are_those_of_the_daemon(prometheus: Filled, tmp_path: Path) -> None:
-    worker, judge = _worker(prometheus, tmp_path)
-    worker.round(prometheus.at_s(5))
+def test_verdicts_are_those_of_the_daemon(server: Filled, tmp_path: Path) -> None:
+    worker, judge = _worker(server, tmp_path)
+    worker.round(server.at_s(5))
     judge.round(worker.rings)
     settings = config.load(tmp_path / "fleet.toml").detection
     slots, expected = worker.rings.slots, {}
     assert len(worker.rings.gpus) == GPUS - 1
     t_s = np.arange(slots, dtype=np.float64)
-    t_s = t_s * 60.0 + (prometheus.end_s - 60 * (slots + 4))
+    t_s = t_s * 60.0 + (server.end_s - 60 * (slots + 4))
     for row, gpu in enumerate(worker.rings.gpus):
         k = int(gpu.uuid[4:])
-        if k in {_DEAD, _SHIFTED}:
+        if k in {_GAPS, _DEAD, _SHIFTED}:
             continue
-        used = prometheus.curves[k, MINUTES - slots - 5 : -5] * 2.0**20
+        used = server.curves[k, MINUTES - slots - 5 : -5] * 2.0**20
         mine = series_of(worker.rings, row)
         np.testing.assert_array_equal(mine.t_s, t_s)
         np.testing.assert_array_equal(mine.used_bytes, used)
@@ -152,16 +138,45 @@ def test_verdicts_are_those_of_the_daemon(prometheus: Filled, tmp_path: Path) ->
     assert {k for k in range(GPUS) if k % 7 == 0} - {_DEAD, _SHIFTED} <= {
         int(worker.rings.gpus[row].uuid[4:]) for row in expected
     }
+    judge.findings.pop(worker.rings.find(f"GPU-{_GAPS:04}") or 0, None)
     assert judge.findings == expected
     assert worker.rings.dropped == {}
+    assert worker._client.backend == server.running.backend
+
+
+def test_a_value_counts_for_two_steps_in_each_server(server: Filled, tmp_path: Path) -> None:
+    worker, _ = _worker(server, tmp_path)
+    worker.round(server.at_s(0))
+    row = worker.rings.find(f"GPU-{_GAPS:04}")
+    assert row is not None
+    t_s, used = worker.rings.series(row)
+    minutes = (t_s - server.end_s) / 60 + MINUTES - 1
+    expected = server.curves[_GAPS].copy()
+    expected[[350, 360, 361]] = expected[[349, 359, 359]]
+    assert set(range(MINUTES - minutes.size - 1, MINUTES)) - set(minutes) == {362}
+    np.testing.assert_array_equal(used, expected[minutes.astype(int)] * 2.0**20)
+
+
+def test_the_newest_value_is_had_at_once(server: Filled, tmp_path: Path) -> None:
+    """VictoriaMetrics answers with what was known half a minute ago, unless told otherwise."""
+    worker, _ = _worker(server, tmp_path)
+    worker._client.identify()
+    now_s = float(int(time.time()))
+    at_s = now_s - np.arange(600.0, -1.0, -1.0)
+    servers.fill(server.running, [{"__name__": "clock", "test": tmp_path.name}], at_s, at_s[None])
+    query = f'clock{{test="{tmp_path.name}"}}'
+    assert [value for _, value in worker._client.query(query, now_s - 5)] == [now_s - 5]
+    (found,) = worker._client.query_range(query, now_s - 542, now_s - 2, 60.0)
+    np.testing.assert_array_equal(found.values, found.at_s)
+    assert found.at_s[-1] == now_s - 2
 
 
 def test_rounds_open_alerts_and_a_dead_exporter_or_another_job_opens_none(
-    prometheus: Filled, tmp_path: Path
+    server: Filled, tmp_path: Path
 ) -> None:
-    worker, judge = _worker(prometheus, tmp_path)
+    worker, judge = _worker(server, tmp_path)
     for back in range(15, -1, -1):
-        worker.round(prometheus.at_s(back))
+        worker.round(server.at_s(back))
         judge.round(worker.rings)
     rows = {int(gpu.uuid[4:]): row for row, gpu in enumerate(worker.rings.gpus)}
     # Its exporter was dead when the worker began: nothing is known of it.
@@ -178,9 +193,9 @@ def test_rounds_open_alerts_and_a_dead_exporter_or_another_job_opens_none(
 
 
 def test_once_prints_one_answer(
-    prometheus: Filled, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    server: Filled, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _worker(prometheus, tmp_path)
+    _worker(server, tmp_path)
     assert main(["fleet", "--config", str(tmp_path / "fleet.toml"), "--once"]) == 0
     shown: Any = msgspec.json.decode(capsys.readouterr().out)
     assert (shown["verb"], shown["source"], shown["data"]["gpus"]) == ("fleet", "prometheus", 49)
@@ -188,15 +203,15 @@ def test_once_prints_one_answer(
     assert {f"GPU-{k:04}" for k in range(0, GPUS, 7) if k not in {_DEAD, _SHIFTED}} <= found
 
 
-def test_who_reads_no_further_gets_no_complaint(prometheus: Filled, tmp_path: Path) -> None:
-    _worker(prometheus, tmp_path)
+def test_who_reads_no_further_gets_no_complaint(server: Filled, tmp_path: Path) -> None:
+    _worker(server, tmp_path)
     call = f"{sys.executable} -m gpuwatchd fleet --config {tmp_path}/fleet.toml --once"
     done = ran(("bash", "-c", f"{call} | true; exit ${{PIPESTATUS[0]}}"), timeout=60)
     assert (done.returncode, done.stderr) == (141, "")
 
 
-def test_rounds_go_on_until_it_is_told_to_stop(prometheus: Filled, tmp_path: Path) -> None:
-    _worker(prometheus, tmp_path)
+def test_rounds_go_on_until_it_is_told_to_stop(server: Filled, tmp_path: Path) -> None:
+    _worker(server, tmp_path)
     words = (sys.executable, "-m", "gpuwatchd", "fleet", "--config", tmp_path / "fleet.toml")
     log = tmp_path / "log"
     with (

@@ -1,0 +1,370 @@
+"""What ``gpuwatchd fleet`` costs over a real server: ``python -m tests.bench.bench_fleet``.
+
+A Prometheus or VictoriaMetrics of its own, on loopback and in a folder of its own, is filled with
+made-up memory of ``--series`` GPUs (:mod:`tests.bench.fleet_mix`); then a worker, in a process of
+its own, reads the window and does ``--rounds`` rounds. Times are of that process: processor time
+where not called otherwise. "json.loads" is what Python's own parser takes for the same answers.
+
+``--equal N`` compares the verdicts of N of these with those of the daemon's judgement on the same
+values; ``--predict-linear`` compares what Prometheus' predict_linear returns on the same data;
+``--json`` prints the figures as JSON. 100,000 series take minutes and some GiB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import psutil
+
+from gpuwatchd.analysis import verdict
+from gpuwatchd.core.model import Series, Subject
+from gpuwatchd.fleet import config, judging
+from gpuwatchd.fleet.client import Client
+from gpuwatchd.fleet.judging import Judge
+from gpuwatchd.fleet.main import summary
+from gpuwatchd.fleet.worker import LAG_S, Worker
+from tests.bench import fleet_mix, fleet_rules
+from tests.fleet import servers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from gpuwatchd.core.model import Finding
+    from tests.bench.fleet_mix import Mix
+
+WINDOW = 385
+"""Values of one series in the window of 6.4 h."""
+MIB = 2.0**20
+
+
+class CountingClient(Client):
+    """A client that counts what it was sent, and what Python's parser takes for it."""
+
+    def __init__(self, fleet: config.Fleet, *, parse: bool) -> None:
+        super().__init__(fleet)
+        self.parse, self.lengths, self.parsed_s = parse, [0], [0.0]
+
+    def _ask(self, path: str, form: Mapping[str, str] | None) -> bytes:
+        content = super()._ask(path, form)
+        self.lengths.append(len(content))
+        if self.parse:
+            begun_s = time.thread_time()
+            json.loads(content)
+            self.parsed_s.append(time.thread_time() - begun_s)
+        return content
+
+    def taken(self) -> tuple[int, float]:
+        """Return bytes and seconds since the last time."""
+        out = sum(self.lengths), sum(self.parsed_s)
+        self.lengths, self.parsed_s = [0], [0.0]
+        return out
+
+
+def work(file: Path, first_s: float, rounds: int, *, parse: bool) -> dict[str, Any]:
+    """Do a first round and some more; return what each took."""
+    fleet = config.load(file)
+    client = CountingClient(fleet, parse=parse)
+    worker, judge = Worker(fleet, client), Judge(fleet.detection, fleet.policy)
+    screened_s = [0.0]
+    screens = judging.candidates
+
+    def timed(*given: Any) -> list[int]:
+        begun_s = time.process_time()
+        found = screens(*given)
+        screened_s.append(time.process_time() - begun_s)
+        return found
+
+    judging.candidates = timed
+    out: list[dict[str, float]] = []
+    for k in range(rounds + 1):
+        wall_s, cpu_s = time.perf_counter(), time.process_time()
+        worker.round(first_s + 60.0 * k + LAG_S)
+        asked_wall_s, asked_s = time.perf_counter() - wall_s, time.process_time() - cpu_s
+        if not parse:
+            judge.round(worker.rings)
+            msgspec.json.encode(summary(worker, judge))
+        length, parsed_s = client.taken()
+        out.append(
+            {
+                "ask_wall_s": asked_wall_s,
+                "ask_s": asked_s,
+                "screens_s": screened_s[-1],
+                "judge_s": time.process_time() - cpu_s - asked_s - screened_s[-1],
+                "wall_s": time.perf_counter() - wall_s,
+                "bytes": length,
+                "json_s": parsed_s,
+                "judged": judge.judged,
+            }
+        )
+    return {
+        "gpus": len(worker.rings.gpus), "backend": client.backend, "failures": worker.failures,
+        "dropped": worker.rings.dropped, "found": len(judge.findings),
+        "peak_mib": _peak_mib(), "rounds": out,
+    }  # fmt: skip
+
+
+def _peak_mib() -> float:
+    """Return the largest resident memory of this process so far."""
+    status = Path("/proc/self/status")
+    if status.exists():  # ru_maxrss begins with that of whoever started the process
+        line = next(one for one in status.read_text().splitlines() if one.startswith("VmHWM"))
+        return int(line.split()[1]) / 1024
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / MIB
+
+
+def labels_of(mix: Mix, metric: str) -> tuple[list[dict[str, str]], list[int], list[bool]]:
+    """Return labels as dcgm-exporter gives them; rows, and whether each is a row's second job."""
+    out, rows, second = [], [], []
+    for k, renamed in enumerate(mix.renamed.tolist()):
+        for later in (False, True) if renamed else (False,):
+            rows.append(k)
+            second.append(later)
+            out.append(
+                {
+                    "__name__": metric, "UUID": f"GPU-{k:08x}-1111-4222-8333-{k * 7919:012x}",
+                    "Hostname": f"node{k // 8:05}.cluster", "gpu": f"{k % 8}",
+                    "device": f"nvidia{k % 8}", "modelName": "NVIDIA H100 80GB HBM3",
+                    "instance": f"10.{k // 8 >> 8 & 255}.{k // 8 & 255}.1:9400", "job": "dcgm",
+                    "namespace": "research", "pod": f"train-{k}{'-next' if later else ''}",
+                }
+            )  # fmt: skip
+    return out, rows, second
+
+
+def fill(server: servers.Server, mix: Mix, end_s: float, totals_from: int) -> None:
+    """Write the past of all GPUs that ends at an instant; total memory from a minute on only."""
+    minutes = mix.used.shape[1]
+    at_s = np.arange(1.0 - minutes, 1.0) * 60.0 + end_s
+    used, rows, later = labels_of(mix, "DCGM_FI_DEV_FB_USED")
+    free, reserved = (labels_of(mix, f"DCGM_FI_DEV_FB_{name}")[0] for name in ("FREE", "RESERVED"))
+    minute = np.arange(minutes)
+    begins = mix.begins[rows, None]
+    second, renamed = np.array(later)[:, None], mix.renamed[rows, None]
+    for first in range(0, minutes, servers.SLICE_STEPS):
+        span = slice(first, first + servers.SLICE_STEPS)
+        values = mix.used[:, span][rows].astype(np.float64)
+        values[renamed & ((minute[span] >= begins) != second)] = np.nan
+        servers.fill(server, used, at_s[span], values)
+        if span.stop > totals_from:
+            known = slice(max(first, totals_from), span.stop)
+            values = values[:, known.start - first :]
+            servers.fill(server, free, at_s[known], fleet_mix.LIMIT_MIB - values)
+            servers.fill(server, reserved, at_s[known], values * 0 + fleet_mix.RESERVED_MIB)
+
+
+def fleet_toml(server: servers.Server, folder: Path) -> Path:
+    """Write the configuration that asks a server."""
+    file = folder / "fleet.toml"
+    file.write_text(f"[fleet]\nurl = '{server.url}'\n")
+    return file
+
+
+def worker_process(file: Path, first_s: float, rounds: int, *, parse: bool) -> dict[str, Any]:
+    """Let a worker run in a process of its own."""
+    words = [
+        sys.executable, "-m", "tests.bench.bench_fleet", "--worker", str(file),
+        str(first_s), str(rounds), str(int(parse)),
+    ]  # fmt: skip
+    environ = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(words, env=environ, stdout=subprocess.PIPE, check=True)
+    return dict(json.loads(done.stdout))
+
+
+class Watched:
+    """The memory of another process while a block runs."""
+
+    def __init__(self, server: servers.Server) -> None:
+        self._process, self._stop = psutil.Process(server.pid), threading.Event()
+        with urllib.request.urlopen(f"{server.url}/debug/pprof/heap?gc=1", timeout=60) as answer:
+            answer.read()  # what filling has left behind is collected
+        time.sleep(2)
+        self.before_mib = self.now_mib()
+        self.peak_mib = self.after_mib = self.before_mib
+        self._thread = threading.Thread(target=self._look)
+
+    def now_mib(self) -> float:
+        """Return what is resident."""
+        return float(self._process.memory_info().rss / MIB)
+
+    def _look(self) -> None:
+        while not self._stop.wait(0.1):
+            self.peak_mib = max(self.peak_mib, self.now_mib())
+
+    def __enter__(self) -> Watched:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self.after_mib = self.now_mib()
+
+
+def measure(backend: str, count: int, rounds: int) -> dict[str, Any]:
+    """Fill a server, let a worker run, and return the figures."""
+    mix = fleet_mix.make(count, WINDOW + rounds)
+    end_s = float(int(time.time()) // 60 * 60 - 120)
+    first_s = end_s - 60.0 * rounds
+    with tempfile.TemporaryDirectory() as name, servers.running(backend, Path(name)) as server:
+        begun_s = time.perf_counter()
+        fill(server, mix, end_s, WINDOW - 3)
+        filled_s = time.perf_counter() - begun_s
+        del mix
+        file = fleet_toml(server, Path(name))
+        process = psutil.Process(server.pid)
+        with Watched(server) as watched:
+            spent = process.cpu_times()
+            figures = worker_process(file, first_s, rounds, parse=False)
+            after = process.cpu_times()
+        parsed = worker_process(file, first_s, rounds, parse=True)
+    return figures | {
+        "series": count, "filled_s": filled_s, "parsed": parsed["rounds"],
+        "server_before_mib": watched.before_mib, "server_peak_mib": watched.peak_mib,
+        "server_after_mib": watched.after_mib,
+        "server_cpu_s": after.user + after.system - spent.user - spent.system,
+    }  # fmt: skip
+
+
+def table(found: dict[str, Any]) -> str:
+    """Return the figures of one server and size for people."""
+    cold, *ticks = found["rounds"]
+    cold_parsed, *ticks_parsed = found["parsed"]
+    mean: Callable[[list[dict[str, float]], str], float] = lambda rows, key: float(
+        np.mean([row[key] for row in rows])
+    )
+    tick = {key: mean(ticks, key) for key in cold}
+    tick_json = mean(ticks_parsed, "json_s")
+    cpu_s = tick["ask_s"] + tick["screens_s"] + tick["judge_s"]
+    count = found["series"]
+    return "\n".join(
+        (
+            f"{found['backend']}, {count:,} series, {found['gpus']:,} GPUs, filled in"
+            f" {found['filled_s']:.0f} s; dropped {found['dropped']}, failures {found['failures']}",
+            f"  cold   ask {cold['ask_wall_s']:.2f} s wall, {cold['ask_s']:.2f} s CPU,"
+            f" {cold['bytes'] / 1e6:.1f} MB; json.loads {cold_parsed['json_s']:.2f} s:"
+            f" {cold['ask_wall_s'] / cold_parsed['json_s']:.2f} x of wall,"
+            f" {cold['ask_s'] / cold_parsed['json_s']:.2f} x of CPU",
+            f"         first judgement: screens {cold['screens_s']:.2f} s,"
+            f" judge {cold['judge_s']:.2f} s ({cold['judged']:.0f} judged)",
+            f"  round  {tick['wall_s']:.2f} s wall, {cpu_s:.2f} s CPU: ask {tick['ask_s']:.3f},"
+            f" screens {tick['screens_s']:.3f}, judge {tick['judge_s']:.3f}"
+            f" ({tick['judged']:.0f} judged); mean of {len(ticks)}",
+            f"         {tick['bytes'] / 1e6:.2f} MB in {tick['ask_wall_s']:.2f} s;"
+            f" json.loads {tick_json:.3f} s: {tick['ask_s'] / tick_json:.2f} x of CPU",
+            f"  each   {cold['ask_s'] / count * 1e6:.0f} us cold, {cpu_s / count * 1e6:.0f} us and"
+            f" {tick['bytes'] / count:.0f} bytes a round",
+            f"  memory worker {found['peak_mib']:.0f} MiB at most; server"
+            f" {found['server_before_mib']:.0f} MiB before, {found['server_peak_mib']:.0f} at most,"
+            f" {found['server_after_mib']:.0f} after"
+            f" ({found['server_after_mib'] / found['server_before_mib'] - 1:+.1%});"
+            f" server CPU {found['server_cpu_s']:.1f} s",
+        )
+    )
+
+
+def equal(backend: str, count: int) -> bool:
+    """Compare verdicts over a server with those on the very values; print what differs."""
+    mix = fleet_mix.make(count, WINDOW)
+    end_s = float(int(time.time()) // 60 * 60 - 120)
+    with tempfile.TemporaryDirectory() as name, servers.running(backend, Path(name)) as server:
+        fill(server, mix, end_s, WINDOW - 3)
+        fleet = config.load(fleet_toml(server, Path(name)))
+        worker, judge = Worker(fleet, Client(fleet)), Judge(fleet.detection, fleet.policy)
+        worker.round(end_s + LAG_S)
+        judge.round(worker.rings)
+    rings, different, tiers = worker.rings, [], dict.fromkeys(("none", "watch", "alert"), 0)
+    t_s = np.arange(1.0 - WINDOW, 1.0) * 60.0 + end_s
+    for row, gpu in enumerate(rings.gpus):
+        k = int(gpu.uuid.split("-")[1], 16)
+        # Where a job begins is the fleet's to say: the daemon sees processes.
+        begins = max(int(rings.since[row] - rings.end) + WINDOW - 1, 0)
+        daemon = verdict.judge(
+            Series(
+                subject=Subject(device_uid=gpu.id),
+                t_s=t_s[begins:],
+                used_bytes=mix.used[k, begins:].astype(np.float64) * MIB,
+                limit_bytes=fleet_mix.LIMIT_MIB * MIB,
+                total_bytes=fleet_mix.TOTAL_MIB * MIB,
+            ),
+            fleet.detection,
+        )
+        tiers[daemon.tier] += 1
+        fleets = judge.findings.get(row)
+        if (fleets is None) != (daemon.tier == "none") or (
+            fleets is not None and not same(fleets, daemon)
+        ):
+            different.append(f"  {fleet_mix.KINDS[mix.kind[k]]} {gpu.id}")
+    print(
+        f"{backend}: {len(rings.gpus) - len(different)} of {count} verdicts are equal"
+        f" ({', '.join(f'{number} {tier}' for tier, number in tiers.items())})"
+    )
+    print("\n".join(different), end="\n" if different else "")
+    return not different and len(rings.gpus) == count
+
+
+def same(one: Finding, other: Finding) -> bool:
+    """Say whether two verdicts agree: words exactly, numbers within a millionth."""
+    return _same(msgspec.to_builtins(one), msgspec.to_builtins(other))
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    if isinstance(one, float) and isinstance(other, float):
+        return bool(np.isclose(one, other, rtol=1e-6, atol=0.0, equal_nan=True))
+    return bool(one == other)
+
+
+def main() -> int:
+    """Print what was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--series", type=int, nargs="+", default=[1000])
+    parser.add_argument("--server", nargs="+", choices=servers.BINARIES)
+    parser.add_argument("--rounds", type=int, default=5, help="rounds after the first")
+    parser.add_argument("--equal", type=int, metavar="N", help="compare N verdicts")
+    parser.add_argument("--predict-linear", action="store_true", help="ask Prometheus for that too")
+    parser.add_argument("--hours", type=int, default=6, help="of the evening of --predict-linear")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--worker", nargs=4, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker:
+        file, first_s, rounds, parse = options.worker
+        print(json.dumps(work(Path(file), float(first_s), int(rounds), parse=parse == "1")))
+        return 0
+    wanted = options.server or list(servers.BINARIES)
+    backends = [name for name in wanted if shutil.which(servers.BINARIES[name])]
+    for name in wanted:
+        if name not in backends:
+            print(f"bench_fleet: {servers.BINARIES[name]} is not installed", file=sys.stderr)
+    if options.equal:
+        return 0 if all([equal(name, options.equal) for name in backends]) else 1
+    if options.predict_linear:
+        for count in options.series:
+            print(fleet_rules.compare(count, options.hours), flush=True)
+        return 0
+    for count in options.series:
+        for name in backends:
+            found = measure(name, count, options.rounds)
+            print(json.dumps(found) if options.json else table(found), flush=True)
+    return 0 if backends else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
