@@ -93,7 +93,7 @@ def test_the_shards_share_the_gpus_and_each_host_stays_whole() -> None:
         assert (worker.rings.unknown, worker.rings.dropped) == (0, {})
         # Of its own alone is the past asked for.
         asked = [query for query in played.asked if "UUID=~" in query]
-        assert sum(query.count("GPU-") for query in asked) == 2 * len(found[-1])
+        assert sum(query.count("GPU-") for query in asked) == len(found[-1])
     assert set.union(*found) == {uuid for uuid, _, _ in curves}
     assert sum(map(len, found)) == len(curves)
 
