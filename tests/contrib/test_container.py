@@ -113,7 +113,7 @@ def test_the_worker_of_a_fleet_is_an_image_of_its_own() -> None:
     assert "NVIDIA" not in worker["ENV"]
     home = re.findall(r"install -d -m 0700 -o 10001 -g 10001 (\S+) (\S+)", worker["RUN"])
     written = dict(word.split("=", 1) for word in shlex.split(worker["ENV"]))
-    assert [(written["STATE_DIRECTORY"], written["RUNTIME_DIRECTORY"])] == home
+    assert [(written["GPUWATCHD_STATE_DIR"], written["GPUWATCHD_RUNTIME_DIR"])] == home
 
 
 def test_dependencies_come_by_their_hashes() -> None:

@@ -28,10 +28,8 @@ VOLUMES = {one["name"]: one for one in POD["volumes"]}
 
 def test_every_pod_has_its_shard_and_every_shard_a_pod() -> None:
     spec = WORKERS["spec"]
-    assert (WORKERS["kind"], spec["ordinals"]) == ("StatefulSet", {"start": 1})
-    assert CONTAINER["args"][-2:] == ["--shard", f"$(SHARD)/{spec['replicas']}"]
-    index = ENV["SHARD"]["valueFrom"]["fieldRef"]["fieldPath"]
-    assert index == "metadata.labels['apps.kubernetes.io/pod-index']"
+    assert (WORKERS["kind"], spec.get("ordinals")) == ("StatefulSet", None)
+    assert CONTAINER["args"][-2:] == ["--shard", f"hostname/{spec['replicas']}"]
     labels = spec["template"]["metadata"]["labels"]
     assert spec["selector"]["matchLabels"].items() <= labels.items()
     assert "NOT RUN" in TEXT.partition("\n")[0]
@@ -52,7 +50,8 @@ def test_what_it_writes_and_reads_is_mounted() -> None:
     assert set(VOLUMES) == set(MOUNTS)
     assert VOLUMES["config"]["configMap"]["name"] == CONFIG["metadata"]["name"]
     written = dict(word.split("=", 1) for word in shlex.split(image("fleet")["ENV"]))
-    assert {written["STATE_DIRECTORY"], written["RUNTIME_DIRECTORY"]} <= set(MOUNTS.values())
+    for name in ("GPUWATCHD_STATE_DIR", "GPUWATCHD_RUNTIME_DIR"):
+        assert written[name] in MOUNTS.values()
     file = json.loads(image("fleet")["CMD"])
     assert CONTAINER["args"][:2] == file
     assert file[1] == f"{MOUNTS['config']}/{next(iter(CONFIG['data']))}"

@@ -6,6 +6,7 @@ import re
 import shlex
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from gpuwatchd.cli import config_text, main
@@ -36,7 +37,10 @@ def test_every_example_of_a_configuration_is_valid(block: str, tmp_path: Path) -
     file = tmp_path / "config.toml"
     file.write_text(block, encoding="utf-8")
     if block.startswith("# fleet.toml"):
-        assert fleet.load(file).section.map == "dcgm"
+        file.write_text(block.replace("/run/secrets/gpuwatchd/", ""), encoding="utf-8")
+        (tmp_path / "prometheus-token").touch(0o600)
+        (tmp_path / "prometheus-token").write_text("s3cret")
+        assert fleet.load(file).section.map in msgspec.toml.decode(fleet.MAPS.read_bytes())
         return
     if block.startswith("# vram.toml"):
         assert fleet.metric_map(str(file), "fleet.toml").used == "vram_used"
