@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 
 # Three ways to show the demo: plain lines, a live table, NDJSON.
 
-EventKind = Literal["watch", "alert", "escalated", "cleared", "recovered", "crashed", "pop-up"]
+EventKind = Literal["watch", "alert", "escalated", "cleared", "recovered", "crashed", "pop-up",
+    "message", "step",
+]  # fmt: skip
 _KINDS: dict[EventKind, str] = {
     "watch": "yellow",
     "alert": "red-bold",
@@ -41,6 +43,8 @@ _KINDS: dict[EventKind, str] = {
     "cleared": "green",
     "crashed": "red",
     "pop-up": "cyan",
+    "message": "cyan",
+    "step": "red-bold",
 }
 _WATCH = "A watch is a suspicion: shown, and sent to nobody. An alert is sent."
 _LEAST_ROOM = 30
@@ -75,6 +79,8 @@ def event_of(alert: Alert, world_s: float) -> Event:
         words = f"{alert.title}: {alert.ended or 'it is resolved'}"
         # What was only watched was never told to anybody: nothing to recover from.
         return Event("recovered" if alert.firing_at_s else "cleared", world_s, words, alert)
+    if alert.kind != "leak":
+        return Event("alert", world_s, f"{alert.title}: {finding.reason}.", alert)
     pace, eta = finding.shown_rate_bytes_per_s, verdict_text.eta(finding.eta) or ""
     grows = "grows" if pace is None else f"grows {units.rate(pace)}"
     if alert.state == "watch":

@@ -297,6 +297,13 @@ class SimulateSource:
         pairs = zip(self._stages, self._devices, strict=True)
         return tuple(row for stage, device in pairs for row in self._planted(stage, device))
 
+    def end(self, key: ProcessKey) -> None:
+        """Let a process end now, as if it had been asked to."""
+        for stage in self._stages:
+            for _, life in stage.alive():
+                if life.info.key == key:
+                    life.ended_s, life.used = self._elapsed_s, 0
+
     def _planted(self, stage: _Stage, device: Device) -> list[Planted]:
         born = [max(1, len(lives)) for lives in stage.lives]
         ahead = copy.deepcopy(stage)

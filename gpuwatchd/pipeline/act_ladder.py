@@ -77,7 +77,7 @@ class ActLadder:
         self._intake = intake
         self._holdings = holdings
         self._post = post
-        self._runner = runner
+        self._runner, self._rehearses = runner, False
         self._silencing = silencing
         self._offset_s, self._now_s = runner.wall() - runner.mono(), 0.0
         self._rules: dict[bool, str] = {}
@@ -88,6 +88,10 @@ class ActLadder:
         """Alert, when it opened, step: those that are on record as proposed."""
         self._asked: dict[str, Any] | None = None
         """What the history has answered while countdowns are moved; None at other times."""
+
+    def rehearse(self, runner: StepRunner) -> None:
+        """Take steps by one that only simulates them, on devices of a simulation too."""
+        self._runner, self._rehearses = runner, True
 
     def reconfigure(self, config: Config) -> None:
         """Take over new settings: what counted down begins anew."""
@@ -490,7 +494,7 @@ class ActLadder:
 
     def _is_recorded(self, uid: str) -> bool:
         device = self._intake.devices.get(uid)
-        return device is not None and device.device.recorded
+        return device is not None and device.device.recorded and not self._rehearses
 
 
 def rule_names(config: Config) -> dict[bool, str]:

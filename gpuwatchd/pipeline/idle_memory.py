@@ -255,7 +255,7 @@ class IdleMemory:
         return DeviceSnapshot(
             uid=uid,
             total_bytes=reading.total_bytes or device.device.memory_total_bytes,
-            util_pct=self._util.get(uid),
+            util_pct=self._util.get(uid, reading.util_pct),
             memory_util_pct=reading.memory_util_pct,
             ledger=device.ledger,
             uses=tuple([held for _, _, held in now.values()]),

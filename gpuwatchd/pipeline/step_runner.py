@@ -75,7 +75,7 @@ class StepRunner:
         self.shelf = shelf
         self.saved = saved
         self.wall, self.mono = wall, mono
-        self.uid = os.getuid()
+        self.uid: int | None = os.getuid()
         self.busy: set[ProcessKey] = set()
         """Processes of which a step is being taken."""
         self._booted_at_s = booted_at_s

@@ -86,6 +86,23 @@ def test_what_was_planted_is_found_and_nothing_else(scratch: Path, ctl: Ctl) -> 
     assert list(scratch.iterdir()) == []
 
 
+def test_an_idle_process_is_told_of_twice_and_then_ended_in_simulation_alone(
+    scratch: Path, ctl: Ctl
+) -> None:
+    out = ctl("demo", *FAST, "--json", "--scenario", "idle", "--duration", "155m")
+    events = [line["data"] for line in _objects(out)]
+    seen = [
+        (it["event"], it["world_s"]) for it in events if it["event"] in {"alert", "message", "step"}
+    ]
+    assert [kind for kind, _ in seen] == ["alert", "message", "message", "step", "message"]
+    at_s = [at_s for _, at_s in seen]
+    # Two hours of idleness, a quarter of an hour twice, and on to the whole minute.
+    assert at_s[0] >= 7200.0
+    assert at_s[2] - at_s[1] >= 900.0
+    assert 900.0 <= at_s[3] - at_s[2] <= 960.0 + 5.0
+    assert list(scratch.iterdir()) == []
+
+
 def test_the_quiet_world_raises_no_alert(scratch: Path, ctl: Ctl) -> None:
     events = [
         line["data"]
@@ -233,8 +250,8 @@ def test_at_most_two_popups_and_each_says_that_it_is_a_demo() -> None:
         assert len(delivery.message.subject) <= 78
         assert "Simulated" in delivery.message.body
     assert popups.results() == message_dispatcher.taken
-    assert popups.news() == message_dispatcher.taken[:2]
-    assert popups.news() == []
+    assert [event.kind for event in popups.news(1.0)] == ["pop-up"] * 2
+    assert popups.news(1.0) == []
 
 
 def _subject(pid: int | None) -> Subject:

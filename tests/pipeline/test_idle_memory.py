@@ -275,6 +275,14 @@ def test_idle_for_long_with_its_price() -> None:
     assert found.cost_usd == pytest.approx(0.25 * 120 / 3600 * 8.0)
 
 
+def test_a_second_look_in_the_same_tick_sees_the_same() -> None:
+    machine = Machine(zombies=IDLE)
+    machine.card([info(7)], util=0.0)
+    (found,) = machine.ticks(4 * EVERY_TICKS + 1)
+    machine.holdings.refresh(machine.now_s - 5.0)
+    assert machine.holdings.found == (found,)
+
+
 def test_work_between_two_looks_counts() -> None:
     machine = Machine(zombies=IDLE)
     machine.run(7)

@@ -23,6 +23,7 @@ from gpuwatchd.cli import options
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from gpuwatchd.cli.demo_act import Announcer
     from gpuwatchd.cli.demo_screen import Event, Show
     from gpuwatchd.collect.simulate import Planted, SimulateSource
     from gpuwatchd.core.model import Delivery, Message
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 SPEED = 120.0
 DURATION_S = 3 * 3600.0
 MAX_POPUPS = 2
-SCENARIO_NAMES = ("demo", "quiet", "one-leak", "mixed-8x8", "lost-gpu")
+SCENARIO_NAMES = ("demo", "quiet", "one-leak", "mixed-8x8", "lost-gpu", "idle")
 """Known without importing the worlds: help and completion must stay quick."""
 _MARK = "Demo: "
 _INTERRUPTED = 130
@@ -95,7 +96,7 @@ def command(
     source.advance(0.0)
     try:
         with _scratch() as folder, contextlib.ExitStack() as stack:
-            popups, note = (None, "") if no_notify else _popups(stack)
+            popups, note = _channel(source, scenario, stack, none=no_notify)
             show = _show(plain=plain, length_s=duration_s, speed=speed)
             stack.callback(show.close)
             pipeline = _assemble(source, folder, popups, stack)
@@ -149,22 +150,28 @@ def _show(*, plain: bool, length_s: float, speed: float) -> Show:
 
 
 def _assemble(
-    source: SimulateSource, folder: Path, popups: Popups | None, stack: contextlib.ExitStack
+    source: SimulateSource,
+    folder: Path,
+    popups: Popups | Announcer | None,
+    stack: contextlib.ExitStack,
 ) -> Pipeline:
     """Put the real parts together, with the world's clock.
 
     Settings are the defaults, or what ``--config`` names; the usual files are left out. A demo is
     the same everywhere, and reaches nobody but the one who started it.
     """
+    from gpuwatchd.cli import demo_act  # noqa: PLC0415
     from gpuwatchd.core import config  # noqa: PLC0415
     from gpuwatchd.pipeline.tick import Pipeline  # noqa: PLC0415
     from gpuwatchd.store.writer import History  # noqa: PLC0415
 
     flags = options.current()
     settings = flags.load_config().config if flags.config is not None else config.Config()
-    channels = () if popups is None else ("desktop",)
+    acts = isinstance(popups, demo_act.Announcer)
+    channels = () if popups is None else ("command",) if acts else ("desktop",)
     policy = msgspec.structs.replace(settings.policy, channels=channels)
-    settings = msgspec.structs.replace(settings, policy=policy)
+    act = msgspec.structs.replace(settings.act, mode="auto" if acts else settings.act.mode)
+    settings = msgspec.structs.replace(settings, policy=policy, act=act)
     history = History.open(folder / "history", settings.store, clock=lambda: source.now_s)
     stack.callback(history.close)
     runtime = folder / "run"
@@ -179,6 +186,8 @@ def _assemble(
         mono=lambda: source.elapsed_s,
     )
     stack.callback(pipeline.close)
+    if isinstance(popups, demo_act.Announcer):
+        demo_act.arm(pipeline, source, popups)
     return pipeline
 
 
@@ -214,10 +223,21 @@ class Popups:
         """Stop, and return what has not ended."""
         return self._courier.close(timeout_s)
 
-    def news(self) -> list[Delivery]:
+    def news(self, world_s: float) -> list[Event]:
         """Return what became of real pop-ups since the last call."""
+        from gpuwatchd.cli.demo_screen import Event  # noqa: PLC0415
+
         news, self._news = self._news, []
-        return news
+        return [
+            Event(
+                "pop-up",
+                world_s,
+                f"shown on your desktop: {delivery.message.subject}"
+                if delivery.state == "sent"
+                else f"not shown: {delivery.error}",
+            )
+            for delivery in news
+        ]
 
 
 def _marked(message: Message) -> Message:
@@ -229,6 +249,17 @@ def _marked(message: Message) -> Message:
         body=f"{message.body}\nSimulated by gpuwatchctl demo; it does not reflect your own GPUs.",
         command="gpuwatchctl doctor",
     )
+
+
+def _channel(
+    source: SimulateSource, scenario: str, stack: contextlib.ExitStack, *, none: bool
+) -> tuple[Popups | Announcer | None, str]:
+    """Return who is told, and what to know of that."""
+    from gpuwatchd.cli import demo_act  # noqa: PLC0415
+
+    if scenario == demo_act.SCENARIO:
+        return demo_act.Announcer(source), demo_act.NOTE
+    return (None, "") if none else _popups(stack)
 
 
 def _popups(stack: contextlib.ExitStack) -> tuple[Popups | None, str]:
@@ -249,7 +280,7 @@ def _play(
     source: SimulateSource,
     pipeline: Pipeline,
     show: Show,
-    popups: Popups | None,
+    popups: Popups | Announcer | None,
     *,
     duration_s: float,
 ) -> None:
@@ -279,7 +310,7 @@ def _play(
 
 
 def _events(
-    tick: Tick, source: SimulateSource, fates: list[Planted], popups: Popups | None
+    tick: Tick, source: SimulateSource, fates: list[Planted], popups: Popups | Announcer | None
 ) -> list[Event]:
     """Return what happened, in the order in which it happened; takes what is told from fates."""
     from gpuwatchd.cli.demo_screen import Event, event_of  # noqa: PLC0415
@@ -290,10 +321,4 @@ def _events(
         fate = fates.pop(0)
         events.append(Event("crashed", world_s, f"{fate.title} died: out of memory"))
     events += [event_of(alert, world_s) for alert in tick.changes]
-    for delivery in popups.news() if popups is not None else ():
-        if delivery.state == "sent":
-            words = f"shown on your desktop: {delivery.message.subject}"
-        else:
-            words = f"not shown: {delivery.error}"
-        events.append(Event("pop-up", world_s, words))
-    return events
+    return events if popups is None else events + popups.news(world_s)

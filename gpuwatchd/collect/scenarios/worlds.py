@@ -520,10 +520,27 @@ def _lost_gpu(seed: int) -> World:
     )
 
 
+def _idle(seed: int) -> World:
+    notebook = Actor(
+        name="python",
+        user="alice",
+        argv=("python", "-m", "ipykernel_launcher", "-f", "kernel-1.json"),
+        framework="PyTorch",
+        shape=Flat(14 * GIB),
+        pattern="stable",
+        busy_pct=0.0,
+    )
+    return World(
+        title="a notebook that does nothing with its memory, beside a training that works",
+        cards=(_rtx_4090(notebook), _a100(_warm_training(seed))),
+    )
+
+
 SCENARIOS: Mapping[str, Callable[[int], World]] = {
     "demo": _demo,
     "quiet": _quiet,
     "one-leak": _one_leak,
     "mixed-8x8": _mixed,
     "lost-gpu": _lost_gpu,
+    "idle": _idle,
 }

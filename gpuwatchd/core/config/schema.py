@@ -55,7 +55,7 @@ class SimulateSection(Section, frozen=True, kw_only=True):
     """``[sources.simulate]``: a scripted world of GPUs."""
 
     scenario: str = "demo"
-    """Which scripted world: demo, quiet, one-leak, mixed-8x8 or lost-gpu."""
+    """Which scripted world: demo, quiet, one-leak, mixed-8x8, lost-gpu or idle."""
     seed: int = 7
     """The same seed gives the same world."""
     speed: Annotated[float, Meta(gt=0)] = 1.0

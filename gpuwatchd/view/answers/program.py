@@ -291,7 +291,17 @@ class DemoStarted(Shape):
 class DemoEvent(Shape):
     """Something that happened in the simulated world."""
 
-    event: Literal["watch", "alert", "escalated", "cleared", "recovered", "crashed", "pop-up"]
+    event: Literal[
+        "watch",
+        "alert",
+        "escalated",
+        "cleared",
+        "recovered",
+        "crashed",
+        "pop-up",
+        "message",
+        "step",
+    ]
     world_s: Seconds
     """Seconds of that world since the demo began."""
     at: Instant
