@@ -90,7 +90,7 @@ class Rings:
         self.end = 0
         """The last slot that there is."""
         self.unknown = 0
-        """Series of this shard that belong to no row, since it was set to 0."""
+        """Series of this shard that the last round has met, and that belong to no row."""
         self.forgotten: list[int] = []
         """Rows that the last round has given up; the next one may use them again."""
         self._free: list[int] = []
@@ -126,7 +126,7 @@ class Rings:
         return self._number[4, : len(self.gpus)]
 
     @property
-    def seen(self) -> FloatArray:
+    def present(self) -> FloatArray:
         """The last slot at which the server had each GPU; -1 of a free row."""
         return self._number[5, : len(self.gpus)]
 
@@ -161,8 +161,9 @@ class Rings:
         row = self._index.get((uuid, instance, host))
         # Without a host the GPU itself is what is shared out.
         if row is None and self._shard.owns(host or uuid):
+            if add is not None:
+                return self._added(uuid, instance, host, add)
             self.unknown += 1
-            row = None if add is None else self._added(uuid, instance, host, add)
         return row
 
     def _added(self, uuid: str, instance: str, host: str, slot: int) -> int:
@@ -179,7 +180,7 @@ class Rings:
             name = clean(f"{name}@{host}")
         self._index[uuid, instance, host] = self._ids[name] = row
         self.gpus[row] = Gpu(id=name, uuid=clean(uuid), host=clean(host), instance=clean(instance))
-        self.began[row] = self.seen[row] = slot
+        self.began[row] = self.present[row] = slot
         return row
 
     def _widen(self, row: int) -> None:
@@ -189,15 +190,15 @@ class Rings:
             self._used = np.concatenate((self._used, empty))
             self._number = np.concatenate((self._number, np.repeat(_EMPTY, more, axis=1)), axis=1)
 
-    def reuse(self) -> None:
+    def begin_round(self) -> None:
         """Let others have the rows that the last round has given up."""
         self._free += self.forgotten
-        self.forgotten = []
+        self.forgotten, self.unknown = [], 0
 
     def forget(self) -> None:
         """Give up the rows of GPUs that the server has not had for :data:`FORGET_S`."""
         longest = max(FORGET_S / self.step_s, self.slots)
-        old = (self.began >= 0) & (self.end - self.seen > longest)
+        old = (self.began >= 0) & (self.end - self.present > longest)
         self.forgotten = np.flatnonzero(old).tolist()
         if not self.forgotten:
             return

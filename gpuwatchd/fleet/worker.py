@@ -87,9 +87,9 @@ class Worker:
         before = rings.end
         if slot <= before:
             return
-        rings.reuse()
         age_s = slot * self.step_s - self._labels_at_s
         due = age_s >= LABELS_S or (rings.unknown > 0 and age_s >= _SOONER_S)
+        rings.begin_round()
         fresh = self._discover(slot) if due else []
         oldest = slot - rings.slots + 1
         if before and slot - before == 1:
@@ -124,7 +124,7 @@ class Worker:
                 continue
             if row in used:
                 rings.drop("duplicate")
-            rings.seen[row] = slot
+            rings.present[row] = slot
             used[row] = value * names.bytes_each if 0 <= value < names.blank_from else np.nan
             rings.label(row, series, slot)
         known = {metric: self._values(answer) for metric, answer in parts.items()}
@@ -135,7 +135,6 @@ class Worker:
             rings.total_bytes[row] = whole
             rings.limit_bytes[row] = held + free if names.free else whole
         self._labels_at_s = at_s
-        rings.unknown = 0
         return sorted({rings.gpus[row].uuid for row in np.flatnonzero(rings.began == slot)})
 
     def _values(self, answer: Iterable[tuple[Labels, float]]) -> dict[int, float]:
@@ -150,7 +149,6 @@ class Worker:
     def _newest(self, slot: int) -> None:
         answer = self._client.query(self._by(self._fresh(self._map.used)), slot * self.step_s)
         self.rings.advance(slot)
-        self.rings.unknown = 0
         held: dict[int, float] = {}
         for series, value in answer:
             # The memory of one that is not known yet is asked for with the labels.
@@ -160,7 +158,7 @@ class Worker:
             elif row is not None:
                 held[row] = value * self._map.bytes_each
         rows = np.fromiter(held, dtype=np.int64, count=len(held))
-        self.rings.seen[rows] = slot
+        self.rings.present[rows] = slot
         if self.missing:
             # Their past comes first: values are taken in order.
             held = {row: held[row] for row in held if self.rings.gpus[row].uuid not in self.missing}
@@ -286,7 +284,7 @@ class Worker:
                     values = series.values[:end][new] * self._map.bytes_each
                     self.rings.label(row, series.labels, int(slots[new][0]))
                     self.rings.put(row, slots[new], values)
-                    self.rings.seen[row] = max(self.rings.seen[row], self.rings.last[row])
+                    self.rings.present[row] = max(self.rings.present[row], self.rings.last[row])
 
     def _fresh(self, metric: str, *matchers: str) -> str:
         """Return the values of a metric that were measured lately."""

@@ -36,7 +36,7 @@ def fails_at(played: Played, *batches: int) -> None:
             raise MetricsServerError("bad", status=400)
         return ask(*words)
 
-    played.query_range = asked  # type: ignore[method-assign]
+    played.query_range = asked  # type: ignore[method-assign, assignment]
 
 
 def test_a_past_that_could_not_be_had_is_asked_for_until_it_is() -> None:
@@ -76,7 +76,7 @@ def test_one_that_is_refused_for_ever_keeps_no_other_waiting() -> None:
             raise MetricsServerError("bad", status=400)
         return ask(query, *span)
 
-    played.query_range = asked  # type: ignore[method-assign]
+    played.query_range = asked  # type: ignore[method-assign, assignment]
     for minute in range(400, 440):
         worker.round(at(minute))
     assert list(worker.missing) == ["GPU-0"]
@@ -106,12 +106,11 @@ def test_a_gpu_without_a_value_for_a_day_is_forgotten_and_its_alert_ends() -> No
     for minute in (*range(400, 415), 411 + DAY, 413 + DAY):
         worker.round(at(minute))
         judge.round(worker.rings)
-        found = round_state(worker, judge)
-        assert found.gpus == (2 if minute < 413 + DAY else 1)
+        assert round_state(worker, judge).gpus == (2 if minute < 413 + DAY else 1)
     assert [(alert.ended_code, alert.state) for alert in judge.resolved] == [
         (Ending.NOT_SEEN, "resolved")
     ]
-    assert (judge.alerts, judge.findings, found.no_data) == ({}, {}, 0)
+    assert (judge.alerts, judge.findings, round_state(worker, judge).no_data) == ({}, {}, 0)
     # Its row is used again, by one that nothing of it clings to.
     played.curves["GPU-c", "n2", "q"] = alive
     worker.round(at(480 + DAY))

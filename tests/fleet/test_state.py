@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from gpuwatchd.core import extras, units
+from gpuwatchd.core import units
 from gpuwatchd.core.config import listening
 from gpuwatchd.core.errors import Ambiguous, GpuwatchdError, MetricsServerError
 from gpuwatchd.daemon.main import main
@@ -223,13 +223,13 @@ def test_rounds_leave_a_state_and_a_page(
         pages.append(page(str(socket)))
         minute = next(minutes)
         played.fails = [MetricsServerError("busy", status=503)] if minute == 404 else []
-        monkeypatch.setattr(fleet_main.time, "time", lambda: at(minute))
+        monkeypatch.setattr("time.time", lambda: at(minute))
         if minute == 406:
             stop.set()
         return False
 
     monkeypatch.setattr(stop, "wait", pause)
-    monkeypatch.setattr(fleet_main.time, "time", lambda: at(401))
+    monkeypatch.setattr("time.time", lambda: at(401))
     with metrics.served():
         fleet_main._rounds(worker, judge, file, metrics, stop)
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -271,6 +271,6 @@ def test_without_its_library_or_its_address_there_are_no_rounds(
     words = f"[fleet]\n{LOCAL}[metrics]\nlisten = 'unix:{tmp_path}/none/m.sock'"
     file = write(tmp_path, words)
     assert main(["fleet", "--config", str(file), "--dry-run"]) == 1
-    monkeypatch.setattr(extras.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     assert main(["fleet", "--config", str(file), "--dry-run"]) == 1
     assert "gpuwatchd[metrics]" in capsys.readouterr().err

@@ -20,9 +20,11 @@ from gpuwatchd.fleet import config
 from gpuwatchd.fleet.client import Client
 from gpuwatchd.fleet.judging import Judge, series_of
 from gpuwatchd.fleet.worker import LAG_S, Worker
+from gpuwatchd.view.queries import fleet_state
 from tests.children import Child
 from tests.conftest import need, ran
 from tests.fleet import servers
+from tests.real.stage import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -103,7 +105,10 @@ def server(
 
 def _worker(server: Filled, folder: Path) -> tuple[Worker, Judge]:
     file = folder / "fleet.toml"
-    file.write_text(f"[fleet]\nurl = '{server.running.url}'\nbudget = {{series = 20}}\n")
+    place = f"state = '{folder / 'fleet.json'}'"
+    file.write_text(
+        f"[fleet]\nurl = '{server.running.url}'\n{place}\nbudget = {{series = 20}}\n"
+    )
     fleet = config.load(file)
     return Worker(fleet, Client(fleet)), Judge(fleet.detection, fleet.policy)
 
@@ -215,13 +220,20 @@ def test_who_reads_no_further_gets_no_complaint(server: Filled, tmp_path: Path) 
 def test_rounds_go_on_until_it_is_told_to_stop(server: Filled, tmp_path: Path) -> None:
     _worker(server, tmp_path)
     words = (sys.executable, "-m", "gpuwatchd", "fleet", "--config", tmp_path / "fleet.toml")
-    log = tmp_path / "log"
-    with (
-        log.open("wb") as err,
-        Child([*words, "--dry-run"], stdout=subprocess.PIPE, stderr=err) as one,
-    ):
-        assert one.stdout is not None
-        assert msgspec.json.decode(one.stdout.readline())["data"]["gpus"] == GPUS - 1
-        one.send_signal(signal.SIGTERM)
-        assert one.wait(30) == 0
-    assert "Traceback" not in log.read_text()
+    log, gpus = tmp_path / "log", 0
+    for number in (1, 2):
+        shard = ("--dry-run", "--shard", f"{number}/2")
+        state = tmp_path / f"fleet-{number}-of-2.json"
+        with (
+            log.open("ab") as err,
+            Child([*words, *shard], stdout=subprocess.PIPE, stderr=err) as one,
+        ):
+            assert one.stdout is not None
+            gpus += msgspec.json.decode(one.stdout.readline())["data"]["gpus"]
+            assert until(lambda state=state: state.exists())
+            assert fleet_state.read(state).running(time.time())
+            one.send_signal(signal.SIGTERM)
+            assert one.wait(30) == 0
+        assert fleet_state.read(state).stopped
+    assert gpus == GPUS - 1
+    assert log.read_text() == ""

@@ -15,6 +15,7 @@ from gpuwatchd.core.model import is_leak
 from gpuwatchd.view.answers import fleet
 from gpuwatchd.view.answers.base import fill
 from gpuwatchd.view.queries import fleet_state
+from gpuwatchd.view.text import fleet_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -59,8 +60,6 @@ def status(files: tuple[Path, ...], every: bool, exit_code: bool) -> int:  # noq
         data = fill(fleet.FleetStatusData, (), workers=[_worker(one, now_s) for one in workers])
         output.emit_answer(fleet.FleetStatus, data, source="state-file", warnings=warnings)
     else:
-        from gpuwatchd.view.text import fleet_text  # noqa: PLC0415 - those who want JSON need none
-
         out = output.Out(flags)
         _warn(out, warnings)
         fleet_text.show(out, workers, now_s=now_s, every=every)
@@ -97,8 +96,6 @@ def explain(uuid: str, files: tuple[Path, ...]) -> int:
         )
         output.emit_answer(fleet.FleetExplain, data, source="state-file", warnings=warnings)
     else:
-        from gpuwatchd.view.text import fleet_text  # noqa: PLC0415 - those who want JSON need none
-
         out = output.Out(flags)
         _warn(out, warnings)
         fleet_text.explain(out, worker, gpu, now_s=now_s)
