@@ -35,6 +35,7 @@ from tests.act.children import booted_at_s, job, key_of, ready
 from tests.act.reuse import races
 from tests.act.test_reap import NEVER, held, plain
 from tests.conftest import SHARED
+from tests.fleet import kills as fleet_kills
 from tests.pipeline import countdown_kills, harmless_acts
 from tests.scenarios import blind, documented, worlds
 from tests.scenarios.replay_processes import log_series
@@ -256,12 +257,24 @@ def _harmless(count: int, seed: int) -> Figures:
     return require(figures | {"planted_acts": planted}, acts=0, planted_acts=1)
 
 
+def _fleet(count: int, seed: int) -> Figures:
+    """Kill the worker of a fleet at any moment, between real parts: no alert ends or begins anew.
+
+    10,000 GPUs in the full form, 200 in the short one.
+    """
+    gpus, step_s = (10_000, 20) if count > 10 else (200, 5)
+    figures = fleet_kills.kills(count, seed, gpus=gpus, step_s=step_s)
+    jobs = figures["jobs"]
+    return require(figures, kills=count, missing=0, early=0, again=0, alerts=jobs, over=jobs)
+
+
 PARTS = {
     "reuse": Part(_reuse, 10_000, 200),
     "never": Part(_never, 20, 1),
     "checkpoint": Part(_checkpoint, 20, 2),
     "harmless": Part(_harmless, 0, 4),
     "countdown": Part(_countdown, 500, 20),
+    "fleet": Part(_fleet, 40, 3),
 }
 
 

@@ -18,7 +18,13 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and pidfd")
 
 
-@pytest.mark.parametrize("name", campaign.PARTS)
+_NEEDS = {"fleet": (pytest.mark.real_prometheus, pytest.mark.slow)}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=_NEEDS.get(name, ())) for name in campaign.PARTS],
+)
 def test_the_short_form(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     code = campaign.main([name, "--short"])
     out = capsys.readouterr().out

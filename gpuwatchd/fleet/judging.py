@@ -36,7 +36,6 @@ _TURN: Final = 60
 _YOUNG_S: Final = screen.RISING_WINDOWS_S[0]
 _REPLAY_S: Final = 1200.0
 """Evidence is averaged over no more than this: of what was missed so much is judged later."""
-_MOST_REPLAYED: Final = 60
 
 
 class Judge:
@@ -150,9 +149,9 @@ class Judge:
         out = [verdict.judge(series, self._settings)]
         if out[0].tier != "alert" or (alert is not None and alert.state == "firing"):
             return out
-        steps = max(min(math.ceil(_REPLAY_S / rings.step_s), _MOST_REPLAYED), self._rules.confirm)
-        missed = range(rings.end - 1, max(self._judged_to, rings.end - steps), -1)
-        for slot in missed:
+        apart = max(1, round(alerts.SLOW_S / rings.step_s))
+        steps = max(math.ceil(_REPLAY_S / rings.step_s), self._rules.confirm * apart)
+        for slot in range(rings.end - apart, max(self._judged_to, rings.end - steps - 1), -apart):
             count = int(series.t_s.searchsorted(slot * rings.step_s, side="right"))
             if not count or series.t_s[count - 1] != slot * rings.step_s:
                 continue
