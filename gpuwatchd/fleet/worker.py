@@ -14,16 +14,17 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 import numpy as np
 
 from gpuwatchd.core.errors import MetricsServerError
-from gpuwatchd.fleet.client import RangeSeries
+from gpuwatchd.fleet.client import Labels, RangeSeries
 from gpuwatchd.fleet.rings import Rings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from gpuwatchd.fleet.client import Client, Labels
+    from gpuwatchd.fleet.client import Client
     from gpuwatchd.fleet.config import Fleet
 
 log = logging.getLogger("gpuwatchd.fleet")
@@ -65,6 +66,8 @@ class Worker:
         self.rings = Rings(fleet.map, self.step_s, slots)
         self.failures: dict[str, int] = {}
         """What could not be asked -> how often."""
+        self._rows: dict[bytes, int] = {}
+        """Labels as the server writes them -> row."""
         self._labels_at_s = -LABELS_S
         self._batch = fleet.section.budget.series
 
@@ -130,18 +133,20 @@ class Worker:
         return out
 
     def _newest(self, slot: int) -> None:
-        answer = self._client.query(self._by(self._fresh(self._map.used)), slot * self.step_s)
+        texts, values = self._client.query_texts(
+            self._by(self._fresh(self._map.used)), slot * self.step_s
+        )
         self.rings.advance(slot)
-        held: dict[int, float] = {}
-        for series, value in answer:
+        of_each = np.array([self._rows.get(text, -1) for text in texts], dtype=np.int64)
+        for at in np.flatnonzero(of_each < 0).tolist():
             # The memory of one that is not known yet is asked for with the labels, within the hour.
-            row = self.rings.row_of(series)
-            if row in held:
-                self.rings.drop("duplicate")
-            elif row is not None:
-                held[row] = value * self._map.bytes_each
-        rows = np.fromiter(held, dtype=np.int64, count=len(held))
-        self.rings.put_newest(rows, np.fromiter(held.values(), dtype=np.float64, count=len(held)))
+            row = self.rings.row_of(msgspec.json.decode(texts[at], type=Labels))
+            if row is not None:
+                of_each[at] = self._rows[texts[at]] = row
+        known = np.flatnonzero(of_each >= 0)
+        rows, first = np.unique(of_each[known], return_index=True)
+        self.rings.drop("duplicate", known.size - rows.size)
+        self.rings.put_newest(rows, values[known[first]] * self._map.bytes_each)
 
     def _history(self, uuids: list[str], first: int, slot: int) -> None:
         """Ask for the past of some GPUs, a batch at a time, some at once."""

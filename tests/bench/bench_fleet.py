@@ -244,11 +244,11 @@ def table(found: dict[str, Any]) -> str:
     """Return the figures of one server and size for people."""
     cold, *ticks = found["rounds"]
     cold_parsed, *ticks_parsed = found["parsed"]
-    mean: Callable[[list[dict[str, float]], str], float] = lambda rows, key: float(
-        np.mean([row[key] for row in rows])
+    median: Callable[[list[dict[str, float]], str], float] = lambda rows, key: float(
+        np.median([row[key] for row in rows])
     )
-    tick = {key: mean(ticks, key) for key in cold}
-    tick_json = mean(ticks_parsed, "json_s")
+    tick = {key: median(ticks, key) for key in cold}
+    tick_json = median(ticks_parsed, "json_s")
     cpu_s = tick["ask_s"] + tick["screens_s"] + tick["judge_s"]
     count = found["series"]
     return "\n".join(
@@ -263,7 +263,7 @@ def table(found: dict[str, Any]) -> str:
             f" judge {cold['judge_s']:.2f} s ({cold['judged']:.0f} judged)",
             f"  round  {tick['wall_s']:.2f} s wall, {cpu_s:.2f} s CPU: ask {tick['ask_s']:.3f},"
             f" screens {tick['screens_s']:.3f}, judge {tick['judge_s']:.3f}"
-            f" ({tick['judged']:.0f} judged); mean of {len(ticks)}",
+            f" ({tick['judged']:.0f} judged); median of {len(ticks)}",
             f"         {tick['bytes'] / 1e6:.2f} MB in {tick['ask_wall_s']:.2f} s;"
             f" json.loads {tick_json:.3f} s: {tick['ask_s'] / tick_json:.2f} x of CPU",
             f"  each   {cold['ask_s'] / count * 1e6:.0f} us cold, {cpu_s / count * 1e6:.0f} us and"
