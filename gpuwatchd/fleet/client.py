@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 from urllib.parse import urlencode
 
@@ -39,19 +40,25 @@ all of it."""
 
 Labels = dict[str, str]
 Point = tuple[float, str]
+_AT, _WORD = itemgetter(0), itemgetter(1)
 
 
-class _Vector(msgspec.Struct):
+class _Vector(msgspec.Struct, gc=False):
     metric: Labels
     value: Point
 
 
-class _Matrix(msgspec.Struct):
+class _Text(msgspec.Struct, gc=False):
+    metric: msgspec.Raw
+    value: Point
+
+
+class _Matrix(msgspec.Struct, gc=False):
     metric: Labels
     values: list[Point]
 
 
-Row = TypeVar("Row", _Vector, _Matrix)
+Row = TypeVar("Row", _Vector, _Text, _Matrix)
 
 
 class _Data(msgspec.Struct, Generic[Row]):
@@ -117,9 +124,21 @@ class Client:
         MetricsServerError
             Unless there is a whole answer.
         """
-        form = {**_FORMS[self.backend], "query": query, "time": f"{at_s:.3f}"}
-        content = self._ask("/api/v1/query", form)
-        return [(row.metric, _number(row.value[1])) for row in _rows(content, _Answer[_Vector])]
+        rows = _rows(self._instant(query, at_s), _Answer[_Vector])
+        return [(row.metric, _number(row.value[1])) for row in rows]
+
+    def query_texts(self, query: str, at_s: float) -> tuple[list[bytes], FloatArray]:
+        """Return labels, as the server writes them, and values at an instant.
+
+        A server writes those of a series the same each time: they need not be read again.
+
+        Raises
+        ------
+        MetricsServerError
+            Unless there is a whole answer.
+        """
+        rows = _rows(self._instant(query, at_s), _Answer[_Text])
+        return [bytes(row.metric) for row in rows], _numbers([row.value for row in rows])
 
     def query_range(
         self, query: str, start_s: float, end_s: float, step_s: float
@@ -136,11 +155,15 @@ class Client:
         return [
             RangeSeries(
                 row.metric,
-                np.array([at_s for at_s, _ in row.values], dtype=np.float64),
-                np.array([_number(word) for _, word in row.values], dtype=np.float64),
+                np.fromiter(map(_AT, row.values), dtype=np.float64, count=len(row.values)),
+                _numbers(row.values),
             )
             for row in _rows(content, _Answer[_Matrix])
         ]
+
+    def _instant(self, query: str, at_s: float) -> bytes:
+        form = {**_FORMS[self.backend], "query": query, "time": f"{at_s:.3f}"}
+        return self._ask("/api/v1/query", form)
 
     def _ask(self, path: str, form: Mapping[str, str] | None = None) -> bytes:
         body, kind = None, ""
@@ -177,6 +200,15 @@ def _rows(content: bytes, kind: type[_Answer[Row]]) -> list[Row]:
         why = clean(answer.warnings[0], limit=200)
         raise MetricsServerError(f"the server's answer may not be whole: {why}")
     return answer.data.result
+
+
+def _numbers(points: list[Point]) -> FloatArray:
+    """Return the values of some points; NaN for a word that is no number."""
+    try:
+        words = map(float, map(_WORD, points))
+        return np.fromiter(words, dtype=np.float64, count=len(points))
+    except ValueError:
+        return np.array([_number(word) for _, word in points], dtype=np.float64)
 
 
 def _number(word: str) -> float:

@@ -14,16 +14,17 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 import numpy as np
 
 from gpuwatchd.core.errors import MetricsServerError
-from gpuwatchd.fleet.client import RangeSeries
+from gpuwatchd.fleet.client import Labels, RangeSeries
 from gpuwatchd.fleet.rings import Rings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from gpuwatchd.fleet.client import Client, Labels
+    from gpuwatchd.fleet.client import Client
     from gpuwatchd.fleet.config import Fleet
 
 log = logging.getLogger("gpuwatchd.fleet")
@@ -38,6 +39,7 @@ _RETRY_ROUNDS: Final = 8
 """A past that could not be had is asked for again after 1, 2, 4, and at most so many rounds."""
 _FRESH_STEPS: Final = 2
 _TRIES: Final = 4
+_NEW, _NOT_OURS = -1, -2
 _LONGEST_PAUSE_S: Final = 300.0
 _QUERY_BYTES: Final = 14_000
 """VictoriaMetrics takes 16 KiB of text, of which some is not UUIDs."""
@@ -69,6 +71,8 @@ class Worker:
         self.rings = Rings(fleet.map, self.step_s, slots, fleet.shard)
         self.failures: dict[str, int] = {}
         """What could not be asked -> how often."""
+        self._rows: dict[bytes, int] = {}
+        """Labels as the server writes them -> row, or :data:`_NOT_OURS`; within an hour."""
         self._labels_at_s = -LABELS_S
         self._batch = fleet.section.budget.series
         self.missing: dict[str, None] = {}
@@ -104,6 +108,7 @@ class Worker:
             self._ask_missing([], oldest, slot)
         rings.forget()
         if rings.forgotten:
+            self._rows.clear()
             known = {gpu.uuid for gpu in rings.gpus}
             self.missing = {uuid: None for uuid in self.missing if uuid in known}
 
@@ -111,6 +116,7 @@ class Worker:
         """Ask who is there, with totals and labels; return the UUIDs that are new."""
         rings, names, at_s = self.rings, self._map, float(slot * self.step_s)
         self._client.identify()
+        self._rows.clear()
         labels = self._client.query(self._by(self._fresh(names.used), job=True), at_s)
         parts = {
             metric: self._client.query(self._by(self._fresh(metric)), at_s)
@@ -147,23 +153,28 @@ class Worker:
         return out
 
     def _newest(self, slot: int) -> None:
-        answer = self._client.query(self._by(self._fresh(self._map.used)), slot * self.step_s)
+        texts, values = self._client.query_texts(
+            self._by(self._fresh(self._map.used)), slot * self.step_s
+        )
         self.rings.advance(slot)
-        held: dict[int, float] = {}
-        for series, value in answer:
+        rings = self.rings
+        of_each = np.array([self._rows.get(text, _NEW) for text in texts], dtype=np.int64)
+        for at in np.flatnonzero(of_each == _NEW).tolist():
+            unknown = rings.unknown
+            row = rings.row_of(msgspec.json.decode(texts[at], type=Labels))
             # The memory of one that is not known yet is asked for with the labels.
-            row = self.rings.row_of(series)
-            if row in held:
-                self.rings.drop("duplicate")
-            elif row is not None:
-                held[row] = value * self._map.bytes_each
-        rows = np.fromiter(held, dtype=np.int64, count=len(held))
-        self.rings.present[rows] = slot
+            if row is not None or rings.unknown == unknown:
+                of_each[at] = self._rows[texts[at]] = _NOT_OURS if row is None else row
+        known = np.flatnonzero(of_each >= 0)
+        rows, first = np.unique(of_each[known], return_index=True)
+        rings.drop("duplicate", known.size - rows.size)
+        rings.present[rows] = slot
+        newest = values[known[first]] * self._map.bytes_each
         if self.missing:
             # Their past comes first: values are taken in order.
-            held = {row: held[row] for row in held if self.rings.gpus[row].uuid not in self.missing}
-            rows = np.fromiter(held, dtype=np.int64, count=len(held))
-        self.rings.put_newest(rows, np.fromiter(held.values(), dtype=np.float64, count=len(held)))
+            ready = [rings.gpus[row].uuid not in self.missing for row in rows.tolist()]
+            rows, newest = rows[ready], newest[ready]
+        rings.put_newest(rows, newest)
 
     def _ask_missing(self, fresh: list[str], first: int, slot: int) -> None:
         """Ask for the past of new GPUs, and now and then of those of which it could not be had."""

@@ -16,6 +16,7 @@ import argparse
 import json
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -23,7 +24,7 @@ import threading
 import time
 import urllib.request
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 import numpy as np
@@ -34,19 +35,16 @@ from gpuwatchd.core.model import Series, Subject
 from gpuwatchd.fleet import config, judging
 from gpuwatchd.fleet.client import Client
 from gpuwatchd.fleet.judging import Judge
-from gpuwatchd.fleet.main import summary
+from gpuwatchd.fleet.state import round_state
 from gpuwatchd.fleet.worker import LAG_S, Worker
-from tests.bench import fleet_mix, fleet_rules
+from tests.bench import fleet_data, fleet_mix, fleet_rules
 from tests.fleet import servers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from gpuwatchd.core.model import Finding
-    from tests.bench.fleet_mix import Mix
 
-WINDOW = 385
-"""Values of one series in the window of 6.4 h."""
 MIB = 2.0**20
 
 
@@ -57,7 +55,7 @@ class CountingClient(Client):
         super().__init__(fleet)
         self.parse, self.lengths, self.parsed_s = parse, [0], [0.0]
 
-    def _ask(self, path: str, form: Mapping[str, str] | None) -> bytes:
+    def _ask(self, path: str, form: Mapping[str, str] | None = None) -> bytes:
         content = super()._ask(path, form)
         self.lengths.append(len(content))
         if self.parse:
@@ -87,7 +85,7 @@ def work(file: Path, first_s: float, rounds: int, *, parse: bool) -> dict[str, A
         screened_s.append(time.process_time() - begun_s)
         return found
 
-    judging.candidates = timed
+    judging.candidates = timed  # type: ignore[assignment]
     out: list[dict[str, float]] = []
     for k in range(rounds + 1):
         wall_s, cpu_s = time.perf_counter(), time.process_time()
@@ -95,7 +93,7 @@ def work(file: Path, first_s: float, rounds: int, *, parse: bool) -> dict[str, A
         asked_wall_s, asked_s = time.perf_counter() - wall_s, time.process_time() - cpu_s
         if not parse:
             judge.round(worker.rings)
-            msgspec.json.encode(summary(worker, judge))
+            msgspec.json.encode(round_state(worker, judge))
         length, parsed_s = client.taken()
         out.append(
             {
@@ -125,53 +123,6 @@ def _peak_mib() -> float:
     import resource
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / MIB
-
-
-def labels_of(mix: Mix, metric: str) -> tuple[list[dict[str, str]], list[int], list[bool]]:
-    """Return labels as dcgm-exporter gives them; rows, and whether each is a row's second job."""
-    out, rows, second = [], [], []
-    for k, renamed in enumerate(mix.renamed.tolist()):
-        for later in (False, True) if renamed else (False,):
-            rows.append(k)
-            second.append(later)
-            out.append(
-                {
-                    "__name__": metric, "UUID": f"GPU-{k:08x}-1111-4222-8333-{k * 7919:012x}",
-                    "Hostname": f"node{k // 8:05}.cluster", "gpu": f"{k % 8}",
-                    "device": f"nvidia{k % 8}", "modelName": "NVIDIA H100 80GB HBM3",
-                    "instance": f"10.{k // 8 >> 8 & 255}.{k // 8 & 255}.1:9400", "job": "dcgm",
-                    "namespace": "research", "pod": f"train-{k}{'-next' if later else ''}",
-                }
-            )  # fmt: skip
-    return out, rows, second
-
-
-def fill(server: servers.Server, mix: Mix, end_s: float, totals_from: int) -> None:
-    """Write the past of all GPUs that ends at an instant; total memory from a minute on only."""
-    minutes = mix.used.shape[1]
-    at_s = np.arange(1.0 - minutes, 1.0) * 60.0 + end_s
-    used, rows, later = labels_of(mix, "DCGM_FI_DEV_FB_USED")
-    free, reserved = (labels_of(mix, f"DCGM_FI_DEV_FB_{name}")[0] for name in ("FREE", "RESERVED"))
-    minute = np.arange(minutes)
-    begins = mix.begins[rows, None]
-    second, renamed = np.array(later)[:, None], mix.renamed[rows, None]
-    for first in range(0, minutes, servers.SLICE_STEPS):
-        span = slice(first, first + servers.SLICE_STEPS)
-        values = mix.used[:, span][rows].astype(np.float64)
-        values[renamed & ((minute[span] >= begins) != second)] = np.nan
-        servers.fill(server, used, at_s[span], values)
-        if span.stop > totals_from:
-            known = slice(max(first, totals_from), span.stop)
-            values = values[:, known.start - first :]
-            servers.fill(server, free, at_s[known], fleet_mix.LIMIT_MIB - values)
-            servers.fill(server, reserved, at_s[known], values * 0 + fleet_mix.RESERVED_MIB)
-
-
-def fleet_toml(server: servers.Server, folder: Path) -> Path:
-    """Write the configuration that asks a server."""
-    file = folder / "fleet.toml"
-    file.write_text(f"[fleet]\nurl = '{server.url}'\n")
-    return file
 
 
 def worker_process(file: Path, first_s: float, rounds: int, *, parse: bool) -> dict[str, Any]:
@@ -205,7 +156,7 @@ class Watched:
         while not self._stop.wait(0.1):
             self.peak_mib = max(self.peak_mib, self.now_mib())
 
-    def __enter__(self) -> Watched:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
@@ -217,15 +168,15 @@ class Watched:
 
 def measure(backend: str, count: int, rounds: int) -> dict[str, Any]:
     """Fill a server, let a worker run, and return the figures."""
-    mix = fleet_mix.make(count, WINDOW + rounds)
+    mix = fleet_mix.make(count, fleet_data.WINDOW + rounds)
     end_s = float(int(time.time()) // 60 * 60 - 120)
     first_s = end_s - 60.0 * rounds
     with tempfile.TemporaryDirectory() as name, servers.running(backend, Path(name)) as server:
         begun_s = time.perf_counter()
-        fill(server, mix, end_s, WINDOW - 3)
+        fleet_data.fill(server, mix, end_s, fleet_data.WINDOW - 3)
         filled_s = time.perf_counter() - begun_s
         del mix
-        file = fleet_toml(server, Path(name))
+        file = fleet_data.fleet_toml(server, Path(name))
         process = psutil.Process(server.pid)
         with Watched(server) as watched:
             spent = process.cpu_times()
@@ -244,55 +195,48 @@ def table(found: dict[str, Any]) -> str:
     """Return the figures of one server and size for people."""
     cold, *ticks = found["rounds"]
     cold_parsed, *ticks_parsed = found["parsed"]
-    mean: Callable[[list[dict[str, float]], str], float] = lambda rows, key: float(
-        np.mean([row[key] for row in rows])
+    tick = {key: statistics.median(row[key] for row in ticks) for key in cold}
+    json_s, tick_json_s = (
+        cold_parsed["json_s"],
+        statistics.median(row["json_s"] for row in ticks_parsed),
     )
-    tick = {key: mean(ticks, key) for key in cold}
-    tick_json = mean(ticks_parsed, "json_s")
     cpu_s = tick["ask_s"] + tick["screens_s"] + tick["judge_s"]
-    count = found["series"]
-    return "\n".join(
-        (
-            f"{found['backend']}, {count:,} series, {found['gpus']:,} GPUs, filled in"
-            f" {found['filled_s']:.0f} s; dropped {found['dropped']}, failures {found['failures']}",
-            f"  cold   ask {cold['ask_wall_s']:.2f} s wall, {cold['ask_s']:.2f} s CPU,"
-            f" {cold['bytes'] / 1e6:.1f} MB; json.loads {cold_parsed['json_s']:.2f} s:"
-            f" {cold['ask_wall_s'] / cold_parsed['json_s']:.2f} x of wall,"
-            f" {cold['ask_s'] / cold_parsed['json_s']:.2f} x of CPU",
-            f"         first judgement: screens {cold['screens_s']:.2f} s,"
-            f" judge {cold['judge_s']:.2f} s ({cold['judged']:.0f} judged)",
-            f"  round  {tick['wall_s']:.2f} s wall, {cpu_s:.2f} s CPU: ask {tick['ask_s']:.3f},"
-            f" screens {tick['screens_s']:.3f}, judge {tick['judge_s']:.3f}"
-            f" ({tick['judged']:.0f} judged); mean of {len(ticks)}",
-            f"         {tick['bytes'] / 1e6:.2f} MB in {tick['ask_wall_s']:.2f} s;"
-            f" json.loads {tick_json:.3f} s: {tick['ask_s'] / tick_json:.2f} x of CPU",
-            f"  each   {cold['ask_s'] / count * 1e6:.0f} us cold, {cpu_s / count * 1e6:.0f} us and"
-            f" {tick['bytes'] / count:.0f} bytes a round",
-            f"  memory worker {found['peak_mib']:.0f} MiB at most; server"
-            f" {found['server_before_mib']:.0f} MiB before, {found['server_peak_mib']:.0f} at most,"
-            f" {found['server_after_mib']:.0f} after"
-            f" ({found['server_after_mib'] / found['server_before_mib'] - 1:+.1%});"
-            f" server CPU {found['server_cpu_s']:.1f} s",
-        )
-    )
+    count, before_mib = found["series"], found["server_before_mib"]
+    return f"""\
+{found["backend"]}, {count:,} series, filled in {found["filled_s"]:.0f} s;\
+ {found["gpus"]:,} GPUs, dropped {found["dropped"]}, failures {found["failures"]}
+  first   {cold["ask_wall_s"]:.2f} s wall, {cold["ask_s"]:.2f} s CPU, {cold["bytes"] / 1e6:.1f} MB;\
+ json.loads {json_s:.2f} s: {cold["ask_wall_s"] / json_s:.2f} x (wall),\
+ {cold["ask_s"] / json_s:.2f} x
+          screens {cold["screens_s"]:.2f} s, judge {cold["judge_s"]:.2f} s of {cold["judged"]:.0f}
+  round   {cpu_s:.2f} s CPU: ask {tick["ask_s"]:.3f}, screens {tick["screens_s"]:.3f},\
+ judge {tick["judge_s"]:.3f} of {tick["judged"]:.0f}; {tick["wall_s"]:.2f} s wall;\
+ median of {len(ticks)}
+          {tick["bytes"] / 1e6:.2f} MB in {tick["ask_wall_s"]:.2f} s wall;\
+ json.loads {tick_json_s:.3f} s: {tick["ask_s"] / tick_json_s:.2f} x
+  series  {cold["ask_s"] / count * 1e6:.0f} us at first, {cpu_s / count * 1e6:.0f} us and\
+ {tick["bytes"] / count:.0f} bytes a round
+  memory  worker {found["peak_mib"]:.0f} MiB at most; server {before_mib:.0f} MiB before,\
+ {found["server_peak_mib"]:.0f} at most, {found["server_after_mib"]:.0f} after\
+ ({found["server_after_mib"] / before_mib - 1:+.1%}); server CPU {found["server_cpu_s"]:.1f} s"""
 
 
 def equal(backend: str, count: int) -> bool:
     """Compare verdicts over a server with those on the very values; print what differs."""
-    mix = fleet_mix.make(count, WINDOW)
+    mix = fleet_mix.make(count, fleet_data.WINDOW)
     end_s = float(int(time.time()) // 60 * 60 - 120)
     with tempfile.TemporaryDirectory() as name, servers.running(backend, Path(name)) as server:
-        fill(server, mix, end_s, WINDOW - 3)
-        fleet = config.load(fleet_toml(server, Path(name)))
+        fleet_data.fill(server, mix, end_s, fleet_data.WINDOW - 3)
+        fleet = config.load(fleet_data.fleet_toml(server, Path(name)))
         worker, judge = Worker(fleet, Client(fleet)), Judge(fleet.detection, fleet.policy)
         worker.round(end_s + LAG_S)
         judge.round(worker.rings)
     rings, different, tiers = worker.rings, [], dict.fromkeys(("none", "watch", "alert"), 0)
-    t_s = np.arange(1.0 - WINDOW, 1.0) * 60.0 + end_s
+    t_s = np.arange(1.0 - fleet_data.WINDOW, 1.0) * 60.0 + end_s
     for row, gpu in enumerate(rings.gpus):
-        k = int(gpu.uuid.split("-")[1], 16)
+        k = fleet_data.row_of(gpu.uuid)
         # Where a job begins is the fleet's to say: the daemon sees processes.
-        begins = max(int(rings.since[row] - rings.end) + WINDOW - 1, 0)
+        begins = max(int(rings.since[row] - rings.end) + fleet_data.WINDOW - 1, 0)
         daemon = verdict.judge(
             Series(
                 subject=Subject(device_uid=gpu.id),
@@ -304,10 +248,10 @@ def equal(backend: str, count: int) -> bool:
             fleet.detection,
         )
         tiers[daemon.tier] += 1
-        fleets = judge.findings.get(row)
-        if (fleets is None) != (daemon.tier == "none") or (
-            fleets is not None and not same(fleets, daemon)
-        ):
+        kept = judge.findings.get(row)
+        fleets = kept or verdict.judge(judging.series_of(rings, row), fleet.detection)
+        # What the screens settle is judged here all the same: they may lose nothing.
+        if not same(fleets, daemon) or (kept is None and daemon.tier != "none"):
             different.append(f"  {fleet_mix.KINDS[mix.kind[k]]} {gpu.id}")
     print(
         f"{backend}: {len(rings.gpus) - len(different)} of {count} verdicts are equal"
@@ -354,7 +298,7 @@ def main() -> int:
         if name not in backends:
             print(f"bench_fleet: {servers.BINARIES[name]} is not installed", file=sys.stderr)
     if options.equal:
-        return 0 if all([equal(name, options.equal) for name in backends]) else 1
+        return max(not equal(name, options.equal) for name in backends)
     if options.predict_linear:
         for count in options.series:
             print(fleet_rules.compare(count, options.hours), flush=True)

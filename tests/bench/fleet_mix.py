@@ -39,16 +39,17 @@ class Mix(NamedTuple):
     renamed: npt.NDArray[np.bool_]
     """(S,) whether the labels name another job from ``begins`` on."""
 
-    def leaking(self, minute: float, *, for_minutes: float = 0.0) -> npt.NDArray[np.bool_]:
-        """Say what has leaked for so long at a minute, and is not full yet."""
+    def leaking(self, minute: float) -> npt.NDArray[np.bool_]:
+        """Say what leaks at a minute: it has begun, and is not full yet."""
         leak = self.kind == KINDS.index("leak")
-        return leak & (self.begins + for_minutes <= minute) & (minute < self.full)
+        return np.asarray(leak & (self.begins <= minute) & (minute < self.full))
 
 
 def make(count: int, minutes: int, seed: int = 24) -> Mix:
     """Return so many GPUs over so many minutes."""
     rng = np.random.default_rng(seed)
-    kind = rng.choice(len(KINDS), count, p=list(SHARES.values())).astype(np.int8)
+    shares = np.cumsum(list(SHARES.values()))
+    kind = rng.permutation(shares.searchsorted((np.arange(count) + 0.5) / count)).astype(np.int8)
     base = rng.uniform(8_000, 40_000, count)
     begins = rng.uniform(0, minutes, count)
     leak, change = kind == KINDS.index("leak"), kind == KINDS.index("job change")

@@ -71,6 +71,10 @@ class Played:
             if not np.isnan(x[at])
         ]
 
+    def query_texts(self, query: str, at_s: float) -> tuple[list[bytes], FloatArray]:
+        found = self.query(query, at_s)
+        return [json.dumps(names).encode() for names, _ in found], np.array([x for _, x in found])
+
     def query_range(
         self, query: str, start_s: float, end_s: float, step_s: float
     ) -> list[RangeSeries]:

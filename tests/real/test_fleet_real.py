@@ -106,9 +106,7 @@ def server(
 def _worker(server: Filled, folder: Path) -> tuple[Worker, Judge]:
     file = folder / "fleet.toml"
     place = f"state = '{folder / 'fleet.json'}'"
-    file.write_text(
-        f"[fleet]\nurl = '{server.running.url}'\n{place}\nbudget = {{series = 20}}\n"
-    )
+    file.write_text(f"[fleet]\nurl = '{server.running.url}'\n{place}\nbudget = {{series = 20}}\n")
     fleet = config.load(file)
     return Worker(fleet, Client(fleet)), Judge(fleet.detection, fleet.policy)
 
@@ -230,7 +228,7 @@ def test_rounds_go_on_until_it_is_told_to_stop(server: Filled, tmp_path: Path) -
         ):
             assert one.stdout is not None
             gpus += msgspec.json.decode(one.stdout.readline())["data"]["gpus"]
-            assert until(lambda state=state: state.exists())
+            assert until(state.exists)
             assert fleet_state.read(state).running(time.time())
             one.send_signal(signal.SIGTERM)
             assert one.wait(30) == 0
