@@ -100,7 +100,7 @@ class Worker:
             self._ask_missing([], oldest, slot)
         rings.forget()
         if rings.forgotten:
-            known = {gpu.uuid for gpu in rings.gpus}
+            known = {rings.gpus[row].uuid for row in rings.rows}
             self.missing = {uuid: None for uuid in self.missing if uuid in known}
 
     def _discover(self, slot: int) -> list[str]:
