@@ -210,7 +210,7 @@ def test_rounds_go_on_until_it_is_told_to_stop(prometheus: Filled, tmp_path: Pat
         ):
             assert one.stdout is not None
             gpus += msgspec.json.decode(one.stdout.readline())["data"]["gpus"]
-            assert until(lambda state=state: state.exists())
+            assert until(state.exists)
             assert fleet_state.read(state).running(time.time())
             one.send_signal(signal.SIGTERM)
             assert one.wait(30) == 0
