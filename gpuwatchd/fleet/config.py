@@ -242,6 +242,9 @@ def _wrong(section: FleetSection) -> Iterator[tuple[str, str]]:
         yield "window", "expected 30 to 5000 steps"
     if section.budget.timeout < 1:
         yield "budget timeout", "shorter than 1 s"
+    state = config.expanded(section.state)
+    if section.state and (not state.is_absolute() or not state.name or "\0" in section.state):
+        yield "state", "expected the whole path of a file"
     for matcher in section.matchers:
         if not _MATCHER.fullmatch(matcher):
             yield "matchers", f"{clean(matcher, limit=80)} is no matcher such as 'cluster=\"a\"'"

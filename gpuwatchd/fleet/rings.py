@@ -92,7 +92,7 @@ class Rings:
         self.unknown = 0
         """Series of this shard that the last round has met, and that belong to no row."""
         self.forgotten: list[int] = []
-        """Rows that the last round has given up; the next one may use them again."""
+        """Rows that the last round has given up: :attr:`gpus` has who it was until the next."""
         self._free: list[int] = []
         self._first = 0
         self._index: dict[tuple[str, str, str], int] = {}
@@ -192,6 +192,8 @@ class Rings:
 
     def begin_round(self) -> None:
         """Let others have the rows that the last round has given up."""
+        for row in self.forgotten:
+            self.gpus[row] = _NOBODY
         self._free += self.forgotten
         self.forgotten, self.unknown = [], 0
 
@@ -207,8 +209,6 @@ class Rings:
         self._ids = {name: row for name, row in self._ids.items() if row not in gone}
         self._used[self.forgotten] = np.nan
         self._number[:, self.forgotten] = _EMPTY
-        for row in self.forgotten:
-            self.gpus[row] = _NOBODY
 
     def label(self, row: int, labels: Mapping[str, str], slot: int) -> None:
         """Take over what labels say of a GPU; another job that they name begins at the slot."""

@@ -109,7 +109,7 @@ class Worker:
         rings.forget()
         if rings.forgotten:
             self._rows.clear()
-            known = {gpu.uuid for gpu in rings.gpus}
+            known = {rings.gpus[row].uuid for row in rings.rows}
             self.missing = {uuid: None for uuid in self.missing if uuid in known}
 
     def _discover(self, slot: int) -> list[str]:

@@ -47,6 +47,7 @@ def write(folder: Path, words: str) -> Path:
         (f"[fleet]\n{LOCAL}step = '1s'", "step"),
         (f"[fleet]\n{LOCAL}window = '10m'", "window"),
         (f"[fleet]\n{LOCAL}map = 'dcmg'", "map"),
+        *((f"[fleet]\n{LOCAL}state = {path}", "state") for path in ("'a'", "'/'", '"/a\\u0000"')),
         (f"[fleet]\n{LOCAL}matchers = ['a=\"b\"}} or up{{']", "matchers"),
         (f"[fleet]\n{LOCAL}[policy]\nchannels = []", "channels"),
         ("[detection]\nmin-slope = 1", "min-slope"),
