@@ -20,6 +20,7 @@ from gpuwatchd.fleet import config
 from gpuwatchd.fleet.client import Client
 from gpuwatchd.fleet.judging import Judge, silent
 from gpuwatchd.fleet.outgoing import Sender
+from gpuwatchd.fleet.rings import NO_DATA_S
 from gpuwatchd.fleet.worker import LAG_S, Worker, pause_s
 from gpuwatchd.view.answers import base
 from gpuwatchd.view.answers.fleet import FleetRound, FleetRoundData, FleetVerdict
@@ -66,9 +67,12 @@ def _verdict(rings: Rings, judge: Judge, row: int, *, none: bool) -> FleetVerdic
 
 
 def _rounds(worker: Worker, judge: Judge, stop: threading.Event, sender: Sender | None) -> None:
-    """Do a round for each step until told to stop; a server that fails is asked less and less."""
+    """Do a round for each step until told to stop, or until the clock is set back.
+
+    A server that fails is asked less and less.
+    """
     failures, failing_since_s = 0, time.time()
-    while not stop.is_set():
+    while not stop.is_set() and not _is_ahead(worker):
         wait_s = 0.0
         try:
             before = worker.rings.end
@@ -89,7 +93,16 @@ def _rounds(worker: Worker, judge: Judge, stop: threading.Event, sender: Sender 
             sender.send(worker.rings, judge, failing_since_s=failing_since_s if failures else None)
         now_s = time.time()
         due_s = (worker.rings.end + 1) * worker.step_s + LAG_S
+        due_s = min(due_s, now_s + worker.step_s + LAG_S)
         stop.wait(max(wait_s, due_s - now_s if not failures else 0.0, 0.1))
+
+
+def _is_ahead(worker: Worker) -> bool:
+    """Say whether values are of a time that is still to come: nothing would be judged till then."""
+    ahead = worker.rings.end * worker.step_s - time.time() > NO_DATA_S
+    if ahead:
+        log.warning("the clock was set back: all is read anew")
+    return ahead
 
 
 def print_round(worker: Worker, judge: Judge) -> None:
@@ -103,6 +116,11 @@ def print_round(worker: Worker, judge: Judge) -> None:
     )
     sys.stdout.write(msgspec.json.encode(answer).decode() + "\n")
     sys.stdout.flush()
+
+
+def _parts(fleet: config.Fleet, stop: threading.Event) -> tuple[Worker, Judge]:
+    worker = Worker(fleet, Client(fleet), sleep=stop.wait)
+    return worker, Judge(fleet.detection, fleet.policy)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80})
@@ -132,24 +150,21 @@ def command(
       gpuwatchd fleet --config fleet.toml
     """  # noqa: D301 - click reads the backspace
     fleet, stop = config.load(file), threading.Event()
-    sender = None
-    if not (once or dry_run):
-        if not fleet.section.alertmanagers:
-            hint = "--once and --dry-run send nothing"
-            raise ConfigError(
-                str(file), "[fleet] alertmanagers", "names none to send alerts to", hint=hint
-            )
-        sender = Sender(fleet)
-    worker = Worker(fleet, Client(fleet), sleep=stop.wait)
-    judge = Judge(fleet.detection, fleet.policy)
+    if not (once or dry_run or fleet.section.alertmanagers):
+        key, hint = "[fleet] alertmanagers", "--once and --dry-run send nothing"
+        raise ConfigError(str(file), key, "names none to send alerts to", hint=hint)
     for number in (signal.SIGTERM, signal.SIGINT) if not once else ():
         signal.signal(number, lambda *_: stop.set())
     try:
-        if not once:
+        while not once and not stop.is_set():
+            worker, judge = _parts(fleet, stop)
+            sender = None if dry_run else Sender(fleet)
             _rounds(worker, judge, stop, sender)
             if sender is not None:
                 sender.close()
+        if not once:
             return 0
+        worker, judge = _parts(fleet, stop)
         worker.round(time.time())
         judge.round(worker.rings)
         print_round(worker, judge)
