@@ -232,6 +232,8 @@ class Member:
                 round_.post(posts[first : first + _BATCH])
         finally:
             self._settle(round_, over)
+        if round_.unclear is not None:
+            raise round_.unclear
 
     def _settle(self, done: _Round, over: dict[Key, _Over]) -> None:
         """Take note of what was taken and what was refused."""
@@ -244,8 +246,10 @@ class Member:
             # Where nothing at all is taken it is not the alerts that are wrong.
             if done.taken:
                 self._refused.update(dict.fromkeys(done.refused, at_s))
-        for why in done.refused.values() if done.taken else ():
-            log.warning("%s does not take an alert: %s", self.name, why)
+        if done.taken and done.refused:
+            why = next(iter(done.refused.values()))
+            log.warning("%d alerts are refused and left out: %s", len(done.refused), why)
+            self._count("post", why)
 
 
 class _Round:
@@ -255,6 +259,8 @@ class _Round:
         self._connection, self._left = connection, _MOST_POSTS
         self.taken: set[Key] = set()
         self.refused: dict[Key, MetricsServerError] = {}
+        self.unclear: MetricsServerError | None = None
+        """Of a part in which something is refused that has not been found yet."""
 
     def post(self, batch: Sequence[tuple[Key, _Posted]]) -> None:
         """Post alerts; where one of them is refused, halves, until it is found.
@@ -268,10 +274,13 @@ class _Round:
             self.taken.update(key for key, _ in batch)
             return
         error = self._connection.refused(reply, reply.content[:1000].decode("utf-8", "replace"))
-        if reply.status not in {400, 413, 422} or self._left <= 0:
+        if reply.status not in {400, 413, 422}:
             raise error
         if len(batch) == 1:
             self.refused[batch[0][0]] = error
+            return
+        if self._left <= 0:
+            self.unclear = error
             return
         self._left -= 2
         middle = len(batch) // 2

@@ -236,6 +236,10 @@ def _wrong(section: FleetSection) -> Iterator[tuple[str, str]]:
         yield "alertmanagers", "names one twice"
     if clean(section.cluster) != section.cluster:
         yield "cluster", "has control characters in it, or more than 256 characters"
+    yield from _wrong_rounds(section)
+
+
+def _wrong_rounds(section: FleetSection) -> Iterator[tuple[str, str]]:
     if section.step < 5 or section.step % 1:
         yield "step", "expected whole seconds, 5 at least"
     elif not 30 <= section.window / section.step <= 5000:

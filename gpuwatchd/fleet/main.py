@@ -20,6 +20,7 @@ from gpuwatchd.fleet.client import Client
 from gpuwatchd.fleet.judging import Judge
 from gpuwatchd.fleet.metrics import Metrics
 from gpuwatchd.fleet.outgoing import Sender
+from gpuwatchd.fleet.rings import NO_DATA_S
 from gpuwatchd.fleet.state import StateFile, round_state
 from gpuwatchd.fleet.worker import LAG_S, Worker, pause_s
 from gpuwatchd.view.answers import base
@@ -46,9 +47,12 @@ def _rounds(
     *,
     sender: Sender | None = None,
 ) -> None:
-    """Do a round for each step until told to stop; a server that fails is asked less and less."""
+    """Do a round for each step until told to stop, or until the clock is set back.
+
+    A server that fails is asked less and less.
+    """
     failures, failing_since_s = 0, time.time()
-    while not stop.is_set():
+    while not stop.is_set() and not _is_ahead(worker):
         wait_s, begun_s, before = 0.0, time.monotonic(), worker.rings.end
         error: MetricsServerError | None = None
         try:
@@ -67,7 +71,8 @@ def _rounds(
         if sender is not None:
             sender.send(worker.rings, judge, failing_since_s=failing_since_s if failures else None)
         now_s, round_s = time.time(), time.monotonic() - begun_s
-        next_s = (worker.rings.end + 1) * worker.step_s + LAG_S if error is None else now_s + wait_s
+        due_s = (worker.rings.end + 1) * worker.step_s + LAG_S
+        next_s = min(due_s, now_s + worker.step_s + LAG_S) if error is None else now_s + wait_s
         if error is not None:
             file.after_failure(str(error), worker.failures, next_s)
             metrics.after_failure(worker.failures)
@@ -80,6 +85,14 @@ def _rounds(
         stop.wait(max(next_s - time.time(), 0.1))
 
 
+def _is_ahead(worker: Worker) -> bool:
+    """Say whether values are of a time that is still to come: nothing would be judged till then."""
+    ahead = worker.rings.end * worker.step_s - time.time() > NO_DATA_S
+    if ahead:
+        log.warning("the clock was set back: all is read anew")
+    return ahead
+
+
 def print_round(found: FleetRoundState) -> None:
     """Print what a round has come to, as one line."""
     warnings = [(code, words) for code, words in _WARNINGS.items() if code in found.dropped]
@@ -89,6 +102,24 @@ def print_round(found: FleetRoundState) -> None:
     answer = base.answer_of(FleetRound, found, source="prometheus", warnings=warnings)
     sys.stdout.write(msgspec.json.encode(answer).decode() + "\n")
     sys.stdout.flush()
+
+
+def _parts(fleet: config.Fleet, stop: threading.Event) -> tuple[Worker, Judge]:
+    worker = Worker(fleet, Client(fleet), sleep=stop.wait)
+    return worker, Judge(fleet.detection, fleet.policy)
+
+
+def _serve(fleet: config.Fleet, stop: threading.Event, *, send: bool) -> None:
+    """Do rounds until told to stop; begin anew where the clock was set back."""
+    state, metrics = StateFile(fleet), Metrics(fleet)
+    with metrics.served():
+        while not stop.is_set():
+            worker, judge = _parts(fleet, stop)
+            sender = Sender(fleet) if send else None
+            _rounds(worker, judge, state, metrics, stop, sender=sender)
+            if sender is not None:
+                sender.close()
+    state.close()
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80})
@@ -123,27 +154,16 @@ def command(
         fleet, stop = config.load(file, shard), threading.Event()
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--shard") from None
-    sender = None
-    if not (once or dry_run):
-        if not fleet.section.alertmanagers:
-            hint = "--once and --dry-run send nothing"
-            raise ConfigError(
-                str(file), "[fleet] alertmanagers", "names none to send alerts to", hint=hint
-            )
-        sender = Sender(fleet)
-    worker = Worker(fleet, Client(fleet), sleep=stop.wait)
-    judge = Judge(fleet.detection, fleet.policy)
+    if not (once or dry_run or fleet.section.alertmanagers):
+        key, hint = "[fleet] alertmanagers", "--once and --dry-run send nothing"
+        raise ConfigError(str(file), key, "names none to send alerts to", hint=hint)
     for number in (signal.SIGTERM, signal.SIGINT) if not once else ():
         signal.signal(number, lambda *_: stop.set())
     try:
         if not once:
-            state, metrics = StateFile(fleet), Metrics(fleet)
-            with metrics.served():
-                _rounds(worker, judge, state, metrics, stop, sender=sender)
-            if sender is not None:
-                sender.close()
-            state.close()
+            _serve(fleet, stop, send=not dry_run)
             return 0
+        worker, judge = _parts(fleet, stop)
         worker.round(time.time())
         judge.round(worker.rings)
         print_round(round_state(worker, judge))

@@ -82,9 +82,11 @@ class Sender:
     def __init__(self, fleet: Fleet, members: Alertmanagers | None = None) -> None:
         self.members = Alertmanagers(fleet) if members is None else members
         section = fleet.section
-        self._common = _known({"gpuwatchd": "fleet", "cluster": section.cluster})
+        # A job may have GPUs of several shards: each has an alert of its own on it.
+        shard = str(fleet.shard) if fleet.shard.of > 1 else ""
+        self._common = _known({"gpuwatchd": "fleet", "cluster": section.cluster, "shard": shard})
         """On every alert of this worker; what was read back has the same, or is not ours."""
-        self._source = clean(" ".join((section.map, *section.matchers)))
+        self._source = clean(" ".join((section.map, *section.matchers, shard)).rstrip())
         """The same, for workers that share these labels and ask for other series."""
         self._groups: dict[Key, _Group] = {}
         self._pins: dict[str, Key] = {}

@@ -258,7 +258,8 @@ def kills(count: int, seed: int, *, gpus: int, step_s: int) -> dict[str, float]:
         watch.start()
         stack.callback(watch.stop.set)
         with _worker(folder, log) as worker:
-            assert until(lambda: len(watch.now) >= len(exporter.jobs())), said()
+            opened = until(lambda: len(watch.now) >= len(exporter.jobs()), 300)
+            assert opened, f"{len(watch.now)} of {len(exporter.jobs())} alerts; {said()}"
             first_s = time.monotonic() - begun_s
             worker.send_signal(signal.SIGKILL)
         for _ in range(count - 1):
@@ -267,13 +268,13 @@ def kills(count: int, seed: int, *, gpus: int, step_s: int) -> dict[str, float]:
                 time.sleep(chance.uniform(0.2, 1.5 * first_s))
                 worker.send_signal(signal.SIGKILL)
         early = sum(_over(message) for message in exporter.messages)
-        opened = len(exporter.messages)
+        again = len(exporter.messages) - len(exporter.jobs())
         missing = watch.missing
         with _worker(folder, log) as worker:
             watch.stop.set()
             exporter.ended = True
-            over = until(lambda: _ended(exporter) >= exporter.jobs(), 120)
-            assert over, f"{_ended(exporter)}\n{said()}"
+            over = until(lambda: _ended(exporter) >= exporter.jobs(), 300)
+            assert over, f"{len(_ended(exporter))} are over; {said()}"
             worker.terminate()
             assert worker.wait(30) == 0, said()
         assert "Traceback" not in said()
@@ -284,7 +285,7 @@ def kills(count: int, seed: int, *, gpus: int, step_s: int) -> dict[str, float]:
         "alerts": len(watch.ever),
         "missing": missing,
         "early": early,
-        "again": opened - len(exporter.jobs()),
+        "again": again,
         "over": len(_ended(exporter)),
         "first_s": round(first_s, 1),
     }

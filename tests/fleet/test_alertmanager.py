@@ -123,6 +123,14 @@ def test_one_that_is_refused_is_found_and_the_others_stay() -> None:
         assert [len(post) for post in one.posts[count:]] == [500, 500]
 
 
+def test_many_that_are_refused_hold_no_other_up() -> None:
+    with member() as one, sending(one.url) as members:
+        bad = [alert(number, **{"a b": "x"}) for number in range(40)]
+        members.offer([*map(alert, range(1500)), *bad], [])
+        one.until(lambda: len(one.active()) == 1500)
+        assert until(lambda: len(members.members[0]._refused) == 40)
+
+
 def test_where_nothing_is_taken_it_is_not_the_alerts() -> None:
     with member() as one, sending(one.url) as members:
         one.status = 400

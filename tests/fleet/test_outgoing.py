@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, cast
 
 import msgspec
 import numpy as np
 
+from gpuwatchd.fleet import main
 from gpuwatchd.fleet.alertmanager import Active, Alertmanagers, FleetAlert
 from gpuwatchd.fleet.judging import Judge
+from gpuwatchd.fleet.metrics import Metrics
 from gpuwatchd.fleet.outgoing import Sender
+from gpuwatchd.fleet.rings import Rings
+from gpuwatchd.fleet.shards import Shard
+from gpuwatchd.fleet.state import StateFile
 from tests.fleet.fake import fleet
 from tests.fleet.test_rounds import at, begun, flat, leak
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    import pytest
 
     from gpuwatchd.core.model import FloatArray
     from gpuwatchd.fleet.alertmanager import Key
@@ -64,11 +73,14 @@ class Run:
     def start(self, minute: int) -> None:
         """Begin anew, as after a kill: nothing is left but what the members have."""
         self.worker, _ = begun(self.curves, minute)
-        self.judge = Judge(fleet().detection, fleet().policy)
+        self.judge, self.sender = self.fresh()
+
+    def fresh(self) -> tuple[Judge, Sender]:
         plain = fleet()
         section = msgspec.structs.replace(plain.section, cluster=self.cluster)
         changed = msgspec.structs.replace(plain, section=section)
-        self.sender = Sender(changed, cast("Alertmanagers", self.taken))
+        sender = Sender(changed, cast("Alertmanagers", self.taken))
+        return Judge(fleet().detection, fleet().policy), sender
 
     def to(self, last: int, first: int = 400) -> Run:
         for minute in range(first, last + 1):
@@ -209,3 +221,23 @@ def test_nothing_is_sent_before_it_is_known_what_was_open() -> None:
     taken.answers = True
     run.to(403, 403)
     assert len(taken.new) == 1
+
+
+def test_a_shard_knows_its_own_alerts_of_a_job_that_several_have() -> None:
+    chosen = msgspec.structs.replace(fleet(), shard=Shard(2, 4))
+    whole, part = Sender(fleet()), Sender(chosen)
+    assert part._common == {"gpuwatchd": "fleet", "shard": "2/4"}
+    assert "shard" not in whole._common
+    assert whole._source != part._source
+
+
+def test_a_clock_that_is_set_back_is_no_reason_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run({("GPU-a", "n1", "p"): leak()}).to(401)
+    (key,) = run.taken.active_now
+    monkeypatch.setattr(time, "time", lambda: at(401) - 3600)
+    state, metrics = StateFile(fleet()), Metrics(fleet())
+    main._rounds(run.worker, run.judge, state, metrics, threading.Event(), sender=run.sender)
+    # Nothing is known for a while; what was open is read back and stays.
+    run.judge, run.sender = run.fresh()
+    run.sender.send(Rings(fleet().map, 60, 385), run.judge, failing_since_s=1.0)
+    assert list(run.taken.active_now) == [key]

@@ -28,6 +28,8 @@ pytestmark = pytest.mark.real_prometheus
 CONTRIB = ROOT / "contrib"
 RULES = CONTRIB / "prometheus" / "gpuwatchd.yml"
 DASHBOARD = CONTRIB / "grafana" / "gpuwatchd.json"
+FLEET = CONTRIB / "alertmanager" / "fleet.yml"
+ROUTE = ("amtool", "config", "routes", "test", f"--config.file={FLEET}", "--verify.receivers")
 TOOLS = ("prometheus", "promtool", "prometheus-alertmanager", "amtool", "prometheus-node-exporter")
 WITHIN_S = 90.0
 _NAME = re.compile(r"\bgpuwatchd_\w+")
@@ -79,6 +81,10 @@ def test_rules_and_settings_are_valid_and_do_what_they_say() -> None:
         ("promtool", "test", "rules", RULES.with_name("gpuwatchd_test.yml")),
         ("promtool", "check", "config", RULES.with_name("prometheus.yml")),
         ("amtool", "check-config", CONTRIB / "alertmanager" / "alertmanager.yml"),
+        ("amtool", "check-config", FLEET),
+        (*ROUTE, "pager", "gpuwatchd=fleet", "severity=critical", "job=train"),
+        (*ROUTE, "gpus", "gpuwatchd=fleet", "severity=warning", "hostname=n1", "uuid=GPU-1"),
+        (*ROUTE, "nobody", "gpuwatchd=fleet", "severity=critical", "namespace=sandbox"),
     ):
         done = ran(words)
         assert done.returncode == 0, done.stderr + done.stdout
