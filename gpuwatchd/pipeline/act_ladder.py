@@ -8,6 +8,7 @@ down before, and that people were not told of.
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from zlib import crc32
 
@@ -18,6 +19,7 @@ from gpuwatchd.act import reap, steps
 from gpuwatchd.alerts import ladder
 from gpuwatchd.alerts.matching import fits
 from gpuwatchd.collect.host import process_identity
+from gpuwatchd.core import text
 from gpuwatchd.core.codes import ActHold
 from gpuwatchd.core.model import Button, Proposal
 from gpuwatchd.pipeline.step_runner import OWN
@@ -154,24 +156,20 @@ class ActLadder:
         self.may_act = self._is_auto() or bool(self._runner.busy) or not is_named
 
     def proposal(self, alert: Alert) -> Proposal | None:
-        """Return what could be done about an alert, or will be; some file reads."""
+        """Return what could be done about an alert, or will be; waits for the files of a process.
+
+        See :data:`gpuwatchd.pipeline.step_runner.LOOK_S`.
+        """
         key, info, act = alert.subject.process, self._info(alert), self._config.act
         if key is None or info is None or info.foreign or alert.kind not in {"leak", "held"}:
             return None
         effective = policy.rules_for(alert, self._intake.watcher.rules)
         mode = effective.act or act.mode
-        step = self._next(alert, key)
-        if mode == "observe" or step is None:
-            return None
         # What works again is still told of for a while.
-        if alert.kind == "held" and not self._is_idle(info):
+        if mode == "observe" or (alert.kind == "held" and not self._is_idle(info)):
             return None
-        if step in {"restart", "requeue"} and self._runner.saved(key) is None:
-            return None
-        manager = self._runner.manager_of(info)
-        command = steps.command_for(step, manager, key, act.signal)
-        # `reap` ends what is idle, not what leaks.
-        if not command or (alert.kind, manager.kind, step) == ("leak", "bare", "end"):
+        step, command = self._possible(alert, info)
+        if step is None or not command:
             return None
         if any(holding.kind not in reap.FREED for holding in self._holdings_of(key)):
             return None
@@ -182,7 +180,28 @@ class ActLadder:
             hold = ActHold.LEAK
         elif mode == "auto":
             hold = self._hold(alert, key, step)
-        return Proposal(step=step, command=command, hold=hold)
+        runner = text.clean(Path(act.runner[0]).name) if act.runner else ""
+        return Proposal(step=step, command=command, hold=hold, runner=runner)
+
+    def _possible(self, alert: Alert, info: ProcessInfo) -> tuple[ActStep | None, str]:
+        """Return the next step and its command: of those on a leak the first that is possible."""
+        manager, act = self._runner.manager_of(info), self._config.act
+        if manager is None:
+            return None, ""
+        for step in act.leak_steps if alert.kind == "leak" else (self._next(info.key),):
+            command = "" if step is None else steps.command_for(step, manager, info.key, act.signal)
+            if step in {"restart", "requeue"} and self._runner.saved(info.key) is None:
+                continue
+            # `reap` ends what is idle, not what leaks.
+            if (
+                alert.kind == "leak"
+                and manager.kind == "bare"
+                and not (step == "checkpoint" and self._runner.can_save(info, act))
+            ):
+                continue
+            if command:
+                return step, command
+        return None, ""
 
     def for_message(self, alerts: Iterable[Alert], message_id: str) -> list[tuple[Alert, Proposal]]:
         """Return what a message with this id says of these alerts: counted, and on record."""
@@ -223,7 +242,8 @@ class ActLadder:
             if proposal.step in _LABELS
             and (info := self._info(alert)) is not None
             and info.uid == self._runner.uid
-            and self._runner.manager_of(info).kind != "other"
+            and (manager := self._runner.manager_of(info)) is not None
+            and manager.kind != "other"
         )
 
     def press(
@@ -345,7 +365,7 @@ class ActLadder:
     def _move(self, alarm: ConditionAlert, alert: Alert, key: ProcessKey) -> None:
         """Move the countdown of one process on; begin it, or end it, as things are."""
         mono_s, act, info = self._runner.mono(), self._config.act, self._info(alert)
-        step = self._next(alert, key)
+        step = self._next(key)
         hold = self._hold(alert, key, step)
         if hold is not None or step is None or info is None:
             self._cancel(key, hold or ActHold.NO_STEP)
@@ -409,6 +429,9 @@ class ActLadder:
     ) -> None:
         key, act, self.may_act = info.key, self._config.act, True
         manager = self._runner.manager_of(info)
+        if manager is None:
+            answer("Not done", "Who manages it cannot be read.")
+            return
         by_override = policy.rules_for(alert, self._intake.watcher.rules).act == "auto"
         request = steps.Request(
             step=step,
@@ -476,14 +499,11 @@ class ActLadder:
             if it.process and it.process.key == key and not self._is_recorded(it.device_uid)
         ]
 
-    def _next(self, alert: Alert, key: ProcessKey) -> ActStep | None:
-        """Return the step that follows those that were taken on a process, not refused."""
-        act = self._config.act
-        if alert.kind == "leak":
-            return ladder.next_step(act.leak_steps, 0)
+    def _next(self, key: ProcessKey) -> ActStep | None:
+        """Return the step that follows those that were taken on idle memory, not refused."""
         done = [it.process for it in self._steps() or () if it.phase == "done" and it.process]
         taken = sum(tables.same_process(process, key) for process in done)
-        return ladder.next_step(act.idle_steps, taken)
+        return ladder.next_step(self._config.act.idle_steps, taken)
 
     def _info(self, alert: Alert) -> ProcessInfo | None:
         """Return who an alert is about; None for a recording, whose pids are others' by now."""

@@ -128,7 +128,7 @@ class Job:
 
 @contextlib.contextmanager
 def running(
-    manager: Manager, programs: Programs, saves_to: Path | None = None, **env: str
+    manager: Manager, programs: Programs, saves_to: Path | None = None, **env: Any
 ) -> Iterator[Job]:
     with job(saves_to, **env) as process:
         yield Job(process.pid, manager, programs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from gpuwatchd.core.codes import ActHold, ActResult
 from gpuwatchd.core.config import PolicySection
 from gpuwatchd.core.config.schema import OverrideSection
 from gpuwatchd.core.model import Matcher, ProcessKey, ProcessUse, Silence
-from gpuwatchd.pipeline import act_ladder
+from gpuwatchd.pipeline import act_ladder, step_runner
 from gpuwatchd.pipeline.act_ladder import AGAIN_S
 from gpuwatchd.store import tables
 from tests.making import GIB
@@ -364,8 +365,8 @@ def test_a_daemon_that_is_killed_begins_anew(tmp_path: Path, after_s: float) -> 
 class LeakMachine(IdleMachine):
     """One process that leaks."""
 
-    def __init__(self, directory: Path) -> None:
-        super().__init__(directory, config())
+    def __init__(self, directory: Path, **act: Any) -> None:
+        super().__init__(directory, config(**act))
         self.curve = leak(40.0, 40)
 
 
@@ -395,6 +396,67 @@ def test_a_leak_is_only_proposed_and_taken_by_its_button(tmp_path: Path) -> None
     machine.pipeline.ladder.press(alert, proposal, "alice", lambda *one: answers.append(one))
     assert [request.has_checkpoint for _, request in machine.taken] == [True]
     assert len(answers) == 3
+
+
+def test_of_several_steps_on_a_leak_the_first_possible_one_is_proposed(tmp_path: Path) -> None:
+    several = ("requeue", "checkpoint", "end")
+    machine = LeakMachine(tmp_path, mode="propose", checkpoint="signal", leak_steps=several)
+    machine.run(1200.0)
+    alert = next(one.alert for one in machine.pipeline.watcher.tracks.values() if one.alert)
+    runner: Any = machine.pipeline.ladder._runner
+    slurm, found = steps.Manager("slurm", "42"), []
+    for manager, can_save, saved in (
+        (slurm, False, True),
+        (slurm, False, False),  # it never saved, so what asks it to comes next
+        (steps.Manager("bare"), True, True),
+        (steps.Manager("bare"), False, True),
+    ):
+        machine.manager = manager
+        runner.can_save, runner.saved = _always(can_save), _always(saved or None)
+        proposal = machine.pipeline.ladder.proposal(alert)
+        found.append(proposal and proposal.step)
+    assert found == ["requeue", "checkpoint", "checkpoint", None]
+
+
+def _always(answer: Any) -> Callable[..., Any]:
+    return lambda *_: answer
+
+
+def test_a_runner_is_named_in_the_notices_that_it_takes_the_step(tmp_path: Path) -> None:
+    machine = IdleMachine(tmp_path, runner=("/opt/site/take-step", "--now"))
+    machine.run(LONG_S)
+    assert [one.runner for one in machine.proposals] == ["take-step"] * 2
+    assert all("take-step" in one.message.body for one in machine.post.taken)
+
+
+def test_files_of_a_process_that_hang_keep_nobody_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, begun = threading.Event(), threading.Semaphore(0)
+
+    def hangs(_: object) -> steps.Manager:
+        begun.release()
+        gate.wait()
+        return steps.Manager("slurm", "42")
+
+    monkeypatch.setattr(steps, "manager_of", hangs)
+    monkeypatch.setattr(step_runner, "LOOK_S", 0.0)
+    machine = IdleMachine(tmp_path)
+    runner = step_runner.StepRunner(
+        None, lambda _: None, wall=lambda: 0.0, mono=lambda: 0.0, booted_at_s=None
+    )
+    infos = [
+        msgspec.structs.replace(machine.info, key=ProcessKey(pid=pid, started_at_s=1.0))
+        for pid in range(step_runner.MOST_LOOKS + 2)
+    ]
+    assert [runner.manager_of(info) for info in infos] == [None] * len(infos)
+    for _ in range(step_runner.MOST_LOOKS):
+        begun.acquire()
+    assert not begun.acquire(blocking=False)  # no thread for the others
+    gate.set()
+    for look in runner._looks.values():
+        look.ended.wait()
+    assert runner.manager_of(infos[0]) == steps.Manager("slurm", "42")
 
 
 def test_the_button_of_what_works_again_ends_nothing(tmp_path: Path) -> None:
