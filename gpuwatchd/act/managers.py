@@ -54,6 +54,11 @@ class Manager(NamedTuple):
     command: str = ""
     """``other``: how a person ends or restarts it."""
 
+    @property
+    def target(self) -> str:
+        """What stays the same when its process is another one: a job or a unit; "" for none."""
+        return f"{self.kind}.{self.name}" if self.kind in {"slurm", "user-unit"} else ""
+
 
 def manager_of(info: ProcessInfo, *, proc: Path = Path("/proc")) -> Manager:
     """Return who manages a process. Some file reads; never raises."""

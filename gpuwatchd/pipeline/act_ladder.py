@@ -285,7 +285,7 @@ class ActLadder:
             hold = ActHold.NO_STEP
         every = [key, *(other.key for other in beside or ())]
         moment = self._moment(alert, info, every)
-        return hold or ladder.moment_hold(moment) or self._budget_hold(every)
+        return hold or ladder.moment_hold(moment) or self._budget_hold(every, known.manager)
 
     def _moment(
         self, alert: Alert, info: ProcessInfo, every: Iterable[ProcessKey]
@@ -309,7 +309,7 @@ class ActLadder:
             or any(tables.held_until_s(holds, key) is not None for key in every),
         )
 
-    def _budget_hold(self, every: Iterable[ProcessKey]) -> ActHold | None:
+    def _budget_hold(self, every: Iterable[ProcessKey], manager: steps.Manager) -> ActHold | None:
         rows, wall_s = self._steps(), self._runner.wall()
         if rows is None:
             return ActHold.NOT_WRITTEN
@@ -319,6 +319,10 @@ class ActLadder:
             for row in rows
             if row.process and any(tables.same_process(row.process, key) for key in every)
         ]
+        if target := manager.target:
+            # A unit that was started again has another process by now.
+            last_s = self._ask(target, lambda shelf: shelf.read(tables.last_step_s, target))
+            mine += [] if last_s is None else [last_s]
         # Nobody is told of a step for which another one's countdown leaves no budget.
         soon = [wall_s for other in self._countdowns if other not in every]
         return ladder.budget_hold(mine, [*soon, *(row.at_s for row in rows)], wall_s)
@@ -484,8 +488,11 @@ class ActLadder:
         return answer
 
     def _steps(self) -> list[tables.Action] | None:
-        """Return the steps that were begun or done, ever."""
-        return self._ask("steps", lambda shelf: shelf.read(tables.load_steps, 0.0))
+        """Return the steps of a day, and all on processes that hold idle memory now."""
+        found = (it.process.key for it in self._holdings.found if it.process)
+        since_s = self._runner.wall() - ladder.HOST_S
+        since_s = min([since_s, *(key.started_at_s or 0.0 for key in found)])
+        return self._ask("steps", lambda shelf: shelf.read(tables.load_steps, since_s))
 
     def _is_idle(self, info: ProcessInfo) -> bool:
         """Say whether a process is listed with memory that its end frees, and works nowhere."""

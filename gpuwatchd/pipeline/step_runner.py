@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from gpuwatchd.act import steps
 from gpuwatchd.act.checkpoint import Checkpoint as Asking
+from gpuwatchd.alerts import ladder
 from gpuwatchd.core import text
 from gpuwatchd.core.codes import ActHold, ActResult
 from gpuwatchd.core.errors import ActionError
@@ -189,7 +190,10 @@ class StepRunner:
     ) -> None:
         """Write a step down, then take it; where it cannot be written down, it is not taken."""
         key, kind = request.key, ",".join(sorted(request.kinds)) or "leak"
-        asked = self.write(key, request.step, "asked", kind, f"{why}: {request.command}", who=who)
+        asked = self.write(
+            key, request.step, "asked", kind, f"{why}: {request.command}", who=who,
+            target=request.manager.target,
+        )  # fmt: skip
         if not asked:
             answer("Not done", "It could not be written down before.")
             return
@@ -221,7 +225,7 @@ class StepRunner:
             self.write(key, request.step, "refused", ActHold.OTHER, result, who=who)
             answer("Not done", "Too much is being done already.")
 
-    def write(
+    def write(  # noqa: PLR0913 - the fields of one row
         self,
         key: ProcessKey,
         step: ActStep,
@@ -231,8 +235,9 @@ class StepRunner:
         *,
         who: str = OWN,
         dry_run: bool = False,
+        target: str = "",
     ) -> bool:
-        """Write a row; return whether it is kept."""
+        """Write a row; return whether it is kept. ``target``: a step on this job or unit begins."""
         level = logging.DEBUG if dry_run else logging.INFO
         log.log(level, "step=%s phase=%s pid=%d code=%s", step, phase, key.pid, code)
         row = Action(
@@ -240,7 +245,9 @@ class StepRunner:
             dry_run=dry_run, result=text.clean(result), who=who, code=code,
         )  # fmt: skip
         shelf = self.shelf
-        return shelf is not None and shelf.write_now(tables.write_action, row) is not None
+        if shelf is None:
+            return False
+        return shelf.write_now(tables.write_step, row, target, ladder.TARGET_S) is not None
 
     def _start(self, work: Callable[[], None]) -> bool:
         """Do something in a thread of its own; False when too much is being done already."""

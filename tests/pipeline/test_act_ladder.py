@@ -509,6 +509,19 @@ def test_one_step_is_taken_on_a_unit_whose_processes_are_all_idle(tmp_path: Path
     assert ("refused", ActHold.BUDGET_TARGET, False) in machine.rows
 
 
+def test_a_unit_that_was_started_again_is_the_same_target(tmp_path: Path) -> None:
+    machine = IdleMachine(tmp_path)
+    machine.manager = steps.Manager("user-unit", "train.service")
+    machine.run(LONG_S)
+    assert len(machine.taken) == 1
+    machine.begin(machine.info.key.pid + 1)
+    machine.run(LONG_S)
+    assert len(machine.taken) == 1
+    machine.manager = steps.Manager("user-unit", "other.service")
+    machine.run(LONG_S)
+    assert len(machine.taken) == 2
+
+
 def test_a_unit_is_not_ended_where_another_process_of_it_is_held(tmp_path: Path) -> None:
     machine = UnitMachine(tmp_path)
     machine.manager = steps.Manager("user-unit", "train.service")
