@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import re
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -151,6 +152,21 @@ def test_every_manager_has_its_command() -> None:
     ]  # fmt: skip
     assert [command_for(step, other, key) for step in all_steps] == ["", *[other.command] * 3]
     assert command_for("end", nasty, key) == "systemctl --user stop -- '-x;y.service'"
+
+
+@pytest.mark.parametrize("found", ["team-a trainer-0", ""])
+def test_the_command_for_a_pod_deletes_the_one_with_its_uid(found: str, tmp_path: Path) -> None:
+    uid = "12345678-1234-1234-1234-123456789abc"
+    manager = manager_of(ProcessInfo(key=key_of(os.getpid()), name="python", pod=uid))
+    shell_script(
+        tmp_path / "kubectl",
+        f'case "$1" in get) case "$*" in *\'@.metadata.uid=="{uid}"\'*) printf "{found}";; esac;;\n'
+        '*) echo "$*";; esac',
+    )
+    argv = ["sh", "-c", command_for("end", manager, key_of(os.getpid()))]
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    done = subprocess.run(argv, env={"PATH": path}, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == (["delete", "pod", "-n", *found.split()] if found else [])
 
 
 @pytest.mark.parametrize(
