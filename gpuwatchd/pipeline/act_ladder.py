@@ -334,9 +334,14 @@ class ActLadder:
         """
         if manager.kind == "bare" and info.job is None and info.group is None:
             return []
-        if any(it.uses is None for it in self._intake.devices.values() if not it.device.recorded):
+        devices = self._intake.devices.values()
+        # Of a card in parts the driver lists processes with these alone.
+        cut = {it.device.parent_uid for it in devices}
+        if any(
+            it.uses is None for it in devices if not it.device.recorded and it.device.uid not in cut
+        ):
             return None
-        keys = {use.key for device in self._intake.devices.values() for use in device.uses or ()}
+        keys = {use.key for device in devices for use in device.uses or ()}
         others = [self._intake.infos[key] for key in keys - {info.key}]
         return [other for other in others if _is_together(other, info, manager)]
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from gpuwatchd.core.model import Alert, Sample
+    from gpuwatchd.core.model import Alert, Device, Sample
 
 LONG_S = 900.0
 """Longer than it takes from the first sample to the step."""
@@ -493,6 +493,41 @@ class UnitMachine(IdleMachine):
         return msgspec.structs.replace(
             one, readings=(reading,), processes=(*one.processes, self.other)
         )
+
+
+class MigMachine(IdleMachine):
+    """A card in parts: as the driver has it, its processes are listed with the parts alone."""
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        part = msgspec.structs.replace(
+            self.device, uid="MIG-a", parent_uid=self.device.uid, parent_index=0,
+            memory_total_bytes=40 * GIB,
+        )  # fmt: skip
+        return self.device, part
+
+    def _look(self) -> Sample:
+        one = super()._look()
+        (whole,) = one.readings
+        part = msgspec.structs.replace(whole, device_uid="MIG-a", util_pct=None)
+        whole = msgspec.structs.replace(
+            whole, uses=None, uses_reason="memory is read per MIG instance", util_pct=None
+        )
+        return msgspec.structs.replace(one, readings=(whole, part))
+
+
+@pytest.mark.parametrize(
+    "manager", [steps.Manager("bare"), steps.Manager("user-unit", "a.service")]
+)
+def test_on_an_instance_of_a_card_in_parts_one_step_is_taken(
+    manager: steps.Manager, tmp_path: Path
+) -> None:
+    machine = MigMachine(tmp_path)
+    machine.manager = manager
+    machine.run(LONG_S)
+    assert [request.key for _, request in machine.taken] == [machine.info.key]
+    alerts = [it.alert for it in machine.pipeline.alarms.alarms.values() if it.alert]
+    assert [alert.subject.device_uid for alert in alerts] == ["MIG-a"]
 
 
 def _alert(machine: IdleMachine) -> Alert:
