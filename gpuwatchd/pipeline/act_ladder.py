@@ -48,7 +48,7 @@ CLOCK_STEP_S: Final = 2.0
 GAP_S: Final = 60.0
 """After so long without a look, or three intervals, the minute that was named is over."""
 AGAIN_S: Final = 3600.0
-"""After a countdown that reached nobody, the next one waits so long."""
+"""After a countdown that reached nobody, or a step that could not be written down, so long."""
 _LABELS: Final[dict[ActStep, str]] = {
     "end": "End it", "restart": "Restart it", "requeue": "Requeue it",
 }  # fmt: skip
@@ -460,7 +460,9 @@ class ActLadder:
             return self._subject(info)._replace(launcher=process_identity.launcher_of(info))
 
         why = alert.finding.reason
-        self._runner.begin(request, act, subject_now, why=why, who=who, answer=answer)
+        if not self._runner.begin(request, act, subject_now, why=why, who=who, answer=answer):
+            # Nobody is to be told again and again of what then does not happen.
+            self._resting[key] = self._runner.mono() + AGAIN_S, ActHold.NOT_WRITTEN
 
     def _subject(self, info: ProcessInfo) -> reap.Subject:
         """Return as what a process is listed now, by the newest look; also called in a thread."""

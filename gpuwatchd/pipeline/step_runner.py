@@ -187,8 +187,8 @@ class StepRunner:
         why: str,
         who: str = OWN,
         answer: Callable[[str, str], None] = lambda *_: None,
-    ) -> None:
-        """Write a step down, then take it; where it cannot be written down, it is not taken."""
+    ) -> bool:
+        """Write a step down, then take it; False: it cannot be written down, and is not taken."""
         key, kind = request.key, ",".join(sorted(request.kinds)) or "leak"
         asked = self.write(
             key, request.step, "asked", kind, f"{why}: {request.command}", who=who,
@@ -196,7 +196,7 @@ class StepRunner:
         )  # fmt: skip
         if not asked:
             answer("Not done", "It could not be written down before.")
-            return
+            return False
 
         ask = self._asking(section)
 
@@ -224,6 +224,7 @@ class StepRunner:
             result = "too much is being done already"
             self.write(key, request.step, "refused", ActHold.OTHER, result, who=who)
             answer("Not done", "Too much is being done already.")
+        return True
 
     def write(  # noqa: PLR0913 - the fields of one row
         self,

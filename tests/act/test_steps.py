@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from gpuwatchd.act.checkpoint import Checkpoint
 from gpuwatchd.act.steps import Manager, Request, command_for, manager_of, opted_in, take
 from gpuwatchd.core.codes import ActHold, ActResult
 from gpuwatchd.core.config import SECRET_VARIABLES
-from gpuwatchd.core.errors import ActionError, NotAllowed, TargetChanged
+from gpuwatchd.core.errors import ActionError, NotAllowed, TargetChanged, TargetGone
 from gpuwatchd.core.model import ProcessInfo
 from tests.act.children import booted_at_s, job, key_of
 from tests.act.reuse import View
@@ -446,6 +447,28 @@ def take_later(it: Job) -> None:
         Request("end", before, it.manager), runner=(), checkpoint=Checkpoint(), grace_s=1.0,
         booted_at_s=booted_at_s(), look=it.look,
     )  # fmt: skip
+
+
+def test_of_two_daemons_one_takes_the_step_and_the_other_sends_nothing(
+    programs: Programs, tmp_path: Path
+) -> None:
+    """The machine's by its runner, the user's by itself, at the same moment."""
+    begun, go_on = tmp_path / "begun", tmp_path / "go on"
+    os.mkfifo(begun)
+    os.mkfifo(go_on)
+    runner = shell_script(
+        tmp_path / "take-step", f'echo > "{begun}"; cat "{go_on}"; cat >/dev/null; exit 0'
+    )
+    with running(BARE, programs) as it, ThreadPoolExecutor(1) as pool:
+        first = pool.submit(it.take, "end", runner=[runner], kinds=frozenset({"idle"}))
+        begun.read_text()  # it is being taken
+        assert it.refusal("end", kinds=frozenset({"idle"})) == "errors#step-under-way"
+        go_on.write_text("")
+        assert first.result().result is ActResult.HANDED_OVER
+        # Afterwards the other one may, and a third sees that it has gone.
+        assert it.take("end", kinds=frozenset({"idle"})).result is ActResult.ENDED
+        with pytest.raises(TargetGone):
+            it.take("end", runner=[runner], kinds=frozenset({"idle"}))
 
 
 @pytest.mark.parametrize("manager", [SLURM, USER_UNIT, BARE])

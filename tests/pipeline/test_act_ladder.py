@@ -18,7 +18,7 @@ from gpuwatchd.core.model import Matcher, ProcessKey, ProcessUse, Silence
 from gpuwatchd.pipeline import act_ladder, step_runner
 from gpuwatchd.pipeline.act_ladder import AGAIN_S
 from gpuwatchd.store import tables
-from tests.making import GIB
+from tests.making import GIB, present
 from tests.pipeline.idle_machine import GAP_S, UID, IdleMachine, config
 from tests.pipeline.restarts import leak
 
@@ -473,6 +473,25 @@ def test_the_button_of_what_works_again_ends_nothing(tmp_path: Path) -> None:
     assert alarm.alert is not None
     machine.pipeline.ladder.press(alarm.alert, shown, "alice", lambda *_: None)
     assert machine.taken == []
+
+
+@pytest.mark.parametrize("pragma", ["query_only = ON", "max_page_count = 1"], ids=["read", "full"])
+def test_a_history_that_cannot_be_written_any_more_in_a_countdown_takes_no_step_without_a_row(
+    pragma: str, tmp_path: Path
+) -> None:
+    machine = IdleMachine(tmp_path)
+    machine.run(400.0)
+    countdown = next(iter(machine.pipeline.ladder._countdowns.values()))
+    present(machine.history._connection).execute(f"PRAGMA {pragma}")
+    machine.run(2 * LONG_S)
+    assert countdown.left == 0
+    # Of a full file the history gives up its oldest samples; then there is room for the row.
+    asked = [phase for phase, _, dry_run in machine.rows if phase == "asked" and not dry_run]
+    assert len(machine.taken) == len(asked) == ("max_page" in pragma)
+    if not asked:
+        (resting,) = machine.pipeline.ladder._resting.values()
+        assert resting[1] is ActHold.NOT_WRITTEN
+        assert len(machine.proposals) == 2
 
 
 class UnitMachine(IdleMachine):
