@@ -37,6 +37,11 @@ _CONTAINERS: Final = {
     "lxc": "lxc-stop -n",
     "machine": "machinectl terminate",
 }
+_DELETE_POD: Final = (
+    'kubectl get pods -A -o jsonpath=\'{{range .items[?(@.metadata.uid=="{}")]}}'
+    "{{.metadata.namespace}} {{.metadata.name}}{{end}}' | xargs -r -n2 kubectl delete pod -n"
+)
+"""Only a uid is known of a pod, and no field selector takes one."""
 
 
 class Manager(NamedTuple):
@@ -48,6 +53,11 @@ class Manager(NamedTuple):
     """Number of the job, or of the task of an array as ``4711_3``; name of the unit."""
     command: str = ""
     """``other``: how a person ends or restarts it."""
+
+    @property
+    def target(self) -> str:
+        """What stays the same when its process is another one: a job or a unit; "" for none."""
+        return f"{self.kind}.{self.name}" if self.kind in {"slurm", "user-unit"} else ""
 
 
 def manager_of(info: ProcessInfo, *, proc: Path = Path("/proc")) -> Manager:
@@ -65,7 +75,7 @@ def manager_of(info: ProcessInfo, *, proc: Path = Path("/proc")) -> Manager:
         runtime, _, name = info.container.partition(" ")
         command = f"{_CONTAINERS.get(runtime, runtime)} {shlex.quote(name)}"
     elif info.pod is not None:
-        command = f"kubectl delete pod: the one with the uid {info.pod}"
+        command = _DELETE_POD.format(info.pod)
     elif len(units) == 1 and (unit := units.pop())[0] == b"%d" % os.getuid():
         return Manager("user-unit", unit[1].decode())
     elif units or (info.unit is not None and info.unit.endswith(".service")):

@@ -89,6 +89,7 @@ def hold(
         The process has ended, or the pid is another one's.
     """
     with Target(key, booted_at_s=booted_at_s, proc=proc) as target:
+        target.claim()
         subject = look()
         _require(target, subject, proc)
         yield target, _signals(target)

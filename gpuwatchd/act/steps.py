@@ -149,6 +149,7 @@ def take(
         return _reaped(request, grace_s, booted_at_s, look, proc)
     of_anyone = bool(runner)
     with Target(request.key, booted_at_s=booted_at_s, proc=proc, of_anyone=of_anyone) as target:
+        target.claim()
         subject = look()
         reap.require_no_part_of_the_system(target, subject.info, proc)
         if request.kinds:

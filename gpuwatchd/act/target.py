@@ -8,6 +8,7 @@ never hit: a descriptor of the old one gives an error instead.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import re
 import select
@@ -73,6 +74,7 @@ class Target:
         self._proc = proc
         self._of_anyone = of_anyone
         self._descriptor: int | None = None
+        self._claimed: int | None = None
 
     def __enter__(self) -> Self:
         refuse_first(self.key.pid)
@@ -85,14 +87,37 @@ class Target:
         return self
 
     def __exit__(self, *_: object) -> None:
-        descriptor, self._descriptor = self._descriptor, None
-        if descriptor is not None:
-            os.close(descriptor)
+        for descriptor in (self._descriptor, self._claimed):
+            if descriptor is not None:
+                os.close(descriptor)
+        self._descriptor = self._claimed = None
 
     @property
     def held(self) -> bool:
         """Whether the kernel holds it for us; if not, it is compared just before it is used."""
         return self._descriptor is not None
+
+    def claim(self) -> None:
+        """Keep every other gpuwatchd, of any user, from a step on it until this is left.
+
+        By a lock on its file in /proc, which goes with whoever has it and with the process. In
+        another container's /proc it is another file.
+
+        Raises
+        ------
+        NotAllowed
+            Another one takes a step on it now.
+        """
+        if not self.held:
+            return
+        # Where that file cannot be had, what is checked besides says why.
+        with contextlib.suppress(FileNotFoundError, PermissionError):
+            self._claimed = os.open(f"/proc/{self.key.pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                fcntl.flock(self._claimed, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                why = f"another gpuwatchd takes a step on {self.name} now"
+                raise NotAllowed(why, page="errors#step-under-way") from None
 
     def check(self) -> None:
         """See again whether it is the process that is meant, and ours; raise as on entering."""

@@ -101,7 +101,7 @@ class _SimulatedSteps(StepRunner):
         why: str,
         who: str = OWN,
         answer: Callable[[str, str], None] = lambda *_: None,
-    ) -> None:
+    ) -> bool:
         del section, look, answer
         key, step = request.key, request.step
         self.write(key, step, "asked", "", f"{why}: {request.command}", who=who)
@@ -109,3 +109,4 @@ class _SimulatedSteps(StepRunner):
         self.write(key, step, "done", ActResult.ENDED, "ended, simulated", who=who)
         words = f"{step}: {request.command}. Simulated: nothing was signalled."
         self._announcer.events.append(Event("step", self._source.elapsed_s, words))
+        return True

@@ -387,4 +387,3 @@ class ActResult(_Code):
     UNCONFIRMED = "unconfirmed"
     """The manager said yes, and the process still runs."""
     FAILED = "failed"
-    OTHER = "other"

@@ -8,6 +8,7 @@ down before, and that people were not told of.
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from zlib import crc32
 
@@ -18,6 +19,7 @@ from gpuwatchd.act import reap, steps
 from gpuwatchd.alerts import ladder
 from gpuwatchd.alerts.matching import fits
 from gpuwatchd.collect.host import process_identity
+from gpuwatchd.core import text
 from gpuwatchd.core.codes import ActHold
 from gpuwatchd.core.model import Button, Proposal
 from gpuwatchd.pipeline.step_runner import OWN
@@ -46,7 +48,7 @@ CLOCK_STEP_S: Final = 2.0
 GAP_S: Final = 60.0
 """After so long without a look, or three intervals, the minute that was named is over."""
 AGAIN_S: Final = 3600.0
-"""After a countdown that reached nobody, the next one waits so long."""
+"""After a countdown that reached nobody, or a step that could not be written down, so long."""
 _LABELS: Final[dict[ActStep, str]] = {
     "end": "End it", "restart": "Restart it", "requeue": "Requeue it",
 }  # fmt: skip
@@ -154,24 +156,20 @@ class ActLadder:
         self.may_act = self._is_auto() or bool(self._runner.busy) or not is_named
 
     def proposal(self, alert: Alert) -> Proposal | None:
-        """Return what could be done about an alert, or will be; some file reads."""
+        """Return what could be done about an alert, or will be; waits for the files of a process.
+
+        See :data:`gpuwatchd.pipeline.step_runner.LOOK_S`.
+        """
         key, info, act = alert.subject.process, self._info(alert), self._config.act
         if key is None or info is None or info.foreign or alert.kind not in {"leak", "held"}:
             return None
         effective = policy.rules_for(alert, self._intake.watcher.rules)
         mode = effective.act or act.mode
-        step = self._next(alert, key)
-        if mode == "observe" or step is None:
-            return None
         # What works again is still told of for a while.
-        if alert.kind == "held" and not self._is_idle(info):
+        if mode == "observe" or (alert.kind == "held" and not self._is_idle(info)):
             return None
-        if step in {"restart", "requeue"} and self._runner.saved(key) is None:
-            return None
-        manager = self._runner.manager_of(info)
-        command = steps.command_for(step, manager, key, act.signal)
-        # `reap` ends what is idle, not what leaks.
-        if not command or (alert.kind, manager.kind, step) == ("leak", "bare", "end"):
+        step, command = self._possible(alert, info)
+        if step is None or not command:
             return None
         if any(holding.kind not in reap.FREED for holding in self._holdings_of(key)):
             return None
@@ -182,7 +180,28 @@ class ActLadder:
             hold = ActHold.LEAK
         elif mode == "auto":
             hold = self._hold(alert, key, step)
-        return Proposal(step=step, command=command, hold=hold)
+        runner = text.clean(Path(act.runner[0]).name) if act.runner else ""
+        return Proposal(step=step, command=command, hold=hold, runner=runner)
+
+    def _possible(self, alert: Alert, info: ProcessInfo) -> tuple[ActStep | None, str]:
+        """Return the next step and its command: of those on a leak the first that is possible."""
+        manager, act = self._runner.manager_of(info), self._config.act
+        if manager is None:
+            return None, ""
+        for step in act.leak_steps if alert.kind == "leak" else (self._next(info.key),):
+            command = "" if step is None else steps.command_for(step, manager, info.key, act.signal)
+            if step in {"restart", "requeue"} and self._runner.saved(info.key) is None:
+                continue
+            # `reap` ends what is idle, not what leaks.
+            if (
+                alert.kind == "leak"
+                and manager.kind == "bare"
+                and not (step == "checkpoint" and self._runner.can_save(info, act))
+            ):
+                continue
+            if command:
+                return step, command
+        return None, ""
 
     def for_message(self, alerts: Iterable[Alert], message_id: str) -> list[tuple[Alert, Proposal]]:
         """Return what a message with this id says of these alerts: counted, and on record."""
@@ -223,7 +242,8 @@ class ActLadder:
             if proposal.step in _LABELS
             and (info := self._info(alert)) is not None
             and info.uid == self._runner.uid
-            and self._runner.manager_of(info).kind != "other"
+            and (manager := self._runner.manager_of(info)) is not None
+            and manager.kind != "other"
         )
 
     def press(
@@ -265,7 +285,7 @@ class ActLadder:
             hold = ActHold.NO_STEP
         every = [key, *(other.key for other in beside or ())]
         moment = self._moment(alert, info, every)
-        return hold or ladder.moment_hold(moment) or self._budget_hold(every)
+        return hold or ladder.moment_hold(moment) or self._budget_hold(every, known.manager)
 
     def _moment(
         self, alert: Alert, info: ProcessInfo, every: Iterable[ProcessKey]
@@ -289,7 +309,7 @@ class ActLadder:
             or any(tables.held_until_s(holds, key) is not None for key in every),
         )
 
-    def _budget_hold(self, every: Iterable[ProcessKey]) -> ActHold | None:
+    def _budget_hold(self, every: Iterable[ProcessKey], manager: steps.Manager) -> ActHold | None:
         rows, wall_s = self._steps(), self._runner.wall()
         if rows is None:
             return ActHold.NOT_WRITTEN
@@ -299,6 +319,10 @@ class ActLadder:
             for row in rows
             if row.process and any(tables.same_process(row.process, key) for key in every)
         ]
+        if target := manager.target:
+            # A unit that was started again has another process by now.
+            last_s = self._ask(target, lambda shelf: shelf.read(tables.last_step_s, target))
+            mine += [] if last_s is None else [last_s]
         # Nobody is told of a step for which another one's countdown leaves no budget.
         soon = [wall_s for other in self._countdowns if other not in every]
         return ladder.budget_hold(mine, [*soon, *(row.at_s for row in rows)], wall_s)
@@ -310,9 +334,14 @@ class ActLadder:
         """
         if manager.kind == "bare" and info.job is None and info.group is None:
             return []
-        if any(it.uses is None for it in self._intake.devices.values() if not it.device.recorded):
+        devices = self._intake.devices.values()
+        # Of a card in parts the driver lists processes with these alone.
+        cut = {it.device.parent_uid for it in devices}
+        if any(
+            it.uses is None for it in devices if not it.device.recorded and it.device.uid not in cut
+        ):
             return None
-        keys = {use.key for device in self._intake.devices.values() for use in device.uses or ()}
+        keys = {use.key for device in devices for use in device.uses or ()}
         others = [self._intake.infos[key] for key in keys - {info.key}]
         return [other for other in others if _is_together(other, info, manager)]
 
@@ -345,7 +374,7 @@ class ActLadder:
     def _move(self, alarm: ConditionAlert, alert: Alert, key: ProcessKey) -> None:
         """Move the countdown of one process on; begin it, or end it, as things are."""
         mono_s, act, info = self._runner.mono(), self._config.act, self._info(alert)
-        step = self._next(alert, key)
+        step = self._next(key)
         hold = self._hold(alert, key, step)
         if hold is not None or step is None or info is None:
             self._cancel(key, hold or ActHold.NO_STEP)
@@ -409,6 +438,9 @@ class ActLadder:
     ) -> None:
         key, act, self.may_act = info.key, self._config.act, True
         manager = self._runner.manager_of(info)
+        if manager is None:
+            answer("Not done", "Who manages it cannot be read.")
+            return
         by_override = policy.rules_for(alert, self._intake.watcher.rules).act == "auto"
         request = steps.Request(
             step=step,
@@ -428,7 +460,9 @@ class ActLadder:
             return self._subject(info)._replace(launcher=process_identity.launcher_of(info))
 
         why = alert.finding.reason
-        self._runner.begin(request, act, subject_now, why=why, who=who, answer=answer)
+        if not self._runner.begin(request, act, subject_now, why=why, who=who, answer=answer):
+            # Nobody is to be told again and again of what then does not happen.
+            self._resting[key] = self._runner.mono() + AGAIN_S, ActHold.NOT_WRITTEN
 
     def _subject(self, info: ProcessInfo) -> reap.Subject:
         """Return as what a process is listed now, by the newest look; also called in a thread."""
@@ -461,8 +495,11 @@ class ActLadder:
         return answer
 
     def _steps(self) -> list[tables.Action] | None:
-        """Return the steps that were begun or done, ever."""
-        return self._ask("steps", lambda shelf: shelf.read(tables.load_steps, 0.0))
+        """Return the steps of a day, and all on processes that hold idle memory now."""
+        found = (it.process.key for it in self._holdings.found if it.process)
+        since_s = self._runner.wall() - ladder.HOST_S
+        since_s = min([since_s, *(key.started_at_s or 0.0 for key in found)])
+        return self._ask("steps", lambda shelf: shelf.read(tables.load_steps, since_s))
 
     def _is_idle(self, info: ProcessInfo) -> bool:
         """Say whether a process is listed with memory that its end frees, and works nowhere."""
@@ -476,14 +513,11 @@ class ActLadder:
             if it.process and it.process.key == key and not self._is_recorded(it.device_uid)
         ]
 
-    def _next(self, alert: Alert, key: ProcessKey) -> ActStep | None:
-        """Return the step that follows those that were taken on a process, not refused."""
-        act = self._config.act
-        if alert.kind == "leak":
-            return ladder.next_step(act.leak_steps, 0)
+    def _next(self, key: ProcessKey) -> ActStep | None:
+        """Return the step that follows those that were taken on idle memory, not refused."""
         done = [it.process for it in self._steps() or () if it.phase == "done" and it.process]
         taken = sum(tables.same_process(process, key) for process in done)
-        return ladder.next_step(act.idle_steps, taken)
+        return ladder.next_step(self._config.act.idle_steps, taken)
 
     def _info(self, alert: Alert) -> ProcessInfo | None:
         """Return who an alert is about; None for a recording, whose pids are others' by now."""

@@ -6,10 +6,12 @@ import logging
 import os
 import queue
 import threading
-from typing import TYPE_CHECKING, Final, NamedTuple
+import time
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from gpuwatchd.act import steps
 from gpuwatchd.act.checkpoint import Checkpoint as Asking
+from gpuwatchd.alerts import ladder
 from gpuwatchd.core import text
 from gpuwatchd.core.codes import ActHold, ActResult
 from gpuwatchd.core.errors import ActionError
@@ -25,11 +27,17 @@ if TYPE_CHECKING:
     from gpuwatchd.store.profiles import ProfileStore
     from gpuwatchd.store.tables import Checkpoint, Phase
 
+_T = TypeVar("_T")
 log = logging.getLogger("gpuwatchd")
 
 OWN: Final = "gpuwatchd"
 """Who takes a step that nobody has asked for."""
 GRACE_S: Final = 30.0
+LOOK_S: Final = 0.25
+"""Whoever composes a message waits so long at most for the files of a process."""
+MOST_LOOKS: Final = 4
+"""So many hang at a time; of other processes is then nothing known."""
+_KEPT_LOOKS: Final = 256
 _AT_ONCE: Final = 2
 """Programs of a manager, or a runner, that run at a time."""
 
@@ -50,6 +58,24 @@ class _Taken(NamedTuple):
     phase: Phase
     code: str
     result: str
+
+
+class _Look:
+    """What the files of a process say, once they have been read."""
+
+    def __init__(self, until_s: float) -> None:
+        self.until_s = until_s
+        """Until when it is waited for, on the machine's own clock."""
+        self.ended = threading.Event()
+        self.answer: Any = None
+
+    def fill(self, work: Callable[[], object]) -> None:
+        try:
+            self.answer = work()
+        except Exception:
+            log.exception("failed part=act")
+        finally:
+            self.ended.set()
 
 
 class StepRunner:
@@ -84,6 +110,7 @@ class StepRunner:
         self._running: list[threading.Thread] = []
         self._classified: dict[ProcessKey, Classified | None] = {}
         """None while it is being found out."""
+        self._looks: dict[tuple[str, ProcessKey], _Look] = {}
 
     def collect(self, alive: Collection[ProcessKey]) -> None:
         """Take in what has ended, and forget processes that hold nothing any more."""
@@ -114,10 +141,42 @@ class StepRunner:
                 self._classified[info.key] = None
         return self._classified.get(info.key)
 
-    def manager_of(self, info: ProcessInfo) -> steps.Manager:
-        """Return who manages a process; some file reads where that was not asked before."""
+    def manager_of(self, info: ProcessInfo) -> steps.Manager | None:
+        """Return who manages a process; None where its files are not read within :data:`LOOK_S`."""
         known = self._classified.get(info.key)
-        return steps.manager_of(info) if known is None else known.manager
+        if known is not None:
+            return known.manager
+        return self._look("manager", info.key, lambda: steps.manager_of(info))
+
+    def can_save(self, info: ProcessInfo, section: ActSection) -> bool:
+        """Say whether a process can be asked to save; False where that is not read in time."""
+        ask = self._asking(section)
+        return bool(
+            self._look(
+                f"save {section.checkpoint} {section.signal}",
+                info.key,
+                lambda: ask.offered(info.key),
+            )
+        )
+
+    def _look(self, what: str, key: ProcessKey, work: Callable[[], _T]) -> _T | None:
+        """Read files of a process in a thread, once: a driver that hangs may keep it for ever."""
+        look = self._looks.get((what, key))
+        if look is None:
+            if sum(not it.ended.is_set() for it in self._looks.values()) >= MOST_LOOKS:
+                return None
+            look = self._looks[what, key] = _Look(time.monotonic() + LOOK_S)
+            threading.Thread(target=look.fill, args=(work,), name="act-look", daemon=True).start()
+            for old in [*self._looks][:-_KEPT_LOOKS]:
+                del self._looks[old]
+        look.ended.wait(max(0.0, look.until_s - time.monotonic()))
+        answer: _T | None = look.answer
+        return answer
+
+    def _asking(self, section: ActSection) -> Asking:
+        return Asking(
+            section.checkpoint, section.signal, section.argv, booted_at_s=self._booted_at_s
+        )
 
     def begin(
         self,
@@ -128,17 +187,18 @@ class StepRunner:
         why: str,
         who: str = OWN,
         answer: Callable[[str, str], None] = lambda *_: None,
-    ) -> None:
-        """Write a step down, then take it; where it cannot be written down, it is not taken."""
+    ) -> bool:
+        """Write a step down, then take it; False: it cannot be written down, and is not taken."""
         key, kind = request.key, ",".join(sorted(request.kinds)) or "leak"
-        asked = self.write(key, request.step, "asked", kind, f"{why}: {request.command}", who=who)
+        asked = self.write(
+            key, request.step, "asked", kind, f"{why}: {request.command}", who=who,
+            target=request.manager.target,
+        )  # fmt: skip
         if not asked:
             answer("Not done", "It could not be written down before.")
-            return
+            return False
 
-        ask = Asking(
-            section.checkpoint, section.signal, section.argv, booted_at_s=self._booted_at_s
-        )
+        ask = self._asking(section)
 
         def work() -> None:
             phase: Phase = "done"
@@ -164,8 +224,9 @@ class StepRunner:
             result = "too much is being done already"
             self.write(key, request.step, "refused", ActHold.OTHER, result, who=who)
             answer("Not done", "Too much is being done already.")
+        return True
 
-    def write(
+    def write(  # noqa: PLR0913 - the fields of one row
         self,
         key: ProcessKey,
         step: ActStep,
@@ -175,8 +236,9 @@ class StepRunner:
         *,
         who: str = OWN,
         dry_run: bool = False,
+        target: str = "",
     ) -> bool:
-        """Write a row; return whether it is kept."""
+        """Write a row; return whether it is kept. ``target``: a step on this job or unit begins."""
         level = logging.DEBUG if dry_run else logging.INFO
         log.log(level, "step=%s phase=%s pid=%d code=%s", step, phase, key.pid, code)
         row = Action(
@@ -184,7 +246,9 @@ class StepRunner:
             dry_run=dry_run, result=text.clean(result), who=who, code=code,
         )  # fmt: skip
         shelf = self.shelf
-        return shelf is not None and shelf.write_now(tables.write_action, row) is not None
+        if shelf is None:
+            return False
+        return shelf.write_now(tables.write_step, row, target, ladder.TARGET_S) is not None
 
     def _start(self, work: Callable[[], None]) -> bool:
         """Do something in a thread of its own; False when too much is being done already."""

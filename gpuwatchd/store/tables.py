@@ -432,6 +432,29 @@ def load_actions(
     ]
 
 
+_STEP: Final = "act.step."
+"""Before the name of a job or unit: when a step was last begun on it."""
+
+
+def write_step(connection: sqlite3.Connection, action: Action, target: str, kept_s: float) -> int:
+    """Write a row; a job or unit is remembered for so long, whatever process it has by then."""
+    if target:
+        save_meta(connection, f"{_STEP}{target}", action.at_s)
+        names = connection.execute("SELECT key FROM meta WHERE key GLOB ?", (f"{_STEP}*",))
+        recent = [
+            name
+            for (name,) in names.fetchall()
+            if action.at_s - (load_instant(connection, name) or 0.0) < kept_s
+        ]
+        forget_meta(connection, _STEP, recent)
+    return write_action(connection, action)
+
+
+def last_step_s(connection: sqlite3.Connection, target: str) -> float | None:
+    """Return when a step was last begun on a job or unit; None where none is remembered."""
+    return load_instant(connection, f"{_STEP}{target}")
+
+
 ACT: Final = "act-"
 """How the verbs of steps begin that gpuwatchd proposes or takes."""
 

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpuwatchd.core.model import ProcessKey
 
@@ -69,7 +69,7 @@ def ready(process: subprocess.Popen[bytes]) -> None:
 
 @contextlib.contextmanager
 def job(
-    saves_to: Path | None = None, *, torch: str = "", waits: bool = True, **environ: str
+    saves_to: Path | None = None, *, torch: str = "", waits: bool = True, **environ: Any
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Run a job; with a file it has a handler for SIGUSR1, which writes a line there.
 

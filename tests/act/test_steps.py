@@ -7,8 +7,10 @@ import itertools
 import json
 import os
 import re
+import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +21,7 @@ from gpuwatchd.act.checkpoint import Checkpoint
 from gpuwatchd.act.steps import Manager, Request, command_for, manager_of, opted_in, take
 from gpuwatchd.core.codes import ActHold, ActResult
 from gpuwatchd.core.config import SECRET_VARIABLES
-from gpuwatchd.core.errors import ActionError, NotAllowed, TargetChanged
+from gpuwatchd.core.errors import ActionError, NotAllowed, TargetChanged, TargetGone
 from gpuwatchd.core.model import ProcessInfo
 from tests.act.children import booted_at_s, job, key_of
 from tests.act.reuse import View
@@ -128,7 +130,7 @@ class Job:
 
 @contextlib.contextmanager
 def running(
-    manager: Manager, programs: Programs, saves_to: Path | None = None, **env: str
+    manager: Manager, programs: Programs, saves_to: Path | None = None, **env: Any
 ) -> Iterator[Job]:
     with job(saves_to, **env) as process:
         yield Job(process.pid, manager, programs)
@@ -151,6 +153,21 @@ def test_every_manager_has_its_command() -> None:
     ]  # fmt: skip
     assert [command_for(step, other, key) for step in all_steps] == ["", *[other.command] * 3]
     assert command_for("end", nasty, key) == "systemctl --user stop -- '-x;y.service'"
+
+
+@pytest.mark.parametrize("found", ["team-a trainer-0", ""])
+def test_the_command_for_a_pod_deletes_the_one_with_its_uid(found: str, tmp_path: Path) -> None:
+    uid = "12345678-1234-1234-1234-123456789abc"
+    manager = manager_of(ProcessInfo(key=key_of(os.getpid()), name="python", pod=uid))
+    shell_script(
+        tmp_path / "kubectl",
+        f'case "$1" in get) case "$*" in *\'@.metadata.uid=="{uid}"\'*) printf "{found}";; esac;;\n'
+        '*) echo "$*";; esac',
+    )
+    argv = ["sh", "-c", command_for("end", manager, key_of(os.getpid()))]
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    done = subprocess.run(argv, env={"PATH": path}, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == (["delete", "pod", "-n", *found.split()] if found else [])
 
 
 @pytest.mark.parametrize(
@@ -430,6 +447,28 @@ def take_later(it: Job) -> None:
         Request("end", before, it.manager), runner=(), checkpoint=Checkpoint(), grace_s=1.0,
         booted_at_s=booted_at_s(), look=it.look,
     )  # fmt: skip
+
+
+def test_of_two_daemons_one_takes_the_step_and_the_other_sends_nothing(
+    programs: Programs, tmp_path: Path
+) -> None:
+    """The machine's by its runner, the user's by itself, at the same moment."""
+    begun, go_on = tmp_path / "begun", tmp_path / "go on"
+    os.mkfifo(begun)
+    os.mkfifo(go_on)
+    runner = shell_script(
+        tmp_path / "take-step", f'echo > "{begun}"; cat "{go_on}"; cat >/dev/null; exit 0'
+    )
+    with running(BARE, programs) as it, ThreadPoolExecutor(1) as pool:
+        first = pool.submit(it.take, "end", runner=[runner], kinds=frozenset({"idle"}))
+        begun.read_text()  # it is being taken
+        assert it.refusal("end", kinds=frozenset({"idle"})) == "errors#step-under-way"
+        go_on.write_text("")
+        assert first.result().result is ActResult.HANDED_OVER
+        # Afterwards the other one may, and a third sees that it has gone.
+        assert it.take("end", kinds=frozenset({"idle"})).result is ActResult.ENDED
+        with pytest.raises(TargetGone):
+            it.take("end", runner=[runner], kinds=frozenset({"idle"}))
 
 
 @pytest.mark.parametrize("manager", [SLURM, USER_UNIT, BARE])

@@ -11,6 +11,7 @@ import socket
 import sys
 import threading
 import time
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -130,6 +131,19 @@ def test_the_driver_is_explained(
     assert all(check.hint for check in found)
     # What works is never doubted, whatever the files look like.
     assert all(check.level == "ok" for check in gpus.explain(machine.around(), works=True))
+
+
+@pytest.mark.parametrize(("version", "count"), [("610.43.02", 1), ("615.10", 2), ("", 0)])
+def test_a_driver_that_can_limit_control_groups_is_told_with_its_command(
+    version: str, count: int, tmp_path: Path
+) -> None:
+    if version:
+        (tmp_path / "sys/module/nvidia").mkdir(parents=True)
+        (tmp_path / "sys/module/nvidia/version").write_text(f"{version}\n")
+    around: Any = SimpleNamespace(root=tmp_path, environ={})
+    checks = [*gpus.explain(around, works=True)]
+    assert [check.level for check in checks] == ["ok"] * count
+    assert any("memory-limits --set" in check.text for check in checks) is (count == 2)
 
 
 def test_without_a_gpu_nothing_is_said_of_its_driver(machine: Machine) -> None:

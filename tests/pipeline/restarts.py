@@ -125,6 +125,11 @@ class Machine:
         )
 
     @property
+    def devices(self) -> tuple[Device, ...]:
+        """What the driver lists."""
+        return (self.device,)
+
+    @property
     def age_s(self) -> float:
         """Age of the process."""
         return self.time.mono_s - self.began_mono_s
@@ -147,7 +152,7 @@ class Machine:
         self.post = self.make_post()
         self.pipeline = Pipeline(
             config=self.config,
-            sources=[Script(lambda _: self._look(), devices=(self.device,))],
+            sources=[Script(lambda _: self._look(), devices=self.devices)],
             history=self.history,
             runtime_dir=self.directory / "run",
             message_dispatcher=self.post,

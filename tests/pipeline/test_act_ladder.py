@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +15,10 @@ from gpuwatchd.core.codes import ActHold, ActResult
 from gpuwatchd.core.config import PolicySection
 from gpuwatchd.core.config.schema import OverrideSection
 from gpuwatchd.core.model import Matcher, ProcessKey, ProcessUse, Silence
-from gpuwatchd.pipeline import act_ladder
+from gpuwatchd.pipeline import act_ladder, step_runner
 from gpuwatchd.pipeline.act_ladder import AGAIN_S
 from gpuwatchd.store import tables
-from tests.making import GIB
+from tests.making import GIB, present
 from tests.pipeline.idle_machine import GAP_S, UID, IdleMachine, config
 from tests.pipeline.restarts import leak
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from gpuwatchd.core.model import Alert, Sample
+    from gpuwatchd.core.model import Alert, Device, Sample
 
 LONG_S = 900.0
 """Longer than it takes from the first sample to the step."""
@@ -364,8 +365,8 @@ def test_a_daemon_that_is_killed_begins_anew(tmp_path: Path, after_s: float) -> 
 class LeakMachine(IdleMachine):
     """One process that leaks."""
 
-    def __init__(self, directory: Path) -> None:
-        super().__init__(directory, config())
+    def __init__(self, directory: Path, **act: Any) -> None:
+        super().__init__(directory, config(**act))
         self.curve = leak(40.0, 40)
 
 
@@ -397,6 +398,67 @@ def test_a_leak_is_only_proposed_and_taken_by_its_button(tmp_path: Path) -> None
     assert len(answers) == 3
 
 
+def test_of_several_steps_on_a_leak_the_first_possible_one_is_proposed(tmp_path: Path) -> None:
+    several = ("requeue", "checkpoint", "end")
+    machine = LeakMachine(tmp_path, mode="propose", checkpoint="signal", leak_steps=several)
+    machine.run(1200.0)
+    alert = next(one.alert for one in machine.pipeline.watcher.tracks.values() if one.alert)
+    runner: Any = machine.pipeline.ladder._runner
+    slurm, found = steps.Manager("slurm", "42"), []
+    for manager, can_save, saved in (
+        (slurm, False, True),
+        (slurm, False, False),  # it never saved, so what asks it to comes next
+        (steps.Manager("bare"), True, True),
+        (steps.Manager("bare"), False, True),
+    ):
+        machine.manager = manager
+        runner.can_save, runner.saved = _always(can_save), _always(saved or None)
+        proposal = machine.pipeline.ladder.proposal(alert)
+        found.append(proposal and proposal.step)
+    assert found == ["requeue", "checkpoint", "checkpoint", None]
+
+
+def _always(answer: Any) -> Callable[..., Any]:
+    return lambda *_: answer
+
+
+def test_a_runner_is_named_in_the_notices_that_it_takes_the_step(tmp_path: Path) -> None:
+    machine = IdleMachine(tmp_path, runner=("/opt/site/take-step", "--now"))
+    machine.run(LONG_S)
+    assert [one.runner for one in machine.proposals] == ["take-step"] * 2
+    assert all("take-step" in one.message.body for one in machine.post.taken)
+
+
+def test_files_of_a_process_that_hang_keep_nobody_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, begun = threading.Event(), threading.Semaphore(0)
+
+    def hangs(_: object) -> steps.Manager:
+        begun.release()
+        gate.wait()
+        return steps.Manager("slurm", "42")
+
+    monkeypatch.setattr(steps, "manager_of", hangs)
+    monkeypatch.setattr(step_runner, "LOOK_S", 0.0)
+    machine = IdleMachine(tmp_path)
+    runner = step_runner.StepRunner(
+        None, lambda _: None, wall=lambda: 0.0, mono=lambda: 0.0, booted_at_s=None
+    )
+    infos = [
+        msgspec.structs.replace(machine.info, key=ProcessKey(pid=pid, started_at_s=1.0))
+        for pid in range(step_runner.MOST_LOOKS + 2)
+    ]
+    assert [runner.manager_of(info) for info in infos] == [None] * len(infos)
+    for _ in range(step_runner.MOST_LOOKS):
+        begun.acquire()
+    assert not begun.acquire(blocking=False)  # no thread for the others
+    gate.set()
+    for look in runner._looks.values():
+        look.ended.wait()
+    assert runner.manager_of(infos[0]) == steps.Manager("slurm", "42")
+
+
 def test_the_button_of_what_works_again_ends_nothing(tmp_path: Path) -> None:
     machine = IdleMachine(
         tmp_path, msgspec.structs.replace(config(mode="propose"), policy=ALL_TOLD)
@@ -411,6 +473,25 @@ def test_the_button_of_what_works_again_ends_nothing(tmp_path: Path) -> None:
     assert alarm.alert is not None
     machine.pipeline.ladder.press(alarm.alert, shown, "alice", lambda *_: None)
     assert machine.taken == []
+
+
+@pytest.mark.parametrize("pragma", ["query_only = ON", "max_page_count = 1"], ids=["read", "full"])
+def test_a_history_that_cannot_be_written_any_more_in_a_countdown_takes_no_step_without_a_row(
+    pragma: str, tmp_path: Path
+) -> None:
+    machine = IdleMachine(tmp_path)
+    machine.run(400.0)
+    countdown = next(iter(machine.pipeline.ladder._countdowns.values()))
+    present(machine.history._connection).execute(f"PRAGMA {pragma}")
+    machine.run(2 * LONG_S)
+    assert countdown.left == 0
+    # Of a full file the history gives up its oldest samples; then there is room for the row.
+    asked = [phase for phase, _, dry_run in machine.rows if phase == "asked" and not dry_run]
+    assert len(machine.taken) == len(asked) == ("max_page" in pragma)
+    if not asked:
+        (resting,) = machine.pipeline.ladder._resting.values()
+        assert resting[1] is ActHold.NOT_WRITTEN
+        assert len(machine.proposals) == 2
 
 
 class UnitMachine(IdleMachine):
@@ -433,6 +514,41 @@ class UnitMachine(IdleMachine):
         )
 
 
+class MigMachine(IdleMachine):
+    """A card in parts: as the driver has it, its processes are listed with the parts alone."""
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        part = msgspec.structs.replace(
+            self.device, uid="MIG-a", parent_uid=self.device.uid, parent_index=0,
+            memory_total_bytes=40 * GIB,
+        )  # fmt: skip
+        return self.device, part
+
+    def _look(self) -> Sample:
+        one = super()._look()
+        (whole,) = one.readings
+        part = msgspec.structs.replace(whole, device_uid="MIG-a", util_pct=None)
+        whole = msgspec.structs.replace(
+            whole, uses=None, uses_reason="memory is read per MIG instance", util_pct=None
+        )
+        return msgspec.structs.replace(one, readings=(whole, part))
+
+
+@pytest.mark.parametrize(
+    "manager", [steps.Manager("bare"), steps.Manager("user-unit", "a.service")]
+)
+def test_on_an_instance_of_a_card_in_parts_one_step_is_taken(
+    manager: steps.Manager, tmp_path: Path
+) -> None:
+    machine = MigMachine(tmp_path)
+    machine.manager = manager
+    machine.run(LONG_S)
+    assert [request.key for _, request in machine.taken] == [machine.info.key]
+    alerts = [it.alert for it in machine.pipeline.alarms.alarms.values() if it.alert]
+    assert [alert.subject.device_uid for alert in alerts] == ["MIG-a"]
+
+
 def _alert(machine: IdleMachine) -> Alert:
     alerts = [alarm.alert for alarm in machine.pipeline.alarms.alarms.values() if alarm.alert]
     return next(one for one in alerts if one.subject.process == machine.info.key)
@@ -445,6 +561,19 @@ def test_one_step_is_taken_on_a_unit_whose_processes_are_all_idle(tmp_path: Path
     machine.run(LONG_S)
     assert len(machine.taken) == 1
     assert ("refused", ActHold.BUDGET_TARGET, False) in machine.rows
+
+
+def test_a_unit_that_was_started_again_is_the_same_target(tmp_path: Path) -> None:
+    machine = IdleMachine(tmp_path)
+    machine.manager = steps.Manager("user-unit", "train.service")
+    machine.run(LONG_S)
+    assert len(machine.taken) == 1
+    machine.begin(machine.info.key.pid + 1)
+    machine.run(LONG_S)
+    assert len(machine.taken) == 1
+    machine.manager = steps.Manager("user-unit", "other.service")
+    machine.run(LONG_S)
+    assert len(machine.taken) == 2
 
 
 def test_a_unit_is_not_ended_where_another_process_of_it_is_held(tmp_path: Path) -> None:

@@ -132,6 +132,12 @@ def _troubles(device: Device, sample: Sample) -> list[Check]:
 # Everything is read from files; nothing here opens the driver.
 
 _VERSION = re.compile(r"\d{3,}\.\d+(?:\.\d+)?")
+_LIMITS_SINCE = 615
+_LIMITS = (
+    "root limits the memory of a control group, in MiB: sudo nvidia-smi memory-limits --set "
+    "--namespace /sys/fs/cgroup/GROUP --soft-limit SOFT --hard-limit HARD -i GPU"
+)
+"""As "MPS v3 Memory Partitioning" in NVIDIA's documentation of MPS has it; not tried."""
 _RUN_WITH = "docker run --gpus all ... (podman: --device nvidia.com/gpu=all)"
 
 
@@ -146,8 +152,7 @@ def explain(around: CheckContext, *, works: bool) -> Iterator[Check]:
     module = read_text(root / "sys/module/nvidia/version") or (match[0] if match else "")
     library = nvml_library.find(root, around.environ)
     if works:
-        if module or library:
-            yield ok(f"kernel module {module or '?'}, library {_version(library) or '?'}")
+        yield from _works(module, library)
         return
     if not cards and not module:
         return  # no NVIDIA GPU here: nothing to mend
@@ -179,6 +184,14 @@ def explain(around: CheckContext, *, works: bool) -> Iterator[Check]:
             f"the kernel module {module} is loaded, but its files in /dev are missing",
             "sudo nvidia-modprobe -c 0 -u",
         )
+
+
+def _works(module: str, library: Path | None) -> Iterator[Check]:
+    if module or library:
+        yield ok(f"kernel module {module or '?'}, library {_version(library) or '?'}")
+    release = (module or _version(library)).partition(".")[0]
+    if release.isdigit() and int(release) >= _LIMITS_SINCE:
+        yield ok(_LIMITS)
 
 
 def _not_loaded(root: Path, count: int) -> Iterator[Check]:

@@ -391,6 +391,8 @@ class Proposal(Value, frozen=True, kw_only=True):
     """How many notices come before it is taken; 0 where it is only proposed."""
     hold: ActHold | None = None
     """Why it is only proposed."""
+    runner: str = ""
+    """Program of the site's that will take it instead of us."""
 
 
 class Message(Value, frozen=True, kw_only=True):

@@ -27,7 +27,7 @@ _LEAST_NAME = 12
 _HOST_CHARS = 16
 _EVIDENCE_CHARS = 240
 _REASON_CHARS = 310
-_COMMAND_CHARS = 200
+_COMMAND_CHARS = 250
 LEAST_FLAPS = 2
 """That it came and went so often within the hour before is worth a line."""
 
@@ -326,11 +326,12 @@ def proposal(step: Proposal, pid: int, now_s: float) -> str:
     """Return the line that says which step could be taken, or will be, and how to stop it."""
     command = text.clean(step.command, limit=_COMMAND_CHARS)
     stop = f"to stop it: gpuwatchctl hold {pid} 4h"
+    does = f"gpuwatchd hands over to {step.runner}" if step.runner else "gpuwatchd runs"
     if step.at_s is not None:
-        return f"At {units.moment(step.at_s, now_s=now_s)} gpuwatchd runs: {command} ({stop})"
+        return f"At {units.moment(step.at_s, now_s=now_s)} {does}: {command} ({stop})"
     if step.notices_left:
         more = "1 more notice" if step.notices_left == 1 else f"{step.notices_left} more notices"
-        return f"After {more} gpuwatchd runs: {command} ({stop})"
+        return f"After {more} {does}: {command} ({stop})"
     if step.hold is ActHold.NOT_DELIVERED:
         return f"Not done, since nobody could be notified: {command}"
     if step.hold is ActHold.NEW_RULE:
