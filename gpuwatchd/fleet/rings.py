@@ -7,6 +7,7 @@ memory it is changes with the job: what was before it is not looked at.
 from __future__ import annotations
 
 import re
+import sys
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 _UUID: Final = re.compile(r"[\w.:/@-]{1,200}", re.ASCII)
 """What is asked for by name again: nothing that could end the text of a question."""
-_SPARE: Final = 64
+_SPARE: Final = 32
 """Columns beyond the window: the array is moved once in so many steps."""
 _GIB: Final = 2.0**30
 IDLE_SHARE: Final = 0.02
@@ -37,7 +38,7 @@ TOO_MUCH: Final = 1.01
 """A value above this share of all memory is none."""
 
 
-class Gpu(msgspec.Struct, frozen=True, kw_only=True):
+class Gpu(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Who a row is."""
 
     id: str
@@ -56,8 +57,11 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def first_of(labels: Mapping[str, str], names: Sequence[str]) -> str:
-    """Return the first of some labels that is there, safe to show; "" for none."""
-    return clean(next((found for name in names if (found := labels.get(name))), ""))
+    """Return the first of some labels that is there, safe to show; "" for none.
+
+    Equal ones are one string: hosts and jobs have many GPUs.
+    """
+    return sys.intern(clean(next((found for name in names if (found := labels.get(name))), "")))
 
 
 class Rings:
@@ -126,15 +130,17 @@ class Rings:
         )
         row = self._index.get((uuid, instance, host))
         if row is None and add:
+            host, instance = sys.intern(host), sys.intern(instance)
             row = self._index[uuid, instance, host] = self._added(uuid, instance, host)
         return row
 
     def _added(self, uuid: str, instance: str, host: str) -> int:
         row = len(self.gpus)
         if row == len(self._used):
-            more = max(256, row // 4)
-            empty = np.full((more, self._used.shape[1]), np.nan, dtype=np.float32)
-            self._used = np.concatenate((self._used, empty))
+            more = max(256, row // 16)
+            # In place: a copy of all of it would take as much memory again.
+            self._used.resize((row + more, self._used.shape[1]), refcheck=False)
+            self._used[row:] = np.nan
             fresh = np.repeat(np.array([[np.nan], [np.nan], [0.0], [-1.0], [np.nan]]), more, axis=1)
             self._number = np.concatenate((self._number, fresh), axis=1)
         name = clean(f"{uuid}/{instance}" if instance else uuid)
@@ -172,7 +178,7 @@ class Rings:
         if slot - self._first >= width:
             first = slot - self.slots + 1
             kept = max(self._first + width - first, 0)
-            # Row by row: a copy of all of it would take as much memory again.
+            # Row by row, for the same reason as in _added.
             for values in self._used:
                 values[:kept] = values[width - kept :].copy()
                 values[kept:] = np.nan
