@@ -203,9 +203,9 @@ def table(found: dict[str, Any]) -> str:
     beside = ["", ""]
     if json_s := cold_parsed["json_s"]:
         tick_json_s = statistics.median(row["json_s"] for row in ticks_parsed)
+        wall = f"wall {cold['ask_wall_s'] / json_s:.2f} x"
         beside = [
-            f"; json.loads {json_s:.2f} s: {cold['ask_s'] / json_s:.2f} x,"
-            f" wall {cold['ask_wall_s'] / json_s:.2f} x",
+            f"; json.loads {json_s:.2f} s: {cold['ask_s'] / json_s:.2f} x, {wall}",
             f"; json.loads {tick_json_s:.3f} s: {tick['ask_s'] / tick_json_s:.2f} x",
         ]
     cpu_s = tick["ask_s"] + tick["screens_s"] + tick["judge_s"]
