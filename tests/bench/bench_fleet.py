@@ -73,7 +73,7 @@ class CountingClient(Client):
         return out
 
 
-def work(file: Path, first_s: float, rounds: int, *, parse: bool) -> dict[str, Any]:
+def work(file: Path, first_s: float, rounds: int, server: int, *, parse: bool) -> dict[str, Any]:
     """Do a first round and some more; return what each took."""
     fleet = config.load(file)
     client = CountingClient(fleet, parse=parse)
@@ -90,7 +90,7 @@ def work(file: Path, first_s: float, rounds: int, *, parse: bool) -> dict[str, A
     judging.candidates = timed  # type: ignore[assignment]
     out: list[dict[str, float]] = []
     for k in range(rounds + 1):
-        wall_s, cpu_s = time.perf_counter(), time.process_time()
+        wall_s, cpu_s, server_s = time.perf_counter(), time.process_time(), _cpu_s(server)
         worker.round(first_s + 60.0 * k + LAG_S)
         asked_wall_s, asked_s = time.perf_counter() - wall_s, time.process_time() - cpu_s
         if not parse:
@@ -101,6 +101,7 @@ def work(file: Path, first_s: float, rounds: int, *, parse: bool) -> dict[str, A
             {
                 "ask_wall_s": asked_wall_s,
                 "ask_s": asked_s,
+                "server_s": _cpu_s(server) - server_s,
                 "screens_s": screened_s[-1],
                 "judge_s": time.process_time() - cpu_s - asked_s - screened_s[-1],
                 "wall_s": time.perf_counter() - wall_s,
@@ -116,6 +117,12 @@ def work(file: Path, first_s: float, rounds: int, *, parse: bool) -> dict[str, A
     }  # fmt: skip
 
 
+def _cpu_s(pid: int) -> float:
+    """Return what another process has spent."""
+    times = psutil.Process(pid).cpu_times()
+    return float(times.user + times.system)
+
+
 def _peak_mib() -> float:
     """Return the largest resident memory of this process so far."""
     status = Path("/proc/self/status")
@@ -127,11 +134,13 @@ def _peak_mib() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / MIB
 
 
-def worker_process(file: Path, first_s: float, rounds: int, *, parse: bool) -> dict[str, Any]:
+def worker_process(
+    file: Path, first_s: float, rounds: int, server: int, *, parse: bool
+) -> dict[str, Any]:
     """Let a worker run in a process of its own."""
     words = [
         sys.executable, "-m", "tests.bench.bench_fleet", "--worker", str(file),
-        str(first_s), str(rounds), str(int(parse)),
+        str(first_s), str(rounds), str(server), str(int(parse)),
     ]  # fmt: skip
     environ = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(words, env=environ, stdout=subprocess.PIPE, check=True)
@@ -179,19 +188,15 @@ def measure(backend: str, count: int, rounds: int) -> dict[str, Any]:
         filled_s = time.perf_counter() - begun_s
         del mix
         file = fleet_data.fleet_toml(server, Path(name))
-        process = psutil.Process(server.pid)
         with Watched(server) as watched:
-            spent = process.cpu_times()
-            figures = worker_process(file, first_s, rounds, parse=False)
-            after = process.cpu_times()
+            figures = worker_process(file, first_s, rounds, server.pid, parse=False)
         parsed = figures  # whose seconds of that are 0
         if count <= PARSED_SERIES:
-            parsed = worker_process(file, first_s, rounds, parse=True)
+            parsed = worker_process(file, first_s, rounds, server.pid, parse=True)
     return figures | {
         "series": count, "filled_s": filled_s, "parsed": parsed["rounds"],
         "server_before_mib": watched.before_mib, "server_peak_mib": watched.peak_mib,
         "server_after_mib": watched.after_mib,
-        "server_cpu_s": after.user + after.system - spent.user - spent.system,
     }  # fmt: skip
 
 
@@ -224,7 +229,8 @@ def table(found: dict[str, Any]) -> str:
  {tick["bytes"] / count:.0f} bytes a round
   memory  worker {found["peak_mib"]:.0f} MiB at most; server {before_mib:.0f} MiB before,\
  {found["server_peak_mib"]:.0f} at most, {found["server_after_mib"]:.0f} after\
- ({found["server_after_mib"] / before_mib - 1:+.1%}); server CPU {found["server_cpu_s"]:.1f} s"""
+ ({found["server_after_mib"] / before_mib - 1:+.1%})
+  server  {cold["server_s"]:.2f} s CPU at first, {tick["server_s"]:.2f} s a round"""
 
 
 def equal(backend: str, count: int) -> bool:
@@ -292,11 +298,12 @@ def main() -> int:
     parser.add_argument("--predict-linear", action="store_true", help="ask Prometheus for that too")
     parser.add_argument("--hours", type=int, default=6, help="of the evening of --predict-linear")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--worker", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--worker", nargs=5, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
-        file, first_s, rounds, parse = options.worker
-        print(json.dumps(work(Path(file), float(first_s), int(rounds), parse=parse == "1")))
+        file, first_s, *numbers, parse = options.worker
+        rounds, server = map(int, numbers)
+        print(json.dumps(work(Path(file), float(first_s), rounds, server, parse=parse == "1")))
         return 0
     wanted = options.server or list(servers.BINARIES)
     backends = [name for name in wanted if shutil.which(servers.BINARIES[name])]
