@@ -58,6 +58,7 @@ class _Matrix(msgspec.Struct, gc=False):
     values: list[Point]
 
 
+Kind = TypeVar("Kind")
 Row = TypeVar("Row", _Vector, _Text, _Matrix)
 
 
@@ -110,11 +111,10 @@ class Client:
 
     def identify(self) -> None:
         """Ask what answers, unless that is known; a server that does not say is none the worse."""
-        unread = (MetricsServerError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
         if not self.backend:
-            with contextlib.suppress(*unread):
+            with contextlib.suppress(MetricsServerError):
                 content = self._ask("/api/v1/status/buildinfo")
-                self.backend = _named(decoding.decode(content, _BuildInfo).data)
+                self.backend = _named(_decoded(content, _BuildInfo).data)
 
     def query(self, query: str, at_s: float) -> list[tuple[Labels, float]]:
         """Return the value of each series at an instant; what is no number is NaN.
@@ -187,13 +187,28 @@ def _named(build: _Build) -> str:
     return "thanos" if build.version.lstrip("v").startswith("0.") else "prometheus"
 
 
-def _rows(content: bytes, kind: type[_Answer[Row]]) -> list[Row]:
+def read_labels(text: bytes) -> Labels:
+    """Return labels of :meth:`Client.query_texts`.
+
+    Raises
+    ------
+    MetricsServerError
+        When they are none.
+    """
+    return _decoded(text, Labels)
+
+
+def _decoded(content: bytes, kind: type[Kind]) -> Kind:
     try:
-        answer = decoding.decode(content, kind)
+        return decoding.decode(content, kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         raise MetricsServerError(
             "the server's answer is none of a Prometheus, or cut off"
         ) from None
+
+
+def _rows(content: bytes, kind: type[_Answer[Row]]) -> list[Row]:
+    answer = _decoded(content, kind)
     if answer.status != "success" or answer.data is None:
         raise MetricsServerError("the server's answer is no success")
     if answer.warnings:

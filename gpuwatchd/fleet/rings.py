@@ -7,6 +7,7 @@ memory it is changes with the job: what was before it is not looked at.
 from __future__ import annotations
 
 import re
+import sys
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 _UUID: Final = re.compile(r"[\w.:/@-]{1,200}", re.ASCII)
 """What is asked for by name again: nothing that could end the text of a question."""
-_SPARE: Final = 64
+_SPARE: Final = 32
 """Columns beyond the window: the array is moved once in so many steps."""
 _GIB: Final = 2.0**30
 IDLE_SHARE: Final = 0.02
@@ -42,7 +43,7 @@ _EMPTY: Final = np.array([[np.nan], [np.nan], [0.0], [-1.0], [np.nan], [-1.0], [
 """The numbers of a row that nobody has."""
 
 
-class Gpu(msgspec.Struct, frozen=True, kw_only=True):
+class Gpu(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Who a row is."""
 
     id: str
@@ -65,8 +66,11 @@ _ALL: Final = Shard()
 
 
 def first_of(labels: Mapping[str, str], names: Sequence[str]) -> str:
-    """Return the first of some labels that is there, safe to show; "" for none."""
-    return clean(next((found for name in names if (found := labels.get(name))), ""))
+    """Return the first of some labels that is there, safe to show; "" for none.
+
+    Equal ones are one string: hosts and jobs have many GPUs.
+    """
+    return sys.intern(clean(next((found for name in names if (found := labels.get(name))), "")))
 
 
 class Rings:
@@ -162,7 +166,7 @@ class Rings:
         # Without a host the GPU itself is what is shared out.
         if row is None and self._shard.owns(host or uuid):
             if add is not None:
-                return self._added(uuid, instance, host, add)
+                return self._added(uuid, sys.intern(instance), sys.intern(host), add)
             self.unknown += 1
         return row
 
@@ -185,9 +189,10 @@ class Rings:
 
     def _widen(self, row: int) -> None:
         if row == len(self._used):
-            more = max(256, row // 4)
-            empty = np.full((more, self._used.shape[1]), np.nan, dtype=np.float32)
-            self._used = np.concatenate((self._used, empty))
+            more = max(256, row // 16)
+            # In place: a copy of all of it would take as much memory again.
+            self._used.resize((row + more, self._used.shape[1]), refcheck=False)
+            self._used[row:] = np.nan
             self._number = np.concatenate((self._number, np.repeat(_EMPTY, more, axis=1)), axis=1)
 
     def begin_round(self) -> None:
@@ -231,7 +236,7 @@ class Rings:
         if slot - self._first >= width:
             first = slot - self.slots + 1
             kept = max(self._first + width - first, 0)
-            # Row by row: a copy of all of it would take as much memory again.
+            # Row by row, for the same reason as in _added.
             for values in self._used:
                 values[:kept] = values[width - kept :].copy()
                 values[kept:] = np.nan

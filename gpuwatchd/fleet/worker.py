@@ -14,17 +14,16 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
-import msgspec
 import numpy as np
 
 from gpuwatchd.core.errors import MetricsServerError
-from gpuwatchd.fleet.client import Labels, RangeSeries
+from gpuwatchd.fleet.client import RangeSeries, read_labels
 from gpuwatchd.fleet.rings import Rings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from gpuwatchd.fleet.client import Client
+    from gpuwatchd.fleet.client import Client, Labels
     from gpuwatchd.fleet.config import Fleet
 
 log = logging.getLogger("gpuwatchd.fleet")
@@ -156,15 +155,15 @@ class Worker:
         texts, values = self._client.query_texts(
             self._by(self._fresh(self._map.used)), slot * self.step_s
         )
-        self.rings.advance(slot)
         rings = self.rings
         of_each = np.array([self._rows.get(text, _NEW) for text in texts], dtype=np.int64)
         for at in np.flatnonzero(of_each == _NEW).tolist():
             unknown = rings.unknown
-            row = rings.row_of(msgspec.json.decode(texts[at], type=Labels))
+            row = rings.row_of(read_labels(texts[at]))
             # The memory of one that is not known yet is asked for with the labels.
             if row is not None or rings.unknown == unknown:
                 of_each[at] = self._rows[texts[at]] = _NOT_OURS if row is None else row
+        rings.advance(slot)
         known = np.flatnonzero(of_each >= 0)
         rows, first = np.unique(of_each[known], return_index=True)
         rings.drop("duplicate", known.size - rows.size)
@@ -247,7 +246,7 @@ class Worker:
     ) -> list[RangeSeries] | MetricsServerError:
         """Return the past of some GPUs; where the server refuses, of half of them at a time."""
         chosen = "|".join(_SPECIAL.sub(r"\\\\\1", uuid) for uuid in uuids)
-        # Over time "max by" costs the server ten times as much as the values themselves.
+        # Over time, "max by" costs a Prometheus several times as much as the values themselves.
         query = self._fresh(self._map.used, f'{self._map.uuid}=~"{chosen}"')
         try:
             return self._client.query_range(

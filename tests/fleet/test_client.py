@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from gpuwatchd.core.config import Seconds, Size
 from gpuwatchd.core.errors import MetricsServerError
 from gpuwatchd.daemon.main import main
-from gpuwatchd.fleet.client import Client
+from gpuwatchd.fleet.client import Client, read_labels
 from tests.fleet.fake import Reply, fleet, serve
 from tests.real.mailserver import certificates
 
@@ -45,6 +45,17 @@ def test_values_and_those_that_are_none() -> None:
     asked = server.asked[0]
     # On the same machine nothing is packed.
     assert (asked["Accept-Encoding"], asked["Authorization"]) == ("identity", "Bearer s3cret")
+
+
+def test_labels_are_read_from_their_text() -> None:
+    with serve(Reply(body("1024", "soon"))) as server:
+        client = Client(fleet(server.port))
+        texts, values = client.query_texts("up", 60.0)
+        assert [read_labels(text) for text in texts] == [{"UUID": "GPU-0"}, {"UUID": "GPU-1"}]
+        np.testing.assert_array_equal(values, [1024, np.nan])
+        server.reply = Reply(body("1").replace(b'"GPU-0"', b"5"))
+        with pytest.raises(MetricsServerError):
+            read_labels(client.query_texts("up", 60.0)[0][0])
 
 
 def test_what_is_packed_is_unpacked_within_the_same_limit() -> None:
