@@ -77,11 +77,16 @@ class _Posted(msgspec.Struct, rename="camel"):
     ends_at: datetime
 
 
-class _Over(msgspec.Struct):
+class _Resolved(msgspec.Struct):
     alert: FleetAlert
     at_s: float
     """When it was resolved, on the monotonic clock."""
     left: int = _TIMES
+
+    def sent(self) -> bool:
+        """Count that it was taken; return whether that was the last time."""
+        self.left -= 1
+        return self.left <= 0
 
 
 def lifetime_s(step_s: float) -> float:
@@ -106,7 +111,7 @@ class Member:
         )
         self._step_s = section.step
         self._firing: dict[Key, FleetAlert] = {}
-        self._over: dict[Key, _Over] = {}
+        self._over: dict[Key, _Resolved] = {}
         self._refused: dict[Key, float] = {}
         self._ahead_s = 0.0
         """By how much its clock is ahead of ours."""
@@ -139,7 +144,7 @@ class Member:
         with self._lock:
             self._firing = {alert.key: alert for alert in firing}
             for alert in over:
-                self._over[alert.key] = _Over(alert, now_s)
+                self._over[alert.key] = _Resolved(alert, now_s)
             # What is older has ended by itself.
             keep_s = now_s - lifetime_s(self._step_s)
             self._over = {
@@ -229,19 +234,18 @@ class Member:
         round_ = _Round(self._connection)
         try:
             for first in range(0, len(posts), _BATCH):
-                round_.post(posts[first : first + _BATCH])
+                round_.deliver(posts[first : first + _BATCH])
         finally:
             self._settle(round_, over)
         if round_.unclear is not None:
             raise round_.unclear
 
-    def _settle(self, done: _Round, over: dict[Key, _Over]) -> None:
+    def _settle(self, done: _Round, over: dict[Key, _Resolved]) -> None:
         """Take note of what was taken and what was refused."""
         at_s = time.monotonic()
         with self._lock:
             for key in done.taken & over.keys():
-                over[key].left -= 1
-                if over[key].left <= 0 and self._over.get(key) is over[key]:
+                if over[key].sent() and self._over.get(key) is over[key]:
                     del self._over[key]
             # Where nothing at all is taken it is not the alerts that are wrong.
             if done.taken:
@@ -262,7 +266,7 @@ class _Round:
         self.unclear: MetricsServerError | None = None
         """Of a part in which something is refused that has not been found yet."""
 
-    def post(self, batch: Sequence[tuple[Key, _Posted]]) -> None:
+    def deliver(self, batch: Sequence[tuple[Key, _Posted]]) -> None:
         """Post alerts; where one of them is refused, halves, until it is found.
 
         The good ones have been stored then, says the interface, but not all that stands before an
@@ -284,8 +288,8 @@ class _Round:
             return
         self._left -= 2
         middle = len(batch) // 2
-        self.post(batch[:middle])
-        self.post(batch[middle:])
+        self.deliver(batch[:middle])
+        self.deliver(batch[middle:])
 
 
 class Alertmanagers:

@@ -36,6 +36,8 @@ _TURN: Final = 60
 _YOUNG_S: Final = screen.RISING_WINDOWS_S[0]
 _REPLAY_S: Final = 1200.0
 """Evidence is averaged over no more than this: of what was missed so much is judged later."""
+_MOST_REPLAYED: Final = 20_000
+"""Judgements of what was missed, of one round: half a minute of one core."""
 
 
 class Judge:
@@ -62,7 +64,9 @@ class Judge:
         """Row -> the slot from which it is calm, where it has not always been."""
         self._begun: dict[int, float] = {}
         self._rounds = 0
-        self._judged_to = 0
+        self._replayed = 0
+        self._judged_to: dict[int, int] = {}
+        """Row -> the last step that it was judged at."""
 
     def restore(
         self, rings: Rings, row: int, severity: Severity, pattern: Pattern, since_s: float
@@ -93,11 +97,12 @@ class Judge:
 
     def round(self, rings: Rings) -> None:
         """Judge what is due at the last step of the rings."""
-        self.resolved, self.judged = [], 0
+        self.resolved, self.judged, self._replayed = [], 0, 0
         for row in rings.forgotten:
             self._end(row, Ending.NOT_SEEN, float(rings.end * rings.step_s))
             self.failed.discard(row)
             self.calm_since.pop(row, None)
+            self._judged_to.pop(row, None)
         self._end_jobs(rings)
         turn, self._rounds = self._rounds, self._rounds + 1
         # In the first round everything is new: the screens alone say what is looked at.
@@ -105,7 +110,6 @@ class Judge:
         for row in sorted(in_turn | self.alerts.keys() | set(candidates(rings, self._settings))):
             if rings.last[row] == rings.end:
                 self._judge(rings, row)
-        self._judged_to = rings.end
 
     def _judge(self, rings: Rings, row: int) -> None:
         try:
@@ -117,6 +121,7 @@ class Judge:
             self.failed.add(row)
             return
         self.judged += 1
+        self._judged_to[row] = rings.end
         self.failed.discard(row)
         alert = self.alerts.get(row)
         for finding in findings:
@@ -147,11 +152,13 @@ class Judge:
         """
         series, alert = series_of(rings, row), self.alerts.get(row)
         out = [verdict.judge(series, self._settings)]
-        if out[0].tier != "alert" or (alert is not None and alert.state == "firing"):
+        fires = alert is not None and alert.state == "firing"
+        if out[0].tier != "alert" or fires or self._replayed >= _MOST_REPLAYED:
             return out
         apart = max(1, round(alerts.SLOW_S / rings.step_s))
         steps = max(math.ceil(_REPLAY_S / rings.step_s), self._rules.confirm * apart)
-        for slot in range(rings.end - apart, max(self._judged_to, rings.end - steps - 1), -apart):
+        first = max(self._judged_to.get(row, 0) + 1, rings.end - steps)
+        for slot in range(rings.end - apart, first - 1, -apart):
             count = int(series.t_s.searchsorted(slot * rings.step_s, side="right"))
             if not count or series.t_s[count - 1] != slot * rings.step_s:
                 continue
@@ -159,6 +166,7 @@ class Judge:
                 series, t_s=series.t_s[:count], used_bytes=series.used_bytes[:count]
             )
             out.append(verdict.judge(earlier, self._settings))
+            self._replayed += 1
         return out[::-1]
 
     def _end_jobs(self, rings: Rings) -> None:

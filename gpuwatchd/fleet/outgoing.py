@@ -53,6 +53,24 @@ class _Group(msgspec.Struct):
     unseen: dict[str, float]
     """Lines of GPUs that were read back and are not known here -> since when, monotonic."""
 
+    def raise_to(self, severity: Severity) -> Severity | None:
+        """Take on the worse severity; return the milder one, None where both are the same."""
+        if severity == self.severity:
+            return None
+        milder, self.severity = sorted((severity, self.severity), key=lambda one: RANK[one])
+        return milder
+
+    def read_back(self, starts_at_s: float, annotations: Mapping[str, str]) -> None:
+        """Take over what a member has of it."""
+        self.starts_at_s = min(self.starts_at_s, starts_at_s)
+        lines = annotations.get("gpus", "").splitlines()[:_MOST_LISTED]
+        self.unseen.update(dict.fromkeys(map(clean, lines), time.monotonic()))
+        self.annotations = {name: clean(word, limit=4096) for name, word in annotations.items()}
+
+    def describe(self, annotations: dict[str, str]) -> None:
+        """Say what is known of it now."""
+        self.annotations = annotations
+
 
 class _Member(msgspec.Struct, frozen=True):
     """A GPU whose alert fires."""
@@ -138,16 +156,9 @@ class Sender:
             return
         key, starts_at_s = tuple(sorted(labels.items())), alert.starts_at.timestamp()
         group = self._groups.setdefault(key, _Group(severity, starts_at_s, {}, {}))
-        if severity != group.severity:
-            milder, worse = sorted((severity, group.severity), key=lambda one: RANK[one])
-            group.severity = worse
+        if (milder := group.raise_to(severity)) is not None:
             self._over.append(_alert(key, group, milder))
-        group.starts_at_s = min(group.starts_at_s, starts_at_s)
-        lines = alert.annotations.get("gpus", "").splitlines()[:_MOST_LISTED]
-        group.unseen.update(dict.fromkeys(map(clean, lines), time.monotonic()))
-        group.annotations = {
-            name: clean(word, limit=4096) for name, word in alert.annotations.items()
-        } | {"gpus": "\n".join(group.unseen)}
+        group.read_back(starts_at_s, alert.annotations)
 
     def send(self, rings: Rings, judge: Judge, *, failing_since_s: float | None = None) -> None:
         """Have the members told what fires, and what has ended since the last time.
@@ -231,10 +242,9 @@ class Sender:
             group = self._groups[key] = _Group(severity, starts_at_s, {}, {})
             what = "new"
         elif RANK[severity] > RANK[group.severity]:
-            self._over.append(_alert(key, group))
-            group.severity = severity
+            self._over.append(_alert(key, group, group.raise_to(severity)))
             what = "worse"
-        group.annotations = _annotations(dict(key), members, group, self._source)
+        group.describe(_annotations(dict(key), members, group, self._source))
         return what
 
 
