@@ -210,14 +210,16 @@ def test_alerts_of_other_workers_are_left_alone() -> None:
         assert not run.sender._groups
 
 
-def test_nothing_is_sent_before_it_is_known_what_was_open() -> None:
+def test_it_is_known_what_was_open_before_anything_is_sent_unless_nobody_says() -> None:
     taken = Taken()
     taken.answers = False
-    run = Run({("GPU-a", "n1", "p"): leak()}, taken).to(402)
+    run = Run({("GPU-a", "n1", "p"): leak()}, taken).to(401)
     assert not taken.new
+    run.to(402, 402)
+    assert len(taken.new) == 1
     taken.answers = True
     run.to(403, 403)
-    assert len(taken.new) == 1
+    assert (len(taken.new), len(taken.active_now)) == (1, 1)
 
 
 def test_a_clock_that_is_set_back_is_no_reason_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
