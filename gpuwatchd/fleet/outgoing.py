@@ -44,6 +44,7 @@ _UNSEEN_S: Final = 86_400.0
 _READS: Final = 10
 _HELD_READS: Final = 3
 """After so many tries it is sent without knowing what was open."""
+_COMMON: Final = ("cluster", "gpuwatchd")
 _CHANGES: Final = ("new", "worse", "over")
 
 
@@ -156,7 +157,7 @@ class Sender:
         severity = cast("Severity", labels.pop("severity", ""))
         if severity not in RANK or clean(alert.annotations.get("source", "")) != self._source:
             return
-        if {name: labels.get(name) for name in self._common} != self._common:
+        if {name: labels[name] for name in _COMMON if name in labels} != self._common:
             return
         key, starts_at_s = tuple(sorted(labels.items())), alert.starts_at.timestamp()
         group = self._groups.setdefault(key, _Group(severity, starts_at_s, {}, {}))

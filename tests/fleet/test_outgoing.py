@@ -205,9 +205,11 @@ def test_alerts_of_other_workers_are_left_alone() -> None:
     ):
         other = msgspec.structs.replace(alert, labels=labels, annotations=words)
         theirs.active_now, theirs.over = {other.key: other}, []
-        run = Run({("GPU-a", "n1", "q"): flat()}, theirs)
-        run.sender._read_back()
-        assert not run.sender._groups
+        clusters = ("a", "") if labels.get("cluster") == "b" else ("a",)
+        for cluster in clusters:
+            run = Run({("GPU-a", "n1", "q"): flat()}, theirs, cluster)
+            run.sender._read_back()
+            assert not run.sender._groups
 
 
 def test_it_is_known_what_was_open_before_anything_is_sent_unless_nobody_says() -> None:
