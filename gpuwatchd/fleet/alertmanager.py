@@ -123,7 +123,7 @@ class Member:
     def active(self, *matchers: str) -> list[Active] | None:
         """Return the alerts that it has, matched by all; None where it does not say.
 
-        One that lets nobody read has none: what it is sent says nothing of the past then.
+        One that lets nobody read, or answers with something else, is taken to have none.
         """
         words = "&".join(f"filter={quote(matcher, safe='')}" for matcher in matchers)
         try:
@@ -134,7 +134,8 @@ class Member:
         except MetricsServerError as caught:
             error = caught
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            error = MetricsServerError(f"{self.name}: its answer is none of an Alertmanager")
+            why = f"{self.name}: its answer is none of an Alertmanager"
+            error = MetricsServerError(why, status=200)
         self._count("read", error)
         return None if error.busy else []
 

@@ -41,6 +41,10 @@ _UNSEEN_S: Final = 86_400.0
 """A GPU whose alert was read back, and that has had no value since, is waited for so long."""
 
 
+_READS: Final = 10
+_HELD_READS: Final = 3
+"""After so many tries it is sent without knowing what was open."""
+_COMMON: Final = ("cluster", "gpuwatchd")
 _CHANGES: Final = ("new", "worse", "over")
 
 
@@ -110,12 +114,12 @@ class Sender:
         self._pins: dict[str, Key] = {}
         """Id of a GPU -> the alert that it has been part of since its own began."""
         self._over: list[FleetAlert] = []
-        self._read = False
+        self._reads_left = _READS
+        """How often it is still tried to read back what was open; 0 once that is known."""
 
     def before(self, rings: Rings, judge: Judge) -> None:
         """Give a judge back what was open before a restart, as far as its GPUs are known by now."""
-        if not self._read:
-            self._read_back()
+        self._read_back()
         if not any(group.unseen for group in self._groups.values()):
             return
         rows = {line_of(gpu): row for row, gpu in enumerate(rings.gpus) if gpu.id}
@@ -136,11 +140,14 @@ class Sender:
                     del self._groups[key]
 
     def _read_back(self) -> None:
+        if not self._reads_left:
+            return
+        self._reads_left -= 1
         matchers = [f'{name}="{_quoted(word)}"' for name, word in self._common.items()]
         active = self.members.active(*matchers)
         if active is None:
             return
-        self._read = True
+        self._reads_left = 0
         for alert in active:
             self._adopt(alert)
         if self._groups:
@@ -152,7 +159,7 @@ class Sender:
         severity = cast("Severity", labels.pop("severity", ""))
         if severity not in RANK or clean(alert.annotations.get("source", "")) != self._source:
             return
-        if {name: labels.get(name) for name in self._common} != self._common:
+        if {name: labels[name] for name in _COMMON if name in labels} != self._common:
             return
         key, starts_at_s = tuple(sorted(labels.items())), alert.starts_at.timestamp()
         group = self._groups.setdefault(key, _Group(severity, starts_at_s, {}, {}))
@@ -165,10 +172,10 @@ class Sender:
 
         ``failing_since_s``: since when the server that has the values has not answered.
         """
-        if not self._read:
-            # What was open before would be sent under other labels, and fire twice.
+        if failing_since_s is not None:
             self._read_back()
-        if not self._read:
+        if self._reads_left > _READS - _HELD_READS:
+            # What was open before would be sent under other labels, and fire twice.
             return
         by_key = self._members(rings, judge)
         done = Counter(

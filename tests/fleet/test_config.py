@@ -74,6 +74,14 @@ def test_a_private_token_goes_with_https_or_to_this_machine(tmp_path: Path) -> N
     for url in ("https://far.example/prometheus", "http://localhost:9090"):
         file = write(tmp_path, f"[fleet]\nurl = '{url}'\ntoken-file = 'token'")
         assert config.load(file).headers == {"Authorization": "Bearer s3cret"}
+        more = f"alertmanagers = ['{url}']\nalertmanager-token-file = 'token'"
+        file = write(tmp_path, f"[fleet]\n{LOCAL}{more}")
+        # Each is sent its own alone.
+        found = config.load(file)
+        assert (found.headers, found.alertmanager_headers) == (
+            {},
+            {"Authorization": "Bearer s3cret"},
+        )
 
 
 def test_the_window_is_the_look_back_and_sensitivity_the_threshold(tmp_path: Path) -> None:

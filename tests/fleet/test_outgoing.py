@@ -208,19 +208,23 @@ def test_alerts_of_other_workers_are_left_alone() -> None:
     ):
         other = msgspec.structs.replace(alert, labels=labels, annotations=words)
         theirs.active_now, theirs.over = {other.key: other}, []
-        run = Run({("GPU-a", "n1", "q"): flat()}, theirs)
-        run.sender._read_back()
-        assert not run.sender._groups
+        clusters = ("a", "") if labels.get("cluster") == "b" else ("a",)
+        for cluster in clusters:
+            run = Run({("GPU-a", "n1", "q"): flat()}, theirs, cluster)
+            run.sender._read_back()
+            assert not run.sender._groups
 
 
-def test_nothing_is_sent_before_it_is_known_what_was_open() -> None:
+def test_it_is_known_what_was_open_before_anything_is_sent_unless_nobody_says() -> None:
     taken = Taken()
     taken.answers = False
-    run = Run({("GPU-a", "n1", "p"): leak()}, taken).to(402)
+    run = Run({("GPU-a", "n1", "p"): leak()}, taken).to(401)
     assert not taken.new
+    run.to(402, 402)
+    assert len(taken.new) == 1
     taken.answers = True
     run.to(403, 403)
-    assert len(taken.new) == 1
+    assert (len(taken.new), len(taken.active_now)) == (1, 1)
 
 
 def test_a_shard_knows_its_own_alerts_of_a_job_that_several_have() -> None:
