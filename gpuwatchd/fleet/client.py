@@ -44,11 +44,6 @@ _AT, _WORD = itemgetter(0), itemgetter(1)
 
 
 class _Vector(msgspec.Struct, gc=False):
-    metric: Labels
-    value: Point
-
-
-class _Text(msgspec.Struct, gc=False):
     metric: msgspec.Raw
     value: Point
 
@@ -59,7 +54,7 @@ class _Matrix(msgspec.Struct, gc=False):
 
 
 Kind = TypeVar("Kind")
-Row = TypeVar("Row", _Vector, _Text, _Matrix)
+Row = TypeVar("Row", _Vector, _Matrix)
 
 
 class _Data(msgspec.Struct, Generic[Row]):
@@ -124,8 +119,8 @@ class Client:
         MetricsServerError
             Unless there is a whole answer.
         """
-        rows = _rows(self._instant(query, at_s), _Answer[_Vector])
-        return [(row.metric, _number(row.value[1])) for row in rows]
+        texts, values = self.query_texts(query, at_s)
+        return list(zip(map(read_labels, texts), values.tolist(), strict=True))
 
     def query_texts(self, query: str, at_s: float) -> tuple[list[bytes], FloatArray]:
         """Return labels, as the server writes them, and values at an instant.
@@ -137,7 +132,8 @@ class Client:
         MetricsServerError
             Unless there is a whole answer.
         """
-        rows = _rows(self._instant(query, at_s), _Answer[_Text])
+        form = {**_FORMS[self.backend], "query": query, "time": f"{at_s:.3f}"}
+        rows = _rows(self._ask("/api/v1/query", form), _Answer[_Vector])
         return [bytes(row.metric) for row in rows], _numbers([row.value for row in rows])
 
     def query_range(
@@ -160,10 +156,6 @@ class Client:
             )
             for row in _rows(content, _Answer[_Matrix])
         ]
-
-    def _instant(self, query: str, at_s: float) -> bytes:
-        form = {**_FORMS[self.backend], "query": query, "time": f"{at_s:.3f}"}
-        return self._ask("/api/v1/query", form)
 
     def _ask(self, path: str, form: Mapping[str, str] | None = None) -> bytes:
         body, kind = None, ""

@@ -21,10 +21,12 @@ from gpuwatchd.fleet.client import RangeSeries, read_labels
 from gpuwatchd.fleet.rings import Rings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
-    from gpuwatchd.fleet.client import Client, Labels
+    from gpuwatchd.core.model import FloatArray
+    from gpuwatchd.fleet.client import Client
     from gpuwatchd.fleet.config import Fleet
+    from gpuwatchd.fleet.rings import IntArray
 
 log = logging.getLogger("gpuwatchd.fleet")
 
@@ -116,53 +118,56 @@ class Worker:
         rings, names, at_s = self.rings, self._map, float(slot * self.step_s)
         self._client.identify()
         self._rows.clear()
-        labels = self._client.query(self._by(self._fresh(names.used), job=True), at_s)
-        parts = {
-            metric: self._client.query(self._by(self._fresh(metric)), at_s)
+        texts, values = self._client.query_texts(self._by(self._fresh(names.used), job=True), at_s)
+        rows = np.full(len(texts), -1, dtype=np.int64)
+        for at, text in enumerate(texts):
+            series = read_labels(text)
+            row = rings.row_of(series, add=slot)
+            if row is not None:
+                rows[at] = row
+                rings.label(row, series, slot)
+        there = np.unique(rows[rows >= 0])
+        rings.drop("duplicate", int(np.count_nonzero(rows >= 0)) - there.size)
+        rings.present[there] = slot
+        del texts  # before the next answer: each is large
+        used = self._bytes_of_each(rows, values)
+        known = {
+            metric: self._bytes_of_each(*self._of_each(metric, at_s))
             for metric in (names.total, names.free, names.reserved)
             if metric
         }
-        used: dict[int, float] = {}
-        for series, value in labels:
-            row = rings.row_of(series, add=slot)
-            if row is None:
-                continue
-            if row in used:
-                rings.drop("duplicate")
-            rings.present[row] = slot
-            used[row] = value * names.bytes_each if 0 <= value < names.blank_from else np.nan
-            rings.label(row, series, slot)
-        known = {metric: self._values(answer) for metric, answer in parts.items()}
-        for row, held in used.items():
-            free = known.get(names.free, {}).get(row, np.nan)
-            reserved = known.get(names.reserved, {}).get(row, 0.0)
-            whole = known[names.total].get(row, np.nan) if names.total else held + free + reserved
-            rings.total_bytes[row] = whole
-            rings.limit_bytes[row] = held + free if names.free else whole
+        unknown = np.full(len(rings.gpus), np.nan)
+        free = known.get(names.free, unknown)
+        reserved = np.nan_to_num(known.get(names.reserved, unknown))
+        whole = known[names.total] if names.total else used + free + reserved
+        rings.total_bytes[there] = whole[there]
+        rings.limit_bytes[there] = (used + free if names.free else whole)[there]
         self._labels_at_s = at_s
         return sorted({rings.gpus[row].uuid for row in np.flatnonzero(rings.began == slot)})
 
-    def _values(self, answer: Iterable[tuple[Labels, float]]) -> dict[int, float]:
-        """Return row -> bytes of one metric; blank values are left out."""
-        out = {}
-        for series, value in answer:
-            row = self.rings.row_of(series)
-            if row is not None and 0 <= value < self._map.blank_from:
-                out[row] = value * self._map.bytes_each
-        return out
-
-    def _newest(self, slot: int) -> None:
-        texts, values = self._client.query_texts(
-            self._by(self._fresh(self._map.used)), slot * self.step_s
-        )
+    def _of_each(self, metric: str, at_s: float) -> tuple[IntArray, FloatArray]:
+        """Return the row of each value of a metric, negative where it is none here, and the value."""
+        texts, values = self._client.query_texts(self._by(self._fresh(metric)), at_s)
         rings = self.rings
-        of_each = np.array([self._rows.get(text, _NEW) for text in texts], dtype=np.int64)
-        for at in np.flatnonzero(of_each == _NEW).tolist():
+        rows = np.array([self._rows.get(text, _NEW) for text in texts], dtype=np.int64)
+        for at in np.flatnonzero(rows == _NEW).tolist():
             unknown = rings.unknown
             row = rings.row_of(read_labels(texts[at]))
             # The memory of one that is not known yet is asked for with the labels.
             if row is not None or rings.unknown == unknown:
-                of_each[at] = self._rows[texts[at]] = _NOT_OURS if row is None else row
+                rows[at] = self._rows[texts[at]] = _NOT_OURS if row is None else row
+        return rows, values
+
+    def _bytes_of_each(self, rows: IntArray, values: FloatArray) -> FloatArray:
+        """Return the bytes of every GPU; NaN for no value, or a blank one."""
+        good = (rows >= 0) & (values >= 0) & (values < self._map.blank_from)
+        out = np.full(len(self.rings.gpus), np.nan)
+        out[rows[good]] = values[good] * self._map.bytes_each
+        return out
+
+    def _newest(self, slot: int) -> None:
+        of_each, values = self._of_each(self._map.used, slot * self.step_s)
+        rings = self.rings
         rings.advance(slot)
         known = np.flatnonzero(of_each >= 0)
         rows, first = np.unique(of_each[known], return_index=True)
