@@ -65,17 +65,19 @@ def run(logs: Sequence[str], span: tuple[float, float], config: Config) -> int:
     else:
         with history_query.reader() as history:
             devices, rules = chosen(history), act_replay.rules(history, config)
+            every = history.devices()
         place = state_location.state_dir()
         jobs = [(config, (), place, device, span) for device in devices]
-        idle = backtest_idle.replayed((config, place, devices, span), shown=is_shown)
-    reports, every = _played(jobs if nothing is None else [], shown=is_shown)
+        of = frozenset(device.uid for device in devices)
+        idle = backtest_idle.replayed((config, place, every, of, span), shown=is_shown)
+    reports, cases = _played(jobs if nothing is None else [], shown=is_shown)
     if nothing is None and not any(report.samples for report in reports):
         raise GpuwatchdError(
             "no data in these logs" if logs else f"no data since {units.clock(span[0])}",
             hint="gpuwatchctl analyze LOG" if logs else "gpuwatchctl status",
             page="errors#nothing-recorded",
         )
-    tally = act_replay.tally(reports, every)
+    tally = act_replay.tally(reports, cases)
     if flags.json:
         act = fill(
             StepReplay, tally, mode=config.act.mode, steps=config.act.leak_steps, hold=nothing,

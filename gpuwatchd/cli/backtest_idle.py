@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from gpuwatchd.cli import output, parallel
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from gpuwatchd.core.model import Device
     from gpuwatchd.pipeline.idle_replay import IdleCase, IdleTally
 
-    Job = tuple[Config, Path, list[Device], tuple[float, float]]
+    Job = tuple[Config, Path, list[Device], frozenset[str], tuple[float, float]]
 
 SHOWN = 40
 HOLDS = {
@@ -69,11 +70,11 @@ def _replayed(job: Job, tell: Callable[[float], None]) -> IdleTally:
     from gpuwatchd.pipeline import idle_replay  # noqa: PLC0415
     from gpuwatchd.store.reader import Reader  # noqa: PLC0415
 
-    config, directory, devices, span = job
+    config, directory, devices, of, span = job
     uid = directory.stat().st_uid
     owner = None if uid == 0 else state_location.name_of(uid)
     with Reader.open(directory) as history:
-        return idle_replay.play(history, devices, span, config, owner, passed=tell)
+        return idle_replay.play(history, devices, span, config, owner, of=of, passed=tell)
 
 
 def answer(tally: IdleTally | None, config: Config) -> IdleReplay | None:
@@ -99,6 +100,10 @@ def show(out: output.Out, tally: IdleTally | None, config: Config, *, show_all: 
         f"Idle memory: {count(tally.taken, 'step')}: {tally.right} right (the process never "
         f"worked again), {tally.wrong} wrong, {tally.unknown} not known"
     )
+    held = Counter(it.hold for it in tally.cases if it.hold is not None)
+    if held:
+        whys = (f"{number}: {HOLDS.get(hold, hold)}" for hold, number in held.most_common())
+        out.line(f"no step, times of idleness: {'; '.join(whys)} (--verbose lists them)")
     if tally.not_judged:
         out.line(
             f"not judged: {tally.not_judged} of {count(tally.processes, 'process')} that held "

@@ -119,6 +119,8 @@ class _Run(msgspec.Struct, kw_only=True):
 
     info: ProcessInfo
     seen_s: float
+    uids: set[str] = set()
+    """Devices on which it was seen with memory."""
     held_minutes: int = 0
     unknown_minutes: int = 0
     used_bytes: int = 0
@@ -142,21 +144,26 @@ def play(
     config: Config,
     owner: str | None,
     *,
+    of: frozenset[str],
     passed: Callable[[float], None] = lambda _: None,
 ) -> IdleTally:
     """Return what would have been done to idle memory of a host's devices.
 
     Parameters
     ----------
+    devices
+        All of the host: what is idle on one may work on another.
     owner
         The user whose daemon it is; None is root.
+    of
+        Devices whose processes are told of.
     """
     if (hold := act_replay.nothing_to_do(config, config.act.idle_steps)) is not None:
         return IdleTally(hold=hold)
     replay = _Replay(history, devices, span[0], config, owner)
     for at_s, minute in _minutes(history, [device.uid for device in devices], span, passed):
         replay.step(at_s, minute)
-    return replay.tally()
+    return replay.tally(of)
 
 
 def _minutes(
@@ -243,6 +250,7 @@ class _Replay:
             if alert is not None:
                 on = dict.fromkeys(used, alert.opened_at_s)
             does = known if alert is None else "still"
+            run.uids.update(used)
             self._note(run, now_s, does, sum(used.values()))
             # What it holds on another device may be in use there.
             is_listed = does == "still" and bool(on) and on.keys() >= used.keys()
@@ -255,15 +263,16 @@ class _Replay:
                 self._close(run, now_s)
         self._last_s = now_s
 
-    def tally(self) -> IdleTally:
-        """Return what all came to."""
-        runs = self._runs.values()
-        for run in runs:
+    def tally(self, of: frozenset[str]) -> IdleTally:
+        """Return what all on these devices came to."""
+        runs = [run for run in self._runs.values() if run.uids & of]
+        for run in self._runs.values():
             self._close(run, self._last_s)
             self._settle(run, self._ending_of(run), run.seen_s)
         least = self._limits.idle_after_s / MINUTE_S
         long = [run for run in runs if run.held_minutes >= least]
-        cases = sorted(self._cases, key=lambda it: it.at_s or it.idle_since_at_s)
+        cases = [it for it in self._cases if it.subject.device_uid in of]
+        cases.sort(key=lambda it: it.at_s or it.idle_since_at_s)
         taken = [it for it in cases if it.hold is None and it.at_s is not None]
         return IdleTally(
             taken=len(taken),

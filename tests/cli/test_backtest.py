@@ -122,6 +122,28 @@ def test_steps_on_leaks_of_a_history_and_what_they_would_have_come_to(ctl: Ctl) 
     assert ctl.both(f"--config {file} backtest --since 3h --act").out
 
 
+def test_steps_on_idle_memory_of_a_history(ctl: Ctl) -> None:
+    begin_s = time.time() // 60 * 60 - 5 * 3600.0
+    used = recorded.ramp(0, 0.0, then_minutes=240.0)
+    where = config.state_dir()
+    where.mkdir()
+    recorded.write(
+        where, [recorded.Run(pid=4711, begin_s=begin_s, used=used)], begin_s, begin_s + 5 * 3600.0,
+        busy=[(begin_s, begin_s + 1800.0)],
+    )  # fmt: skip
+    file = where.parent / "steps.toml"
+    file.write_text('[act]\nrunner = ["/bin/true"]\n')  # whoever the tests run as
+    line = f"--config {file} backtest --since 6h --act"
+    idle = ctl.data(*line.split())["act"]["idle"]
+    assert (idle["hold"], idle["taken"], idle["right"], idle["not_judged"]) == (None, 1, 1, 0)
+    (case,) = idle["cases"]
+    assert (case["pid"], case["step"], case["outcome"], case["right"]) == (
+        4711, "end", "ended", True,
+    )  # fmt: skip
+    assert case["freed_s"] > 0
+    assert "4711" in ctl.both(line).out
+
+
 @pytest.mark.parametrize(
     ("settings", "hold"),
     [('mode = "observe"', "observe"), ("leak-steps = []", "no-step")],

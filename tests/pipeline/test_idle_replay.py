@@ -45,7 +45,9 @@ def play(where: Path, config: Config | None = None, owner: str | None = "alice")
     """Return what would have been done in a history."""
     with Reader.open(where) as history:
         span = (BEGIN_S - 60.0, END_S)
-        return idle_replay.play(history, history.devices(), span, config or Config(), owner)
+        return idle_replay.play(
+            history, history.devices(), span, config or Config(), owner, of=frozenset({"GPU-0"})
+        )
 
 
 def write(where: Path, runs: list[Run], **more: Any) -> None:
@@ -121,6 +123,14 @@ def test_an_own_share_of_a_shared_gpu_tells_who_worked(tmp_path: Path) -> None:
     (case,) = tally.cases
     assert (case.subject.process.pid, case.right) == (1, True)  # type: ignore[union-attr]
     assert tally.not_judged == 0
+
+
+def test_what_works_on_another_gpu_is_not_idle_on_this_one(tmp_path: Path) -> None:
+    write(tmp_path, [run()], busy=[WORKS], devices=2)
+    with closing(sqlite3.connect(tmp_path / FILE_NAME)) as it, it:
+        it.execute("UPDATE gpu_raw SET util_percent = 60 WHERE gpu = 2")
+    tally = play(tmp_path)
+    assert (tally.processes, tally.taken, tally.cases) == (1, 0, ())
 
 
 def test_an_alert_of_then_tells_it_and_so_does_its_end(tmp_path: Path) -> None:
@@ -205,5 +215,7 @@ def test_an_empty_history_and_one_of_another_time_come_to_nothing(tmp_path: Path
     assert play(tmp_path) == idle_replay.IdleTally()
     with Reader.open(tmp_path) as history:
         span = (END_S + 1e6, END_S + 1e6 + 60.0)
-        tally = idle_replay.play(history, history.devices(), span, Config(), "alice")
+        tally = idle_replay.play(
+            history, history.devices(), span, Config(), "alice", of=frozenset({"GPU-0"})
+        )
     assert tally == idle_replay.IdleTally()
