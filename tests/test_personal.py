@@ -11,7 +11,8 @@ import numpy.typing as npt
 import pytest
 
 from gpuwatchd.analysis import forecast, numerics, verdict
-from gpuwatchd.analysis.forecast.program_prior import _tail, stopped
+from gpuwatchd.analysis.forecast.program_prior import stopped
+from gpuwatchd.analysis.forecast.rises import upper_tail
 from gpuwatchd.analysis.verdict import growth
 from gpuwatchd.core.config import DetectionSection
 from gpuwatchd.core.model import Finding, Profile, Series
@@ -319,4 +320,4 @@ def test_a_series_without_any_limit_is_borne() -> None:
 def test_the_tail_is_that_of_the_normal_law() -> None:
     z = np.linspace(-5.0, 5.0, 101)
     exact = np.array([0.5 * math.erfc(one / math.sqrt(2.0)) for one in z.tolist()])
-    assert np.abs(_tail(z) - exact).max() < 3e-4
+    assert np.abs(upper_tail(z) - exact).max() < 3e-4

@@ -20,6 +20,7 @@ from gpuwatchd.analysis.forecast.profile import (
     profile_of_yesterday,
 )
 from gpuwatchd.analysis.forecast.program_prior import ProgramPrior, program_prior
+from gpuwatchd.analysis.forecast.rises import earlier_rises
 from gpuwatchd.analysis.forecast.windows import (
     BINS,
     HOLD_MARGIN,

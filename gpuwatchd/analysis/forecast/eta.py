@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.analysis.forecast.bounds import Bounds
     from gpuwatchd.analysis.forecast.program_prior import ProgramPrior
+    from gpuwatchd.analysis.forecast.rises import EarlierRises
     from gpuwatchd.analysis.forecast.windows import Windows
     from gpuwatchd.analysis.numerics import SeriesWindow
     from gpuwatchd.core.model import FloatArray
@@ -253,6 +254,7 @@ def weigh(
     headroom: FloatArray,
     personal: ProgramPrior | None = None,
     bounds: Bounds | None = None,
+    rises: EarlierRises | None = None,
 ) -> Weights:
     """Return what the laws say about each window.
 
@@ -260,7 +262,7 @@ def weigh(
 
     ``headroom`` (k,) is bytes from the recent peak to the limit; ``personal`` what earlier runs of
     the same program say about stopping, else all programs' prior holds; ``bounds`` is what else is
-    known of where the growth ends.
+    known of where the growth ends, ``rises`` where earlier rises of the subject itself did.
     """
     support = windows.events[:, None] * (windows.shares @ LAWS.log_odds) + LAWS.log_prior
     support -= support.max(axis=1, keepdims=True)
@@ -280,6 +282,8 @@ def weigh(
         chance = leak[:, None] + (1.0 - leak[:, None]) * in_time
     if bounds is not None:
         chance = bounds.chance(chance)
+    if rises is not None:
+        chance = rises.chance(windows, headroom, chance)
     horizon_s = np.maximum(HORIZON_S, HORIZON_AGES * age)
     chance = np.where(reach < horizon_s[:, None], chance, 0.0)
     p = np.minimum(np.maximum((law * chance).sum(axis=1), 0.001), 0.999)

@@ -19,6 +19,7 @@ import numpy as np
 
 from gpuwatchd.analysis.forecast.eta import LEAK_PRIOR, STOP_SCALE_S, STOP_SHAPE
 from gpuwatchd.analysis.forecast.profile import PROFILE_AGES_S, PROFILE_LOOKBACKS_S, TOLERANCE
+from gpuwatchd.analysis.forecast.rises import upper_tail
 from gpuwatchd.analysis.forecast.stages import AHEAD, curves, follow
 from gpuwatchd.analysis.forecast.windows import HOLD_MARGIN
 from gpuwatchd.core import units
@@ -255,7 +256,7 @@ class ProgramPrior:
         above, here[-1] = np.log(levels / (runs.height + small)) / runs.spread
         np.maximum(np.log(more) / SPREAD, above, out=here[:-1])
         np.minimum(here[:-1], runs.due, out=here[:-1])
-        tails = _tail(here)
+        tails = upper_tail(here)
         here, limit = tails[:-1], tails[-1]
         counts = knows = np.ones(here.shape)
         # Those that were older than this one is know all of its age.
@@ -278,13 +279,6 @@ def _who(kinds: list[str]) -> str:
         if count:
             parts.append(text if count == 1 else many.format(count))
     return " and ".join(parts)
-
-
-def _tail(z: FloatArray) -> FloatArray:
-    """Return the upper tail of the normal law, to 2e-4 (Bowling and others, 2009)."""
-    bounded = np.minimum(np.maximum(z, -8.0), 8.0)
-    out: FloatArray = 1.0 / (1.0 + np.exp(bounded * (1.5976 + 0.07056 * bounded * bounded)))
-    return out
 
 
 # Earlier runs of a program side by side, on the scale of the present one.

@@ -330,7 +330,8 @@ def candidates(
     # Without a limit nothing is known about the time that is left; the level stands in for room.
     room = np.full(whole.size, float(view.mean[-1])) if headroom is None else headroom
     room = room + _taken(series, whole)
-    weights = forecast.weigh(whole, room, personal=personal, bounds=bounds)
+    rises = forecast.earlier_rises(view, whole)
+    weights = forecast.weigh(whole, room, personal=personal, bounds=bounds, rises=rises)
     weighed = _by_group(groups, headroom, weights)
     # A rise that is steady over its length is not to be judged by a lucky moment of it.
     oldest = float(whole.age_s.max())
