@@ -146,7 +146,7 @@ class Worker:
         return sorted({rings.gpus[row].uuid for row in np.flatnonzero(rings.began == slot)})
 
     def _of_each(self, metric: str, at_s: float) -> tuple[IntArray, FloatArray]:
-        """Return the row of each value of a metric, negative where it is none here, and the value."""
+        """Return rows, negative for what is none of ours, and values of a metric."""
         texts, values = self._client.query_texts(self._by(self._fresh(metric)), at_s)
         rings = self.rings
         rows = np.array([self._rows.get(text, _NEW) for text in texts], dtype=np.int64)
