@@ -274,7 +274,7 @@ PARTS = {
     "checkpoint": Part(_checkpoint, 20, 2),
     "harmless": Part(_harmless, 0, 4),
     "countdown": Part(_countdown, 500, 20),
-    "fleet": Part(_fleet, 40, 3),
+    "fleet": Part(_fleet, 40, 2),
 }
 
 

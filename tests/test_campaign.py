@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and pidfd")
 
 
-_NEEDS = {"fleet": (pytest.mark.real_prometheus, pytest.mark.slow)}
+_NEEDS = {
+    "fleet": (pytest.mark.real_prometheus, pytest.mark.slow, pytest.mark.timeout(400)),
+}
 
 
 @pytest.mark.parametrize(

@@ -142,8 +142,11 @@ class Watch(threading.Thread):
     def run(self) -> None:
         """Look until told to stop."""
         while not self.stop.wait(0.1):
-            with urllib.request.urlopen(f"{self.url}/api/v2/alerts", timeout=10) as answer:
-                alerts = json.load(answer)
+            try:
+                with urllib.request.urlopen(f"{self.url}/api/v2/alerts", timeout=30) as answer:
+                    alerts = json.load(answer)
+            except OSError:  # of a machine that is busy: nothing was seen
+                continue
             self.now = {json.dumps(alert["labels"], sort_keys=True) for alert in alerts}
             self.missing += len(self.ever - self.now)
             self.ever |= self.now
