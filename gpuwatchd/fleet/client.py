@@ -110,6 +110,8 @@ class Client:
         self._gzip = not is_local(section.url)
         """On the same machine packing costs more than sending."""
         self._context = _context(section.ca_file) if split.scheme == "https" else None
+        self._reading = threading.Lock()
+        """Of long answers: one is several times as large decoded, and two are read no faster at once."""
         self.backend: str = "" if section.backend == "auto" else section.backend
         """What answers; "" where that is not known."""
 
@@ -157,14 +159,15 @@ class Client:
         """
         span = {"start": f"{start_s:.3f}", "end": f"{end_s:.3f}", "step": f"{step_s:g}"}
         content = self._ask("/api/v1/query_range", {**_FORMS[self.backend], "query": query, **span})
-        return [
-            RangeSeries(
-                row.metric,
-                np.fromiter(map(_AT, row.values), dtype=np.float64, count=len(row.values)),
-                _numbers(row.values),
-            )
-            for row in _rows(content, _Answer[_Matrix])
-        ]
+        with self._reading:
+            return [
+                RangeSeries(
+                    row.metric,
+                    np.fromiter(map(_AT, row.values), dtype=np.float64, count=len(row.values)),
+                    _numbers(row.values),
+                )
+                for row in _rows(content, _Answer[_Matrix])
+            ]
 
     def _ask(self, path: str, form: Mapping[str, str] | None) -> bytes:
         late = threading.Event()
