@@ -111,7 +111,7 @@ class Client:
         """On the same machine packing costs more than sending."""
         self._context = _context(section.ca_file) if split.scheme == "https" else None
         self._reading = threading.Lock()
-        """Of long answers: one is several times as large decoded, and two are read no faster at once."""
+        """Of long answers: decoded they are several times as large, and two are read no faster."""
         self.backend: str = "" if section.backend == "auto" else section.backend
         """What answers; "" where that is not known."""
 
