@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 from urllib.parse import urlencode
@@ -101,6 +102,8 @@ class Client:
             limit_bytes=int(section.budget.answer),
             timeout_s=section.budget.timeout,
         )
+        self._reading = threading.Lock()
+        """Of long answers: decoded they are several times as large, and two are read no faster."""
         self.backend: str = "" if section.backend == "auto" else section.backend
         """What answers; "" where that is not known."""
 
@@ -148,14 +151,15 @@ class Client:
         """
         span = {"start": f"{start_s:.3f}", "end": f"{end_s:.3f}", "step": f"{step_s:g}"}
         content = self._ask("/api/v1/query_range", {**_FORMS[self.backend], "query": query, **span})
-        return [
-            RangeSeries(
-                row.metric,
-                np.fromiter(map(_AT, row.values), dtype=np.float64, count=len(row.values)),
-                _numbers(row.values),
-            )
-            for row in _rows(content, _Answer[_Matrix])
-        ]
+        with self._reading:
+            return [
+                RangeSeries(
+                    row.metric,
+                    np.fromiter(map(_AT, row.values), dtype=np.float64, count=len(row.values)),
+                    _numbers(row.values),
+                )
+                for row in _rows(content, _Answer[_Matrix])
+            ]
 
     def _ask(self, path: str, form: Mapping[str, str] | None = None) -> bytes:
         body, kind = None, ""

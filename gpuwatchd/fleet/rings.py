@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _UUID: Final = re.compile(r"[\w.:/@-]{1,200}", re.ASCII)
 """What is asked for by name again: nothing that could end the text of a question."""
-_SPARE: Final = 32
+_SPARE: Final = 16
 """Columns beyond the window: the array is moved once in so many steps."""
 _GIB: Final = 2.0**30
 IDLE_SHARE: Final = 0.02
