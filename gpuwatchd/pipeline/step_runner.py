@@ -60,7 +60,7 @@ class _Taken(NamedTuple):
     result: str
 
 
-class _Look:
+class _FileRead:
     """What the files of a process say, once they have been read."""
 
     def __init__(self, until_s: float) -> None:
@@ -110,7 +110,7 @@ class StepRunner:
         self._running: list[threading.Thread] = []
         self._classified: dict[ProcessKey, Classified | None] = {}
         """None while it is being found out."""
-        self._looks: dict[tuple[str, ProcessKey], _Look] = {}
+        self._looks: dict[tuple[str, ProcessKey], _FileRead] = {}
 
     def collect(self, alive: Collection[ProcessKey]) -> None:
         """Take in what has ended, and forget processes that hold nothing any more."""
@@ -165,7 +165,7 @@ class StepRunner:
         if look is None:
             if sum(not it.ended.is_set() for it in self._looks.values()) >= MOST_LOOKS:
                 return None
-            look = self._looks[what, key] = _Look(time.monotonic() + LOOK_S)
+            look = self._looks[what, key] = _FileRead(time.monotonic() + LOOK_S)
             threading.Thread(target=look.fill, args=(work,), name="act-look", daemon=True).start()
             for old in [*self._looks][:-_KEPT_LOOKS]:
                 del self._looks[old]

@@ -412,14 +412,11 @@ def test_of_several_steps_on_a_leak_the_first_possible_one_is_proposed(tmp_path:
         (steps.Manager("bare"), False, True),
     ):
         machine.manager = manager
-        runner.can_save, runner.saved = _always(can_save), _always(saved or None)
+        runner.can_save = lambda *_, it=can_save: it
+        runner.saved = lambda _, it=saved or None: it
         proposal = machine.pipeline.ladder.proposal(alert)
         found.append(proposal and proposal.step)
     assert found == ["requeue", "checkpoint", "checkpoint", None]
-
-
-def _always(answer: Any) -> Callable[..., Any]:
-    return lambda *_: answer
 
 
 def test_a_runner_is_named_in_the_notices_that_it_takes_the_step(tmp_path: Path) -> None:
