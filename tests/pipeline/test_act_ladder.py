@@ -593,7 +593,8 @@ def test_a_unit_is_not_ended_where_another_process_of_it_works_elsewhere(
     machine.run(400.0)
     ladder, alert = machine.pipeline.ladder, _alert(machine)
     use = ProcessUse(key=machine.other.key, used_bytes=GIB)
-    beside = SimpleNamespace(device=SimpleNamespace(recorded=False, label="GPU 2"), uses=(use,))
+    card = SimpleNamespace(recorded=False, label="GPU 2", uid="GPU-2", parent_uid=None)
+    beside = SimpleNamespace(device=card, uses=(use,))
     devices = {**machine.pipeline.intake.devices, "GPU-2": beside}
     monkeypatch.setattr(machine.pipeline.intake, "devices", devices)
     assert ladder._hold(alert, machine.info.key, "end") is ActHold.RANK
