@@ -237,8 +237,8 @@ def kills(count: int, seed: int, *, gpus: int, step_s: int) -> dict[str, float]:
     """Kill a worker so often, at any moment; then end the jobs that leak. Return what came of it.
 
     ``missing``: looks at which an alert was not there; ``early``: messages that something is over
-    before it was; ``again``: messages beyond one per job. One that Alertmanager delivers twice, since
-    the first was not taken in time, counts once.
+    before it was; ``again``: messages beyond one per job (what Alertmanager delivers
+    twice, since the first was not taken in time, is one).
     """
     need(
         all(map(shutil.which, ("prometheus", "promtool", "prometheus-alertmanager"))),
