@@ -113,8 +113,6 @@ class Member:
         self._firing: dict[Key, FleetAlert] = {}
         self._over: dict[Key, _Resolved] = {}
         self._refused: dict[Key, float] = {}
-        self._ahead_s = 0.0
-        """By how much its clock is ahead of ours."""
         self._lock = threading.Lock()
         self._news, self._stop = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="alerts", daemon=True)
@@ -240,6 +238,8 @@ class Member:
             self._settle(round_, over)
         if round_.unclear is not None:
             raise round_.unclear
+        if round_.refused and not round_.taken:
+            raise next(iter(round_.refused.values()))
 
     def _settle(self, done: _Round, over: dict[Key, _Resolved]) -> None:
         """Take note of what was taken and what was refused."""

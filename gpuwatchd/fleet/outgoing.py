@@ -39,12 +39,10 @@ _MOST_LISTED: Final = 64
 """GPUs that one alert names."""
 _UNSEEN_S: Final = 86_400.0
 """A GPU whose alert was read back, and that has had no value since, is waited for so long."""
-
-
 _READS: Final = 10
 _HELD_READS: Final = 3
 """After so many tries it is sent without knowing what was open."""
-_COMMON: Final = ("cluster", "gpuwatchd")
+_COMMON: Final = ("cluster", "gpuwatchd", "shard")
 _CHANGES: Final = ("new", "worse", "over")
 
 
@@ -127,10 +125,16 @@ class Sender:
         for key, group in list(self._groups.items()):
             for line, since_s in list(group.unseen.items()):
                 row = rows.get(line)
+                # One whose past is not had yet has no job that could be compared.
+                if row is not None and rings.last[row] < 0:
+                    row = None
                 if row is None and since_s > late_s:
                     continue
                 del group.unseen[line]
-                if row is None or not _same_job(rings, row, key, group):
+                if row is None or not (
+                    _of_job(rings.gpus[row], key)
+                    and rings.since[row] * rings.step_s <= group.starts_at_s
+                ):
                     continue
                 if self._pins.setdefault(rings.gpus[row].id, key) == key:
                     pattern = cast("Pattern", dict(key).get("pattern", "unknown"))
@@ -205,11 +209,15 @@ class Sender:
         """Return the GPUs whose alerts fire, by the alert that they are part of."""
         by_key: dict[Key, list[_Member]] = {}
         pins: dict[str, Key] = {}
-        none = silent(rings)
+        none, ended = silent(rings), {alert.subject.device_uid for alert in judge.resolved}
         for row, alert in judge.alerts.items():
             if alert.state == "firing":
                 gpu = rings.gpus[row]
-                key = pins[gpu.id] = self._pins.get(gpu.id) or self._key(gpu, alert)
+                key = self._pins.get(gpu.id)
+                # After a pause the next job may leak at once.
+                if key is None or (gpu.id in ended and not _of_job(gpu, key)):
+                    key = self._key(gpu, alert)
+                pins[gpu.id] = key
                 by_key.setdefault(key, []).append(_Member(gpu, alert, bool(none[row])))
         self._pins = pins
         return by_key
@@ -255,11 +263,10 @@ class Sender:
         return what
 
 
-def _same_job(rings: Rings, row: int, key: Key, group: _Group) -> bool:
-    """Say whether a GPU still has the job that an alert is about."""
-    labels, gpu = dict(key), rings.gpus[row]
-    same = (gpu.job, gpu.namespace) == (labels.get("job", ""), labels.get("namespace", ""))
-    return same and bool(rings.since[row] * rings.step_s <= group.starts_at_s)
+def _of_job(gpu: Gpu, key: Key) -> bool:
+    """Say whether an alert is about the job that a GPU has."""
+    labels = dict(key)
+    return (gpu.job, gpu.namespace) == (labels.get("job", ""), labels.get("namespace", ""))
 
 
 def _known(words: Mapping[str, str]) -> dict[str, str]:

@@ -140,6 +140,13 @@ def test_where_nothing_is_taken_it_is_not_the_alerts() -> None:
         one.until(lambda: len(one.active()) == 400)
 
 
+def test_the_only_one_that_is_refused_is_counted_and_tried_again() -> None:
+    with member() as one, sending(one.url) as members:
+        members.offer([alert(0, **{"a b": "x"})], [])
+        one.until(lambda: len(one.posts) >= 2)
+        assert [key.rpartition(" ")[2] for key in members.failures] == ["400"]
+
+
 def test_ten_thousand_at_once() -> None:
     with member() as one, sending(one.url) as members:
         members.offer(map(alert, range(10_000)), [])

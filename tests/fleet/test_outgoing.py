@@ -18,8 +18,10 @@ from gpuwatchd.fleet.outgoing import Sender
 from gpuwatchd.fleet.rings import Rings
 from gpuwatchd.fleet.shards import Shard
 from gpuwatchd.fleet.state import StateFile
+from gpuwatchd.fleet.worker import Worker
 from tests.fleet.fake import fleet
-from tests.fleet.test_rounds import at, begun, flat, leak
+from tests.fleet.test_repairs import fails_at
+from tests.fleet.test_rounds import START, Played, at, begun, flat, leak
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.core.model import FloatArray
     from gpuwatchd.fleet.alertmanager import Key
+    from gpuwatchd.fleet.client import Client
 
 Curves = dict[tuple[str, str, str], "FloatArray"]
 
@@ -65,9 +68,15 @@ class Taken:
 class Run:
     """A worker over curves, from one round to another, with what it sends."""
 
-    def __init__(self, curves: Curves, taken: Taken | None = None, cluster: str = "a") -> None:
+    def __init__(
+        self,
+        curves: Curves,
+        taken: Taken | None = None,
+        cluster: str = "a",
+        shard: Shard = Shard(),  # noqa: B008 - a tuple
+    ) -> None:
         self.curves, self.taken = curves, taken or Taken()
-        self.cluster = cluster
+        self.cluster, self.shard = cluster, shard
         self.start(400)
 
     def start(self, minute: int) -> None:
@@ -78,7 +87,7 @@ class Run:
     def fresh(self) -> tuple[Judge, Sender]:
         plain = fleet()
         section = msgspec.structs.replace(plain.section, cluster=self.cluster)
-        changed = msgspec.structs.replace(plain, section=section)
+        changed = msgspec.structs.replace(plain, section=section, shard=self.shard)
         sender = Sender(changed, cast("Alertmanagers", self.taken))
         return Judge(fleet().detection, fleet().policy), sender
 
@@ -183,6 +192,48 @@ def test_a_kill_at_any_round_changes_nothing_for_the_reader() -> None:
     assert sorted(map(key, killed.taken.new)) == sorted(map(key, calm.taken.new))
     assert sorted(map(key, killed.taken.over)) == sorted(map(key, calm.taken.over))
     assert killed.taken.active_now.keys() == calm.taken.active_now.keys()
+
+
+def test_a_shard_reads_back_its_own_alerts_and_no_others() -> None:
+    curves = {("GPU-a", "n1", "p"): leak()}
+    run = Run(curves, shard=Shard(1, 2)).to(401)
+    (key,) = run.taken.active_now
+    for shard, many in ((Shard(1, 2), 1), (Shard(2, 2), 0), (Shard(), 0)):
+        other = Run(curves, run.taken, shard=shard)
+        other.sender._read_back()
+        assert (
+            list(other.sender._groups)
+            == [tuple(pair for pair in key if pair[0] != "severity")] * many
+        )
+
+
+def test_after_a_kill_one_whose_past_is_not_had_yet_stays() -> None:
+    curve = leak()
+    curve[:60] = 4.0  # its job has begun within the window
+    curves = {(f"GPU-{name}", f"n{name}", name): curve for name in "ab"}
+    run = Run(curves).to(401)
+    fired_at_s = {alert.firing_at_s for alert in run.judge.alerts.values()}
+    assert len(run.taken.active_now) == 2
+    played = Played(curves, START)
+    run.worker = Worker(fleet(series=1, in_flight=1), cast("Client", played), sleep=lambda _: None)
+    run.judge, run.sender = run.fresh()
+    fails_at(played, 1)
+    run.to(402, 402)
+    assert list(run.worker.missing) == ["GPU-b"]
+    run.to(405, 403)
+    assert not run.worker.missing
+    # Nothing has ended or begun anew on the way.
+    assert (len(run.taken.new), run.taken.over) == (2, [])
+    assert {alert.firing_at_s for alert in run.judge.alerts.values()} == fired_at_s
+
+
+def test_the_next_job_leaks_under_its_own_name_also_after_a_pause() -> None:
+    first, second = leak(), leak(60.0, base=-16000.0)
+    first[405:], second[:405] = np.nan, np.nan
+    run = Run({("GPU-a", "n1", "one"): first, ("GPU-a", "n1", "two"): second}).to(403)
+    run.to(470, 470)
+    assert [labels["job"] for labels in run.taken.new] == ["one", "two"]
+    assert [labels["job"] for labels in run.taken.over] == ["one"]
 
 
 def test_after_a_kill_one_without_values_stays_and_one_whose_job_has_gone_is_over() -> None:
