@@ -68,16 +68,18 @@ def _rounds(
             log.warning("no round: %s; asked again in %.0f s", error, wait_s)
         else:
             failures, failing_since_s = 0, time.time()
+        failed = worker.failures.copy()
         if sender is not None:
             sender.send(worker.rings, judge, failing_since_s=failing_since_s if failures else None)
+            failed |= sender.members.failures
         now_s, round_s = time.time(), time.monotonic() - begun_s
         due_s = (worker.rings.end + 1) * worker.step_s + LAG_S
         next_s = min(due_s, now_s + worker.step_s + LAG_S) if error is None else now_s + wait_s
         if error is not None:
-            file.after_failure(str(error), worker.failures, next_s)
-            metrics.after_failure(worker.failures)
+            file.after_failure(str(error), failed, next_s)
+            metrics.after_failure(failed)
         elif worker.rings.end != before:
-            found = round_state(worker, judge)
+            found = msgspec.structs.replace(round_state(worker, judge), failures=failed)
             if sender is None:
                 print_round(found)
             metrics.after_round(found, round_s)
