@@ -82,6 +82,9 @@ def earlier_rises(view: SeriesWindow, windows: Windows) -> EarlierRises | None:
     size = max(LEAST_RELEASE, 8.0 * view.noise_bytes, SIZE_SHARE * largest)
     if numerics.drawdown(view.mean) < size:
         return None
+    fell = (view.mean[:-1] - view.mean[1:] >= size).nonzero()[0]
+    if fell.size and float(np.maximum.reduce(windows.end_s)) <= view.t_s[fell[-1]]:
+        return None  # All windows ended before the present rise began.
     points = numerics.zigzag(*numerics.extremes(view.t_s, view.mean), size)
     while points and points[-1][2] > 0:
         points.pop()  # The release that has just begun may be none of this rise.
