@@ -100,24 +100,31 @@ class Target:
     def claim(self) -> None:
         """Keep every other gpuwatchd, of any user, from a step on it until this is left.
 
-        By a lock on its file in /proc, which goes with whoever has it and with the process. In
-        another container's /proc it is another file.
+        By a lock on its file in /proc, which goes with whoever has it and with the process. With
+        another mount of /proc, as a container has, it is another file. Anyone can hold that lock:
+        then no step is taken, and who holds it is said.
 
         Raises
         ------
         NotAllowed
-            Another one takes a step on it now.
+            Another one takes a step on it now, and has not started this command for that.
         """
         if not self.held:
             return
         # Where that file cannot be had, what is checked besides says why.
-        with contextlib.suppress(FileNotFoundError, PermissionError):
+        with contextlib.suppress(OSError):
             self._claimed = os.open(f"/proc/{self.key.pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
             try:
                 fcntl.flock(self._claimed, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                why = f"another gpuwatchd takes a step on {self.name} now"
-                raise NotAllowed(why, page="errors#step-under-way") from None
+                holder = _lock_holder(self._claimed)
+                if holder in _parents(self._proc):
+                    return  # a program of the site's ends it by `gpuwatchctl reap`
+                raise NotAllowed(
+                    f"another one takes a step on {self.name} now: pid {holder or 'unknown'}",
+                    hint=f"ps -o user,args -p {holder}" if holder else "",
+                    page="errors#step-under-way",
+                ) from None
 
     def check(self) -> None:
         """See again whether it is the process that is meant, and ours; raise as on entering."""
@@ -237,6 +244,17 @@ def refuse_first(pid: int) -> None:
             hint="gpuwatchctl zombies lists what holds idle memory",
             page=_NEVER,
         )
+
+
+def _lock_holder(descriptor: int) -> int | None:
+    """Return the pid of who holds a lock on an open file; None where that cannot be seen."""
+    status = os.fstat(descriptor)
+    major, minor = os.major(status.st_dev), os.minor(status.st_dev)
+    place = rf" (\d+) {major:02x}:{minor:02x}:{status.st_ino} "
+    with contextlib.suppress(OSError):
+        if found := re.search(place, Path("/proc/locks").read_text(encoding="ascii")):
+            return int(found[1])
+    return None
 
 
 def _open(pid: int) -> int | None:

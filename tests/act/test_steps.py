@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import time
@@ -471,6 +472,35 @@ def test_of_two_daemons_one_takes_the_step_and_the_other_sends_nothing(
             it.take("end", runner=[runner], kinds=frozenset({"idle"}))
 
 
+_CLAIMS = """
+import sys
+from gpuwatchd.act.target import Target
+from tests.act.children import booted_at_s, key_of
+with Target(key_of(int(sys.argv[1])), booted_at_s=booted_at_s()) as target:
+    target.claim()
+    print("claimed", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_program_of_the_site_ends_it_by_gpuwatchd_and_whoever_else_has_it_is_named(
+    programs: Programs, tmp_path: Path
+) -> None:
+    root = Path(__file__).parents[2]
+    with running(BARE, programs) as it:
+        argv = [sys.executable, "-c", _CLAIMS, f"{it.pid}"]
+        script = shell_script(tmp_path / "take-step", f"cd {root}; {shlex.join(argv)}")
+        assert it.take("end", runner=[script]).result is ActResult.HANDED_OVER
+        with subprocess.Popen(
+            argv, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as other:
+            assert present(other.stdout).readline() == b"claimed\n"
+            with pytest.raises(NotAllowed) as error:
+                it.take("end", kinds=frozenset({"idle"}))
+            other.communicate(b"")
+        assert f"pid {other.pid}" in error.value.message
+
+
 @pytest.mark.parametrize("manager", [SLURM, USER_UNIT, BARE])
 @pytest.mark.parametrize("runner", [(), ("true",)])
 def test_who_is_never_ended_is_not_ended_through_a_manager(
@@ -522,7 +552,7 @@ def test_a_program_of_the_sites_takes_every_step_itself(
             assert done.result is ActResult.HANDED_OVER
         got = json.loads((tmp_path / "got").read_text())
         assert got["process"] | {"started_at_s": 0} == {
-            "pid": it.pid, "started_at_s": 0, "name": f"python[{it.pid}]",
+            "pid": it.pid, "started_at_s": 0, "name": f"{Path(sys.executable).name}[{it.pid}]",
         }  # fmt: skip
         assert got | {"process": 0} == {
             "schema_version": 1, "ask": step, "process": 0, "command": "scontrol requeue 1",
