@@ -81,6 +81,7 @@ class Judge:
             severity=severity, confidence=self._rules.alert_confidence, rate_bytes_per_s=None,
             eta=None,
         )  # fmt: skip
+        self.findings[row] = finding
         self.alerts[row] = Alert(
             key=f"leak:{subject.id}",
             kind="leak",

@@ -39,7 +39,7 @@ FORGET_S: Final = 86_400.0
 """Without a value for so long (or the window, where that is longer) a GPU is forgotten."""
 TOO_MUCH: Final = 1.01
 """A value above this share of all memory is none."""
-_EMPTY: Final = np.array([[np.nan], [np.nan], [0.0], [-1.0], [np.nan], [-1.0], [-1.0]])
+_EMPTY: Final = np.array([[np.nan], [np.nan], [0.0], [-1.0], [np.nan], [-1.0], [-1.0], [-1.0]])
 """The numbers of a row that nobody has."""
 
 
@@ -140,6 +140,11 @@ class Rings:
         return self._number[6, : len(self.gpus)]
 
     @property
+    def _named(self) -> FloatArray:
+        """The last slot at which labels named the job of each GPU; -1 before any."""
+        return self._number[7, : len(self.gpus)]
+
+    @property
     def rows(self) -> IntArray:
         """The rows that are some GPU's."""
         return np.flatnonzero(self.began >= 0)
@@ -203,7 +208,12 @@ class Rings:
         self.forgotten, self.unknown = [], 0
 
     def forget(self) -> None:
-        """Give up the rows of GPUs that the server has not had for :data:`FORGET_S`."""
+        """Give up the rows of GPUs that the server has not had for :data:`FORGET_S`.
+
+        Of none where it has no GPU at all: then it is the server, or the clock that it is asked by.
+        """
+        if not (self.present == self.end).any():
+            return
         longest = max(FORGET_S / self.step_s, self.slots)
         old = (self.began >= 0) & (self.end - self.present > longest)
         self.forgotten = np.flatnonzero(old).tolist()
@@ -215,18 +225,26 @@ class Rings:
         self._used[self.forgotten] = np.nan
         self._number[:, self.forgotten] = _EMPTY
 
+    def has_job(self, row: int, labels: Mapping[str, str]) -> bool:
+        """Say whether labels name the job that a GPU has."""
+        gpu, names = self.gpus[row], self._map
+        return gpu.job == first_of(labels, names.job) and gpu.namespace == first_of(
+            labels, names.namespace
+        )
+
     def label(self, row: int, labels: Mapping[str, str], slot: int) -> None:
         """Take over what labels say of a GPU; another job that they name begins at the slot."""
         before, names = self.gpus[row], self._map
-        gpu = msgspec.structs.replace(
-            before,
-            gpu=first_of(labels, names.gpu) or before.gpu,
-            job=first_of(labels, names.job),
-            namespace=first_of(labels, names.namespace),
-        )
-        if (gpu.job, gpu.namespace) != (before.job, before.namespace) and self.last[row] >= 0:
-            self.since[row] = slot
-        self.gpus[row] = gpu
+        job, namespace = first_of(labels, names.job), first_of(labels, names.namespace)
+        if job or namespace:
+            self._named[row] = slot
+            if (job, namespace) != (before.job, before.namespace) and self.last[row] >= 0:
+                self.since[row] = slot
+        elif self._busy[row] == 1 and self.since[row] <= self._named[row]:
+            # An exporter that cannot ask for a while names none: memory that is held is still its.
+            job, namespace = before.job, before.namespace
+        gpu = first_of(labels, names.gpu) or before.gpu
+        self.gpus[row] = msgspec.structs.replace(before, gpu=gpu, job=job, namespace=namespace)
 
     def advance(self, slot: int) -> None:
         """Make room for the values of a slot, and of those between."""

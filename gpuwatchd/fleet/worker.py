@@ -21,10 +21,10 @@ from gpuwatchd.fleet.client import RangeSeries, read_labels
 from gpuwatchd.fleet.rings import Rings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from gpuwatchd.core.model import FloatArray
-    from gpuwatchd.fleet.client import Client
+    from gpuwatchd.fleet.client import Client, Labels
     from gpuwatchd.fleet.config import Fleet
     from gpuwatchd.fleet.rings import IntArray
 
@@ -120,12 +120,21 @@ class Worker:
         self._rows.clear()
         texts, values = self._client.query_texts(self._by(self._fresh(names.used), job=True), at_s)
         rows = np.full(len(texts), -1, dtype=np.int64)
+        same: set[int] = set()
+        other: dict[int, Labels] = {}
         for at, text in enumerate(texts):
             series = read_labels(text)
             row = rings.row_of(series, add=slot)
             if row is not None:
                 rows[at] = row
-                rings.label(row, series, slot)
+                if rings.last[row] < 0 or rings.has_job(row, series):
+                    rings.label(row, series, slot)
+                    same.add(row)
+                else:
+                    other[row] = series
+        # Where jobs share a GPU, the one that it has stays for as long as it is there.
+        for row in other.keys() - same:
+            rings.label(row, other[row], slot)
         there = np.unique(rows[rows >= 0])
         rings.drop("duplicate", int(np.count_nonzero(rows >= 0)) - there.size)
         rings.present[there] = slot
@@ -140,10 +149,14 @@ class Worker:
         free = known.get(names.free, unknown)
         reserved = np.nan_to_num(known.get(names.reserved, unknown))
         whole = known[names.total] if names.total else used + free + reserved
-        rings.total_bytes[there] = whole[there]
-        rings.limit_bytes[there] = (used + free if names.free else whole)[there]
+        limit = used + free if names.free else whole
+        for kept, new in ((rings.total_bytes, whole), (rings.limit_bytes, limit)):
+            # What was known stays where the server has nothing newer.
+            had = there[~np.isnan(new[there])]
+            kept[had] = new[had]
         self._labels_at_s = at_s
-        return sorted({rings.gpus[row].uuid for row in np.flatnonzero(rings.began == slot)})
+        # Of a round that failed after this question, too.
+        return sorted({rings.gpus[row].uuid for row in np.flatnonzero(rings.began > rings.end)})
 
     def _of_each(self, metric: str, at_s: float) -> tuple[IntArray, FloatArray]:
         """Return rows, negative for what is none of ours, and values of a metric."""
@@ -197,12 +210,11 @@ class Worker:
         Raises
         ------
         MetricsServerError
-            When nothing could be had, or the server refuses us.
+            When nothing could be had.
         """
         before = self.missing.copy()
         failed = self._asked(uuids, first, slot)
-        denied = any(error.denied for error in failed)
-        if failed and (denied or self.missing.keys() >= set(uuids)):
+        if failed and slot > self.rings.end:
             self.missing = before
             raise failed[0]
         if failed:
@@ -288,17 +300,16 @@ class Worker:
                 by_row.setdefault(row, {}).setdefault(names, []).append(series)
         for row, named in by_row.items():
             jobs = [_merged(several) for several in named.values()]
-            jobs.sort(key=lambda series: float(series.at_s[0]))
+            jobs.sort(key=lambda series: not self.rings.has_job(row, series.labels))
             known = self.rings.last[row]
-            for series, after in zip(jobs, [*jobs[1:], None], strict=True):
-                # The last value of a job is still fresh for a while when the next one has begun.
-                end = None if after is None else series.at_s.searchsorted(after.at_s[0])
-                slots = np.rint(series.at_s[:end] / self.step_s).astype(np.int64)
+            for series in _in_turn(jobs, self.step_s):
+                slots = np.rint(series.at_s / self.step_s).astype(np.int64)
                 new = slots > known
                 if new.any():
-                    values = series.values[:end][new] * self._map.bytes_each
-                    self.rings.label(row, series.labels, int(slots[new][0]))
-                    self.rings.put(row, slots[new], values)
+                    slots, values = slots[new], series.values[new] * self._map.bytes_each
+                    self.rings.label(row, series.labels, int(slots[0]))
+                    self.rings.put(row, slots, values)
+                    self.rings.label(row, series.labels, int(slots[-1]))
                     self.rings.present[row] = max(self.rings.present[row], self.rings.last[row])
 
     def _fresh(self, metric: str, *matchers: str) -> str:
@@ -326,3 +337,39 @@ def _merged(several: list[RangeSeries]) -> RangeSeries:
     at_s, values = at_s[order], values[order]
     last = np.append(at_s[1:] != at_s[:-1], np.True_)
     return RangeSeries(first.labels, at_s[last], values[last])
+
+
+def _in_turn(jobs: list[RangeSeries], step_s: int) -> list[RangeSeries]:
+    """Return the values of one GPU, in order of time, by the job that has it; none twice.
+
+    The last value of a job is still fresh for a while when the next one has begun. One that goes on
+    for longer shares the GPU, and keeps it; where both have begun at once, the first of the list.
+    """
+    if len(jobs) == 1:
+        return jobs
+    runs = [
+        RangeSeries(series.labels, at_s, values)
+        for series in jobs
+        for at_s, values in _without_gaps(series, step_s)
+    ]
+    runs.sort(key=lambda run: float(run.at_s[0]))
+    out: list[RangeSeries] = []
+    for run in runs:
+        first, begins_s = 0, run.at_s[0]
+        if out and out[-1].at_s[-1] > begins_s + _FRESH_STEPS * step_s:
+            first = int(run.at_s.searchsorted(out[-1].at_s[-1], "right"))
+        elif out:
+            before = out.pop()
+            out.append(_part(before, slice(before.at_s.searchsorted(begins_s))))
+        out.append(_part(run, slice(first, None)))
+        out[-2:] = [part for part in out[-2:] if part.at_s.size]
+    return out
+
+
+def _without_gaps(series: RangeSeries, step_s: int) -> Iterator[tuple[FloatArray, FloatArray]]:
+    gaps = np.flatnonzero(np.diff(series.at_s) > 1.5 * step_s) + 1
+    return zip(np.split(series.at_s, gaps), np.split(series.values, gaps), strict=True)
+
+
+def _part(series: RangeSeries, part: slice) -> RangeSeries:
+    return RangeSeries(series.labels, series.at_s[part], series.values[part])

@@ -149,6 +149,65 @@ def test_who_turns_up_between_two_looks_at_labels_is_asked_for_within_ten_minute
     assert series_of(worker.rings, 1).t_s.size == 439 - 405 + 1
 
 
+def test_nothing_is_forgotten_where_the_server_has_nothing() -> None:
+    # As with a clock that is set forward by two days.
+    gone = np.full(DAY * 4, np.nan)
+    gone[:402] = leak()[:402]
+    worker, _ = begun({("GPU-a", "n1", "p"): gone})
+    judge = Judge(fleet().detection, fleet().policy)
+    for minute in (400, 401, DAY * 2, DAY * 2 + 1):
+        worker.round(at(minute))
+        judge.round(worker.rings)
+    assert [alert.state for alert in judge.alerts.values()] == ["firing"]
+
+
+def test_a_total_that_is_not_there_for_once_stays_as_it_was() -> None:
+    worker, played = begun({("GPU-a", "n1", "p"): leak(2.0)})
+    before = worker.rings.total_bytes.tolist(), worker.rings.limit_bytes.tolist()
+    ask = played.query_texts
+    played.query_texts = lambda query, at_s: (  # type: ignore[method-assign]
+        ([], np.array([])) if "FB_FREE" in query else ask(query, at_s)
+    )
+    worker.round(at(461))
+    assert (worker.rings.total_bytes.tolist(), worker.rings.limit_bytes.tolist()) == before
+
+
+def test_who_is_met_in_a_round_that_fails_is_asked_for_in_the_next() -> None:
+    worker, played = begun({("GPU-a", "n1", "p"): flat()})
+    played.curves["GPU-b", "n1", "p"] = flat()
+    ask = played.query_texts
+
+    def fails(query: str, at_s: float) -> Any:
+        if "FB_FREE" in query:
+            raise MetricsServerError("busy", status=503)
+        return ask(query, at_s)
+
+    played.query_texts = fails  # type: ignore[method-assign]
+    with pytest.raises(MetricsServerError):
+        worker.round(at(461))
+    played.query_texts = ask  # type: ignore[method-assign]
+    worker.round(at(462))
+    assert series_of(worker.rings, 1).t_s.size == SLOTS
+
+
+def test_who_is_refused_half_way_keeps_what_it_has_and_asks_again() -> None:
+    played = Played({(f"GPU-{k}", "n1", "p"): leak() for k in range(3)}, START)
+    worker, _ = worker_of(played, series=1, in_flight=1)
+    ask, count = played.query_range, iter(range(9))
+
+    def refused(*words: Any) -> Any:
+        if next(count) == 1:
+            raise MetricsServerError("no", status=403)
+        return ask(*words)
+
+    played.query_range = refused  # type: ignore[method-assign, assignment]
+    worker.round(at(400))
+    assert list(worker.missing) == ["GPU-1", "GPU-2"]
+    worker.round(at(401))
+    worker.round(at(402))
+    assert [series_of(worker.rings, row).t_s.size for row in range(3)] == [SLOTS] * 3
+
+
 def test_pauses_grow_to_five_minutes_with_jitter() -> None:
     for tries in range(30):
         pauses = {pause_s(tries) for _ in range(20)}

@@ -201,6 +201,48 @@ def test_another_job_is_another_series() -> None:
     )
 
 
+def _parted(curve: FloatArray, *parts: slice) -> FloatArray:
+    out = np.full(curve.size, np.nan)
+    for part in parts:
+        out[part] = curve[part]
+    return out
+
+
+def test_labels_without_a_job_for_a_while_end_none() -> None:
+    first, then = slice(0, 303), slice(310, None)
+    curves = {
+        ("GPU-a", "n1", "p"): _parted(leak(), first, then),
+        ("GPU-a", "n1", ""): _parted(leak(), slice(301, 312)),
+    }
+    worker, _ = begun(curves)
+    assert (worker.rings.gpus[0].job, worker.rings.since[0]) == ("p", 0)
+    np.testing.assert_array_equal(worker.rings.series(0)[1], leak()[16:401] * 2**20)
+    # Memory that was released is nobody's.
+    idle = leak(base=100.0)
+    idle[:320] = 4.0
+    curves["GPU-a", "n1", "p"] = _parted(leak(), slice(0, 310))
+    curves["GPU-a", "n1", ""] = _parted(idle, slice(310, None))
+    worker, _ = begun(curves)
+    assert (worker.rings.gpus[0].job, worker.rings.since[0] - START) == ("", 320)
+
+
+def test_jobs_that_share_a_gpu_do_not_end_each_other() -> None:
+    worker, played = begun({("GPU-a", "n1", name): leak() for name in ("p", "q", "r")})
+    judge = Judge(fleet().detection, fleet().policy)
+    # Two looks at the labels, and a pause.
+    for minute in (*range(400, 462), 475, 521 - 2):
+        worker.round(at(minute))
+        judge.round(worker.rings)
+        assert not judge.resolved
+    assert worker.rings.since[0] == 0
+    # Once it has gone it is another's.
+    job = worker.rings.gpus[0].job
+    del played.curves["GPU-a", "n1", job]
+    worker._discover(START + 519)
+    assert worker.rings.gpus[0].job in {"p", "q", "r"} - {job}
+    assert worker.rings.since[0] == START + 519
+
+
 def test_two_exporters_of_one_gpu_are_one_series() -> None:
     answer = [
         RangeSeries(
