@@ -107,7 +107,7 @@ def print_round(found: FleetRoundState) -> None:
 
 
 def _parts(fleet: config.Fleet, stop: threading.Event) -> tuple[Worker, Judge]:
-    worker = Worker(fleet, Client(fleet), sleep=stop.wait)
+    worker = Worker(fleet, Client(fleet), sleep=stop.wait, stopped=stop.is_set)
     return worker, Judge(fleet.detection, fleet.policy)
 
 

@@ -58,8 +58,14 @@ class Worker:
     """Keeps the rings of one Prometheus up to date."""
 
     def __init__(
-        self, fleet: Fleet, client: Client, *, sleep: Callable[[float], object] = time.sleep
+        self,
+        fleet: Fleet,
+        client: Client,
+        *,
+        sleep: Callable[[float], object] = time.sleep,
+        stopped: Callable[[], bool] = lambda: False,
     ) -> None:
+        self._stopped = stopped
         self._section, self._map, self._client, self._sleep = (
             fleet.section,
             fleet.map,
@@ -253,7 +259,8 @@ class Worker:
                     if slot > self.rings.end:
                         self.rings.advance(slot)
                     self._take(found)
-                if any(error.denied for error in failed) or (failed and not patient):
+                denied = any(error.denied for error in failed)
+                if denied or (failed and not patient) or self._stopped():
                     break
         self.missing.update(dict.fromkeys(uuid for batch in pending for uuid in batch))
         return failed

@@ -66,5 +66,7 @@ def test_its_configuration_and_its_token_are_taken(
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
     file = tmp_path / "fleet.toml"
     file.write_text(CONFIG["data"]["fleet.toml"].replace(MOUNTS["secrets"], str(tmp_path)))
-    assert config.load(file).headers == {"Authorization": "Bearer s3cret"}
+    taken = config.load(file)
+    assert taken.headers == {"Authorization": "Bearer s3cret"}
+    assert taken.section.alertmanagers  # else it does not start
     assert "--from-file=prometheus-token=" in TEXT

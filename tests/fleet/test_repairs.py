@@ -208,6 +208,15 @@ def test_who_is_refused_half_way_keeps_what_it_has_and_asks_again() -> None:
     assert [series_of(worker.rings, row).t_s.size for row in range(3)] == [SLOTS] * 3
 
 
+def test_who_is_told_to_stop_asks_no_further() -> None:
+    played = Played({(f"GPU-{k}", "n1", "p"): flat() for k in range(9)}, START)
+    settings = fleet(series=1, in_flight=1)
+    worker = Worker(settings, cast("Client", played), stopped=lambda: len(played.asked) > 4)
+    worker.round(at(400))
+    assert sum("UUID=~" in query for query in played.asked) < 5
+    assert len(worker.missing) > 4
+
+
 def test_pauses_grow_to_five_minutes_with_jitter() -> None:
     for tries in range(30):
         pauses = {pause_s(tries) for _ in range(20)}
