@@ -147,10 +147,10 @@ def test_the_only_one_that_is_refused_is_counted_and_tried_again() -> None:
         assert [key.rpartition(" ")[2] for key in members.failures] == ["400"]
 
 
-def test_ten_thousand_at_once() -> None:
+def test_no_request_has_more_than_500() -> None:
     with member() as one, sending(one.url) as members:
-        members.offer(map(alert, range(10_000)), [])
-        one.until(lambda: len(one.active()) == 10_000)
+        members.offer(map(alert, range(1001)), [])
+        one.until(lambda: len(one.active()) == 1001)
         assert max(map(len, one.posts)) == 500
 
 

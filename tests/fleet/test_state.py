@@ -88,6 +88,20 @@ def test_people_see_what_is_open_first(left: StateFile, ctl: Ctl) -> None:
     assert "calm" in ctl(f"fleet explain GPU-ab --state {left.path}")
 
 
+def test_what_was_open_before_a_restart_is_shown_before_it_is_judged(
+    tmp_path: Path, ctl: Ctl
+) -> None:
+    worker, _ = begun({("GPU-a", "n1", "p"): flat()})
+    judge, file = Judge(fleet().detection, fleet().policy), StateFile(settings(tmp_path))
+    judge.restore(worker.rings, 0, "critical", "gradual", at(390))
+    found = round_state(worker, judge)
+    file.after_round(worker, judge, found, round_s=0.5, due_at_s=time.time() + 60)
+    for line in ("status", "explain GPU-a"):
+        assert "firing" in ctl(f"fleet {line} --state {file.path}")
+        said = json.loads(ctl(f"fleet {line} --state {file.path} --json"))
+        jsonschema.Draft202012Validator(schema("fleet")).validate(said)
+
+
 def test_which_gpu_is_meant(left: StateFile, ctl: Ctl) -> None:
     workers, _ = fleet_state.load([left.path])
     with pytest.raises(Ambiguous):
