@@ -207,7 +207,14 @@ class _Replay:
         for alert in history.alerts(since_s):
             if alert.kind == "held" and alert.subject.process is not None:
                 self._alerts[alert.subject.process.pid].append(alert)
-        self._actions = [it for it in history.actions(since_s, 2.0**40) if not it.dry_run]
+        actions = [it for it in history.actions(since_s, 2.0**40) if not it.dry_run]
+        self._ends = [
+            it
+            for it in actions
+            if it.phase == "asked" and (it.verb == "reap" or it.verb.startswith(tables.ACT))
+        ]
+        done = [it for it in actions if it.phase == "done"]
+        self._holds = [it for it in done if it.verb in {"hold", "clear-hold"}]
         self._holds_s = history.holds(float("-inf"))
         section = config.zombies
         self._limits = Limits(
@@ -433,11 +440,8 @@ class _Replay:
     def _is_held(self, key: ProcessKey, now_s: float) -> bool:
         """Say whether a hold was in force."""
         rows = [
-            it
-            for it in self._actions
-            if it.verb in {"hold", "clear-hold"} and it.process and _same(it.process, key)
-            and it.phase == "done" and it.at_s <= now_s
-        ]  # fmt: skip
+            it for it in self._holds if it.at_s <= now_s and it.process and _same(it.process, key)
+        ]
         if not rows or rows[-1].verb == "clear-hold":
             return False
         until_s = tables.held_until_s(self._holds_s, key) or rows[-1].at_s + _LONGEST_HOLD_S
@@ -463,8 +467,7 @@ class _Replay:
             return "running"
         acted = any(
             it.process and _same(it.process, key) and abs(it.at_s - seen_s) < BY_STEP_S
-            for it in self._actions
-            if it.phase == "asked" and (it.verb == "reap" or it.verb.startswith(tables.ACT))
+            for it in self._ends
         )
         if acted:
             return "acted"
