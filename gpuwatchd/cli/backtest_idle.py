@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SHOWN = 40
 HOLDS = {
     ActHold.OBSERVE: "mode is observe",
-    ActHold.NO_STEP: "it is no process",
+    ActHold.NO_STEP: "there was no step for it",
     ActHold.RANK: "another rank decides for its job",
     ActHold.FEW_JUDGEMENTS: "too few judgements in a row were an alert",
     ActHold.BEYOND_HORIZON: "the upper end of its forecast was beyond eta-horizon, or open",

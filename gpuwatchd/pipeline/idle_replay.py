@@ -160,10 +160,10 @@ def play(
     """
     if (hold := act_replay.nothing_to_do(config, config.act.idle_steps)) is not None:
         return IdleTally(hold=hold)
-    replay = _Replay(history, devices, span[0], config, owner)
+    replay = _Replay(history, devices, span[0], config, owner, of=of)
     for at_s, minute in _minutes(history, [device.uid for device in devices], span, passed):
         replay.step(at_s, minute)
-    return replay.tally(of)
+    return replay.tally()
 
 
 def _minutes(
@@ -196,9 +196,9 @@ class _Replay:
 
     def __init__(
         self, history: Reader, devices: Sequence[Device], since_s: float, config: Config,
-        owner: str | None,
+        owner: str | None, *, of: frozenset[str],
     ) -> None:  # fmt: skip
-        self._config, self._owner = config, owner
+        self._config, self._owner, self._of = config, owner, of
         self._rules = evaluation.rules_of(config)
         self._devices = {device.uid: device for device in devices}
         self._beside: Circumstances = act_replay.circumstances(history, since_s)
@@ -207,7 +207,14 @@ class _Replay:
         for alert in history.alerts(since_s):
             if alert.kind == "held" and alert.subject.process is not None:
                 self._alerts[alert.subject.process.pid].append(alert)
-        self._actions = [it for it in history.actions(since_s, 2.0**40) if not it.dry_run]
+        actions = [it for it in history.actions(since_s, 2.0**40) if not it.dry_run]
+        self._ends = [
+            it
+            for it in actions
+            if it.phase == "asked" and (it.verb == "reap" or it.verb.startswith(tables.ACT))
+        ]
+        done = [it for it in actions if it.phase == "done"]
+        self._holds = [it for it in done if it.verb in {"hold", "clear-hold"}]
         self._holds_s = history.holds(float("-inf"))
         section = config.zombies
         self._limits = Limits(
@@ -257,21 +264,21 @@ class _Replay:
             if is_cut:
                 self._pause(run, now_s)
             if is_listed and now_s - min(on.values()) >= HOLD_S:
-                uid = next(iter(on))
+                uid = min(on, key=lambda it: it not in self._of)  # of several one that is told of
                 self._move(run, now_s, min(on.values()), uid, by_alert=alert is not None)
             else:
                 self._close(run, now_s)
         self._last_s = now_s
 
-    def tally(self, of: frozenset[str]) -> IdleTally:
-        """Return what all on these devices came to."""
-        runs = [run for run in self._runs.values() if run.uids & of]
+    def tally(self) -> IdleTally:
+        """Return what all on the devices that are told of came to."""
+        runs = [run for run in self._runs.values() if run.uids & self._of]
         for run in self._runs.values():
             self._close(run, self._last_s)
             self._settle(run, self._ending_of(run), run.seen_s)
         least = self._limits.idle_after_s / MINUTE_S
         long = [run for run in runs if run.held_minutes >= least]
-        cases = [it for it in self._cases if it.subject.device_uid in of]
+        cases = [it for it in self._cases if it.subject.device_uid in self._of]
         cases.sort(key=lambda it: it.at_s or it.idle_since_at_s)
         taken = [it for it in cases if it.hold is None and it.at_s is not None]
         return IdleTally(
@@ -433,11 +440,8 @@ class _Replay:
     def _is_held(self, key: ProcessKey, now_s: float) -> bool:
         """Say whether a hold was in force."""
         rows = [
-            it
-            for it in self._actions
-            if it.verb in {"hold", "clear-hold"} and it.process and _same(it.process, key)
-            and it.phase == "done" and it.at_s <= now_s
-        ]  # fmt: skip
+            it for it in self._holds if it.at_s <= now_s and it.process and _same(it.process, key)
+        ]
         if not rows or rows[-1].verb == "clear-hold":
             return False
         until_s = tables.held_until_s(self._holds_s, key) or rows[-1].at_s + _LONGEST_HOLD_S
@@ -463,8 +467,7 @@ class _Replay:
             return "running"
         acted = any(
             it.process and _same(it.process, key) and abs(it.at_s - seen_s) < BY_STEP_S
-            for it in self._actions
-            if it.phase == "asked" and (it.verb == "reap" or it.verb.startswith(tables.ACT))
+            for it in self._ends
         )
         if acted:
             return "acted"

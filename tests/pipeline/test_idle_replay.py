@@ -41,12 +41,14 @@ def run(pid: int = 1, hours: float = 6.0) -> Run:
     return Run(pid=pid, begin_s=BEGIN_S, used=ramp(0, 0.0, then_minutes=60.0 * hours))
 
 
-def play(where: Path, config: Config | None = None, owner: str | None = "alice") -> IdleTally:
+def play(
+    where: Path, config: Config | None = None, owner: str | None = "alice", of: str = "GPU-0"
+) -> IdleTally:
     """Return what would have been done in a history."""
     with Reader.open(where) as history:
         span = (BEGIN_S - 60.0, END_S)
         return idle_replay.play(
-            history, history.devices(), span, config or Config(), owner, of=frozenset({"GPU-0"})
+            history, history.devices(), span, config or Config(), owner, of=frozenset({of})
         )
 
 
@@ -131,6 +133,11 @@ def test_what_works_on_another_gpu_is_not_idle_on_this_one(tmp_path: Path) -> No
         it.execute("UPDATE gpu_raw SET util_percent = 60 WHERE gpu = 2")
     tally = play(tmp_path)
     assert (tally.processes, tally.taken, tally.cases) == (1, 0, ())
+
+
+def test_a_step_on_what_holds_memory_of_two_gpus_is_told_of_for_either(tmp_path: Path) -> None:
+    write(tmp_path, [run()], busy=[WORKS], devices=2)
+    assert [play(tmp_path, of=uid).taken for uid in ("GPU-0", "GPU-1")] == [1, 1]
 
 
 def test_an_alert_of_then_tells_it_and_so_does_its_end(tmp_path: Path) -> None:

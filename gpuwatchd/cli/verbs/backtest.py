@@ -44,8 +44,8 @@ Job = tuple["Path", "Device", tuple[float, float], "list[Trial]"]
 )  # fmt: skip
 @click.option(
     "--act", is_flag=True,
-    help="Which steps of [act] would have been taken on leaks, and whether they were right; of "
-    "logs, too.",
+    help="Which steps of [act] would have been taken, and whether they were right; of logs those "
+    "on leaks.",
 )  # fmt: skip
 @click.option("--all", "show_all", is_flag=True, help="List watches too.")
 def command(
