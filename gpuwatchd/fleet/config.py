@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from http.client import HTTPConnection
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpuwatchd.core.config.listening import Address
+
+log = logging.getLogger("gpuwatchd.fleet")
 
 MAPS: Final = Path(__file__).parent / "maps.toml"
 _HINT: Final = "gpuwatchctl docs fleet names every key"
@@ -167,6 +170,8 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     """Of the configuration file, without its ending: it tells workers on one machine apart."""
     alertmanager_headers: dict[str, str] = {}
     """The same for alerts."""
+    file: str = ""
+    """Where it was read."""
 
 
 def load(path: Path, shard: str | None = None) -> Fleet:
@@ -187,21 +192,43 @@ def load(path: Path, shard: str | None = None) -> Fleet:
     changed: dict[str, Any] = {"analysis_window_hours": hours}
     if whole.detection.confidence_threshold == DetectionSection().confidence_threshold:
         changed["confidence_threshold"] = SENSITIVITY[whole.detection.sensitivity]
+    server_headers, alertmanager_headers = _secrets(section, file)
     return Fleet(
         section=section,
         map=metric_map(section.map, file),
         detection=msgspec.structs.replace(whole.detection, **changed),
         policy=whole.policy,
-        headers=_headers(section.token_file, section.headers_file, file),
-        alertmanager_headers=_headers(
+        headers=server_headers,
+        alertmanager_headers=alertmanager_headers,
+        file=file,
+        shard=_shard(section.shard, file) if shard is None else shards.parse(shard),
+        listen=_listen(whole.metrics.listen, file),
+        name=path.stem,
+    )
+
+
+def reread(fleet: Fleet) -> None:
+    """Take over tokens and values of headers that were renewed; what cannot be read stays."""
+    try:
+        server, alertmanager = _secrets(fleet.section, fleet.file)
+    except ConfigError as error:
+        log.warning("%s; the one before is used", error)
+        return
+    # Threads that send go through these: they change their values, never their size.
+    for headers, fresh in ((fleet.headers, server), (fleet.alertmanager_headers, alertmanager)):
+        headers.update({name: fresh[name] for name in headers if name in fresh})
+
+
+def _secrets(section: FleetSection, file: str) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the headers for the server and those for the members of Alertmanager."""
+    return (
+        _headers(section.token_file, section.headers_file, file),
+        _headers(
             section.alertmanager_token_file,
             section.alertmanager_headers_file,
             file,
             prefix="alertmanager-",
         ),
-        shard=_shard(section.shard, file) if shard is None else shards.parse(shard),
-        listen=_listen(whole.metrics.listen, file),
-        name=path.stem,
     )
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from gpuwatchd.core.errors import MetricsServerError
+from gpuwatchd.fleet import config
 from gpuwatchd.fleet.client import RangeSeries, read_labels
 from gpuwatchd.fleet.rings import Rings
 
@@ -65,7 +66,7 @@ class Worker:
         sleep: Callable[[float], object] = time.sleep,
         stopped: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._stopped = stopped
+        self._stopped, self._fleet = stopped, fleet
         self._section, self._map, self._client, self._sleep = (
             fleet.section,
             fleet.map,
@@ -100,6 +101,7 @@ class Worker:
             return
         age_s = slot * self.step_s - self._labels_at_s
         due = age_s >= LABELS_S or (rings.unknown > 0 and age_s >= _SOONER_S)
+        config.reread(self._fleet)
         rings.begin_round()
         fresh = self._discover(slot) if due else []
         oldest = slot - rings.slots + 1

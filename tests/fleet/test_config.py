@@ -84,6 +84,22 @@ def test_a_private_token_goes_with_https_or_to_this_machine(tmp_path: Path) -> N
         )
 
 
+def test_a_token_that_was_renewed_is_taken_over_and_one_that_cannot_be_read_is_not(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("first")
+    token.chmod(0o600)
+    loaded = config.load(write(tmp_path, f"[fleet]\n{LOCAL}token-file = 'token'\n"))
+    token.write_text("second\n")
+    config.reread(loaded)
+    assert loaded.headers == {"Authorization": "Bearer second"}
+    token.unlink()
+    config.reread(loaded)
+    assert loaded.headers == {"Authorization": "Bearer second"}
+    assert ("second" in caplog.text, len(caplog.records)) == (False, 1)
+
+
 def test_the_window_is_the_look_back_and_sensitivity_the_threshold(tmp_path: Path) -> None:
     words = f"[fleet]\n{LOCAL}window = '4h'\n[detection]\nsensitivity = 'quiet'"
     found = config.load(write(tmp_path, words)).detection
