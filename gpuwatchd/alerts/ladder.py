@@ -74,6 +74,8 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
     interval_s: float
     is_listed: bool = True
     """Idle memory: it is listed now."""
+    is_use_known: bool = True
+    """How busy its GPUs are, or what it does on them, is told."""
     has_fault: bool = False
     """An alert on the hardware of its card is open, or the card is not read."""
     is_silenced: bool = False
@@ -86,6 +88,7 @@ def moment_hold(moment: Moment) -> ActHold | None:
     """Return why nothing is done at this moment; None where it may be."""
     checks = {
         ActHold.NOT_LISTED: not moment.is_listed,
+        ActHold.USE_UNKNOWN: not moment.is_use_known,
         ActHold.STALE: not 0.0 <= moment.sample_age_s < STALE_INTERVALS * moment.interval_s,
         ActHold.HARDWARE: moment.has_fault,
         ActHold.SILENCED: moment.is_silenced,

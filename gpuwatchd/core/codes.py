@@ -345,6 +345,8 @@ class ActHold(_Code):
     """One of several processes of a job, and it is not known who decides for all."""
     NOT_LISTED = "not-listed"
     """It is not listed as idle memory now."""
+    USE_UNKNOWN = "use-unknown"
+    """Nothing tells how busy its GPU is, as on a MIG instance: that it uses no CPU is no proof."""
     FEW_JUDGEMENTS = "few-judgements"
     BEYOND_HORIZON = "beyond-horizon"
     STALE = "stale"

@@ -299,6 +299,12 @@ class ActLadder:
             sample_age_s=max((self._now_s - it.taken_s for it in devices if it), default=0.0),
             interval_s=float(self._config.daemon.interval),
             is_listed=self._is_idle(info),
+            is_use_known=all(
+                it.reading.util_pct is not None
+                or any(use.key == info.key and use.sm_pct is not None for use in it.uses or ())
+                for it in devices
+                if it is not None and it.reading is not None
+            ),
             has_fault=any(
                 it is None or it.reading is None or it.reading.state != "ok" for it in devices
             ),

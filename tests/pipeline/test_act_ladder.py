@@ -546,6 +546,20 @@ def test_on_an_instance_of_a_card_in_parts_one_step_is_taken(
     assert [alert.subject.device_uid for alert in alerts] == ["MIG-a"]
 
 
+def test_nothing_is_done_by_itself_where_no_driver_tells_how_busy_the_gpu_is(
+    tmp_path: Path,
+) -> None:
+    """That it uses no CPU lists it as idle, and is no proof: one kernel may run for hours."""
+    machine = MigMachine(tmp_path)
+    machine.run(400.0)
+    ladder, alert = machine.pipeline.ladder, _alert(machine)
+    assert ladder._hold(alert, machine.info.key, "end") is None
+    part = machine.pipeline.intake.devices["MIG-a"]
+    uses = tuple(msgspec.structs.replace(use, sm_pct=None) for use in part.uses or ())
+    part.uses = uses
+    assert ladder._hold(alert, machine.info.key, "end") is ActHold.USE_UNKNOWN
+
+
 def _alert(machine: IdleMachine) -> Alert:
     alerts = [alarm.alert for alarm in machine.pipeline.alarms.alarms.values() if alarm.alert]
     return next(one for one in alerts if one.subject.process == machine.info.key)
