@@ -161,8 +161,10 @@ class Connection:
     def _error(
         self, why: str, *, status: int | None = None, wait_s: float | None = None, hint: str = ""
     ) -> MetricsServerError:
-        where = clean(self._host, limit=120)
-        return MetricsServerError(f"{where}: {why}", status=status, wait_s=wait_s, hint=hint)
+        where = self._host if self._port is None else f"{self._host}:{self._port}"
+        return MetricsServerError(
+            f"{clean(where, limit=120)}: {why}", status=status, wait_s=wait_s, hint=hint
+        )
 
 
 def _context(ca_file: str) -> ssl.SSLContext:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("gpuwatchd.fleet")
 
+_NOBODY: Final = "no GPU has a fresh value: do map and matchers fit what the server has?"
 _WARNINGS: Final = {
     "uuid-on-two-hosts": "two hosts have GPUs of one UUID: a clone, or a host that was renamed; "
     "they are judged apart"
@@ -67,6 +68,8 @@ def _rounds(
             wait_s = pause_s(failures, error.wait_s, first_s=worker.step_s / 4)
             log.warning("no round: %s; asked again in %.0f s", error, wait_s)
         else:
+            if failures:
+                log.info("the server answers again")
             failures, failing_since_s = 0, time.time()
         failed = worker.failures.copy()
         if sender is not None:
@@ -80,11 +83,20 @@ def _rounds(
             metrics.after_failure(failed)
         elif worker.rings.end != before:
             found = msgspec.structs.replace(round_state(worker, judge), failures=failed)
-            if sender is None:
-                print_round(found)
+            _tell(found, printed=sender is None, first=before == 0)
             metrics.after_round(found, round_s)
             file.after_round(worker, judge, found, round_s=round_s, due_at_s=next_s)
         stop.wait(max(next_s - time.time(), 0.1))
+
+
+def _tell(found: FleetRoundState, *, printed: bool, first: bool) -> None:
+    """Print a round, or log what of the first one may be a mistake of the configuration."""
+    if printed:
+        print_round(found)
+    elif not found.gpus and first:
+        log.warning(_NOBODY)
+    elif first:
+        log.info("%d GPUs are judged", found.gpus)
 
 
 def _is_ahead(worker: Worker) -> bool:
@@ -99,8 +111,7 @@ def print_round(found: FleetRoundState) -> None:
     """Print what a round has come to, as one line."""
     warnings = [(code, words) for code, words in _WARNINGS.items() if code in found.dropped]
     if not found.gpus:
-        none = "no GPU has a fresh value: do map and matchers fit what the server has?"
-        warnings.append(("no-series", none))
+        warnings.append(("no-series", _NOBODY))
     answer = base.answer_of(FleetRound, found, source="prometheus", warnings=warnings)
     sys.stdout.write(msgspec.json.encode(answer).decode() + "\n")
     sys.stdout.flush()

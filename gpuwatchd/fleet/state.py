@@ -7,7 +7,7 @@ import logging
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import msgspec
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("gpuwatchd.fleet")
 
-_WORST_FIRST: Final = ("firing", "watch", "pending", "none", "resolved")
-
 
 def round_state(worker: Worker, judge: Judge) -> FleetRoundState:
     """Return what a round has come to."""
@@ -49,24 +47,23 @@ def round_state(worker: Worker, judge: Judge) -> FleetRoundState:
         resolved=len(judge.resolved),
         dropped=rings.dropped.copy(),
         failures=worker.failures.copy(),
-        verdicts=tuple(sorted(verdicts, key=_rank)),
+        verdicts=tuple(sorted(verdicts, key=fleet_state.urgency)),
     )
-
-
-def _rank(gpu: FleetGpu) -> tuple[int, bool, float, str]:
-    critical = gpu.finding.severity == "critical"
-    return _WORST_FIRST.index(gpu.state), not critical, -gpu.finding.confidence, gpu.id
 
 
 def _verdict(rings: Rings, judge: Judge, row: int, *, none: bool) -> FleetGpu:
     limit, used = rings.limit_bytes[row], rings.series(row)[1]
+    finding, alert = judge.findings[row], judge.alerts.get(row)
+    if alert is not None and alert.state != "pending":
+        # What is shown must not be graver, or milder, than what was sent.
+        finding = replace(finding, severity=alert.severity)
     return FleetGpu(
         **msgspec.structs.asdict(rings.gpus[row]),
         data=_data(rings, row, none=none),
         used_bytes=float(used[-1]) if used.size else None,
         limit_bytes=None if np.isnan(limit) else float(limit),
-        finding=judge.findings[row],
-        alert=judge.alerts.get(row),
+        finding=finding,
+        alert=alert,
     )
 
 

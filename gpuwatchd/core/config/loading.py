@@ -231,20 +231,17 @@ def parse_as(text: str, kind: type[Whole], *, file: str, hint: str) -> Whole:
     ConfigError
         As :func:`parse`; ``hint`` says where its keys are described.
     """
-    return _typed_as(_normalise(_toml(text, file), kind, "", file, hint), kind, file, hint)
+    return _typed_as(_normalise(_toml(text, file, hint), kind, "", file, hint), kind, file, hint)
 
 
-def _toml(text: str, file: str) -> dict[str, Any]:
+def _toml(text: str, file: str, hint: str = "") -> dict[str, Any]:
     import tomllib  # noqa: PLC0415 - status needs directories only, and must start quickly
 
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        why, hint = (
-            f"not valid TOML: {error}",
-            f"mend that, then: gpuwatchctl config validate {file}",
-        )
-        raise ConfigError(file, "", why, hint=hint, page=PAGE) from None
+        hint = hint or f"mend that, then: gpuwatchctl config validate {file}"
+        raise ConfigError(file, "", f"not valid TOML: {error}", hint=hint, page=PAGE) from None
     except RecursionError:
         raise ConfigError(file, "", "nested too deeply", page=PAGE) from None
 

@@ -33,6 +33,7 @@ SYSTEM_DIRECTORIES: Final = (Path("/var/lib/gpuwatchd-fleet"), Path("/run/gpuwat
 _GRACE_S: Final = 180.0
 """A round may take so long after it was due."""
 _PAGE: Final = "errors#fleet-state"
+_WORST_FIRST: Final = ("firing", "watch", "pending", "none", "resolved")
 Data = Literal["fresh", "late", "none"]
 
 
@@ -56,6 +57,14 @@ class FleetGpu(Value, frozen=True, kw_only=True):
     def state(self) -> str:
         """Of its alert."""
         return "none" if self.alert is None else self.alert.state
+
+
+def urgency(gpu: FleetGpu) -> tuple[int, bool, float, float, str]:
+    """Order GPUs: what fires, is critical, and is full first comes first."""
+    finding = gpu.finding
+    left_s = float("inf") if finding.eta is None else finding.eta.mid_s
+    state = _WORST_FIRST.index(gpu.state)
+    return state, finding.severity != "critical", left_s, -finding.confidence, gpu.id
 
 
 class CalmGpu(Value, frozen=True, kw_only=True, array_like=True):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from gpuwatchd.core import units
 from gpuwatchd.core.model import is_leak
+from gpuwatchd.view.queries import fleet_state
 from gpuwatchd.view.queries.fleet_state import CalmGpu
 from gpuwatchd.view.text import verdict_text
 
@@ -27,13 +28,17 @@ _DATA: Final = {
 def show(out: Page, workers: Sequence[Worker], *, now_s: float, every: bool) -> None:
     """Show what is open, then how the workers are."""
     gpus = [gpu for worker in workers for gpu in worker.state.round.verdicts]
-    gpus.sort(key=lambda gpu: gpu.state == "none")  # those of each worker are sorted
+    gpus.sort(key=fleet_state.urgency)
     shown = gpus if every else gpus[:_MOST_ROWS]
     if shown:
-        headers = ("state", "host", "GPU", "verdict", "growth", "full in", "UUID")
+        headers = ("state", "host", "GPU", "job", "verdict", "growth", "full in", "UUID")
         out.table(headers, [_cells(gpu, whole=out.wide or not out.terminal) for gpu in shown])
-    else:
+    elif any(worker.state.round.gpus for worker in workers):
         out.line(("no GPU leaks, as far as is known", "green"))
+    else:
+        out.line(
+            ("no GPU has a fresh value: do map and matchers fit what the server has?", "yellow")
+        )
     if len(gpus) > len(shown):
         out.line((f"--all shows {len(gpus) - len(shown)} more", "dim"))
     for worker in workers:
@@ -47,6 +52,7 @@ def _cells(gpu: FleetGpu, *, whole: bool) -> tuple[str, ...]:
         gpu.state if gpu.data == "fresh" else f"{gpu.state}, no data",
         gpu.host,
         gpu.gpu,
+        "/".join(part for part in (gpu.namespace, gpu.job) if part),
         f"{verdict_text.verdict_parts(finding).head} {finding.pattern}",
         verdict_text.rate(finding),
         "" if eta is None else units.duration(eta),
@@ -58,7 +64,7 @@ def gone(state: FleetState, now_s: float) -> str:
     """Return that a worker is not there, and since when; "" where it is."""
     if state.running(now_s):
         return ""
-    why = "has stopped" if state.stopped else "does nothing since, and looks dead"
+    why = "has stopped" if state.stopped else "has done nothing since its next round was due"
     at = units.clock(state.written_at_s, now_s=now_s)
     return f"the worker of shard {state.shard} {why}: its state is of {at}"
 
