@@ -120,7 +120,7 @@ def test_on_a_shared_gpu_at_work_nobody_is_judged_and_on_one_at_rest_everybody(
 def test_an_own_share_of_a_shared_gpu_tells_who_worked(tmp_path: Path) -> None:
     write(tmp_path, [run(1), run(2)], busy=[(BEGIN_S, END_S)])
     with closing(sqlite3.connect(tmp_path / FILE_NAME)) as it, it:
-        it.execute("UPDATE process_raw SET sm_percent = iif(process = 1, 0, 60)")
+        it.execute("UPDATE process_raw SET sm_percent = CASE process WHEN 1 THEN 0 ELSE 60 END")
     tally = play(tmp_path)
     (case,) = tally.cases
     assert (case.subject.process.pid, case.right) == (1, True)  # type: ignore[union-attr]
