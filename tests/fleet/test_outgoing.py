@@ -131,6 +131,20 @@ def test_a_job_is_one_alert_whose_labels_stay_while_its_gpus_come_and_go() -> No
     assert all(one in [dict(k) for k in run.sender._groups] for one in left)
 
 
+def test_two_workers_of_one_configuration_are_one_to_alertmanager() -> None:
+    curves = {
+        ("GPU-a", "n1", "p"): leak(),
+        ("GPU-b", "n2", "p"): leak(21.0),
+        ("GPU-e", "n3", ""): later(250),
+    }
+    one, other = Run(curves), Run(curves)
+    other.start(417)
+    one.to(430)
+    other.to(430, 417)
+    assert one.taken.active_now.keys() == other.taken.active_now.keys()
+    assert len(one.taken.active_now) == 2
+
+
 def test_it_is_over_when_its_job_has_ended_on_all_of_its_gpus() -> None:
     first, second = leak(), leak(21.0)
     first[410:], second[415:] = 4.0, 4.0
