@@ -36,7 +36,7 @@ HOLDS = {
     ActHold.NORMAL: "you had said that it is normal",
     ActHold.BUDGET_TARGET: "one step on it within 6 h",
     ActHold.BUDGET_HOST: "three steps on this host within a day",
-    ActHold.NOTICES: "it was over before all notices could have been read",
+    ActHold.NOTICES: "it was over, or not recorded, before all notices could have been read",
     ActHold.NO_CHECKPOINT: "it never saved a checkpoint",
     ActHold.PROPOSE: "an override says so",
     ActHold.MACHINE: "the machine's daemon acts by a runner only",
