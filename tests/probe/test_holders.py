@@ -251,8 +251,11 @@ QUICK = ("list of losses", "closure", "lru_cache", "linked list", "ring")
 @pytest.fixture(scope="module")
 def jobs(request: pytest.FixtureRequest) -> Iterator[dict[str, Future[dict[str, Any]]]]:
     """Inspect the programs that are asked for, four at a time: most of it they sleep."""
-    names = [str(item.callspec.params["name"]) for item in request.session.items
-             if isinstance(item, pytest.Function) and "jobs" in item.fixturenames]  # fmt: skip
+    names = [
+        str(item.callspec.params["name"])
+        for item in request.session.items
+        if isinstance(item, pytest.Function) and item.function is test_planted
+    ]
     with ThreadPoolExecutor(4) as pool:
         words = ("plain", sys.executable, 0.3)
         yield {n: pool.submit(planted.inspected, n, *words, by_steps=True) for n in names}
