@@ -252,6 +252,7 @@ def kills(count: int, seed: int, *, gpus: int, step_s: int) -> dict[str, float]:
         (folder / "fleet.toml").write_text(
             f'[fleet]\nurl = "{url}"\nmap = "map.toml"\nstep = "{step_s}s"\ncluster = "a"\n'
             f'window = "{_WINDOW_S}s"\nalertmanagers = ["{manager}"]\n'
+            f'state = "{folder}/state.json"\n'
         )
         log = stack.enter_context((folder / "worker.log").open("ab"))
 
