@@ -40,6 +40,20 @@ class Server:
 
 
 @contextlib.contextmanager
+def running(server: ThreadingHTTPServer, stop: threading.Event) -> Iterator[int]:
+    """Serve in a thread, and give the port; ``stop`` ends what hangs on purpose."""
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    try:
+        yield int(server.server_address[1])
+    finally:
+        stop.set()
+        server.shutdown()
+        thread.join(30)
+        server.server_close()
+
+
+@contextlib.contextmanager
 def serve(reply: Reply, tls: ssl.SSLContext | None = None) -> Iterator[Server]:
     """Answer every question so, until the block is left."""
     state = Server(reply)
@@ -77,16 +91,8 @@ def serve(reply: Reply, tls: ssl.SSLContext | None = None) -> Iterator[Server]:
     server = Quiet(("127.0.0.1", 0), Handler)
     if tls is not None:
         server.socket = tls.wrap_socket(server.socket, server_side=True)
-    state.port = int(server.server_address[1])
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
-    try:
+    with running(server, state.stop) as state.port:
         yield state
-    finally:
-        state.stop.set()
-        server.shutdown()
-        thread.join(30)
-        server.server_close()
 
 
 def fleet(

@@ -12,6 +12,8 @@ from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
+from tests.fleet.fake import running
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -109,13 +111,5 @@ def member() -> Iterator[Member]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    state.port = int(server.server_address[1])
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
-    try:
+    with running(server, state.stop) as state.port:
         yield state
-    finally:
-        state.stop.set()
-        server.shutdown()
-        thread.join(30)
-        server.server_close()
