@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import time
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared" / "data"
+_QUIETENED = ("", "gpuwatchd", "apscheduler", "desktop_notifier", "asyncio")
 _LONG = (
     "tests/real/test_machine", "tests/packaging/", "tests/real/", "tests/browser/",
     "tests/promises/", "tests/scenarios/",
@@ -145,6 +147,16 @@ def _own_umask() -> Iterator[None]:
     umask = os.umask(0o022)
     yield
     os.umask(umask)
+
+
+@pytest.fixture(autouse=True)
+def _own_log_levels() -> Iterator[None]:
+    """Take back what a program that ran within a test keeps quiet: others read the log."""
+    loggers = [logging.getLogger(name) for name in _QUIETENED]
+    levels = [logger.level for logger in loggers]
+    yield
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
 
 
 @pytest.fixture(autouse=True)

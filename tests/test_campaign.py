@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -12,7 +11,6 @@ import pytest
 from tests import campaign
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from gpuwatchd.collect.logs.log_types import LogFile
@@ -23,15 +21,6 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and
 _NEEDS = {
     "fleet": (pytest.mark.real_prometheus, pytest.mark.slow, pytest.mark.timeout(400)),
 }
-
-
-@pytest.fixture(autouse=True)
-def as_loud_as_before() -> Iterator[None]:
-    """The campaign quietens the program; tests after these read its log."""
-    log = logging.getLogger("gpuwatchd")
-    before = log.level
-    yield
-    log.setLevel(before)
 
 
 @pytest.mark.parametrize(

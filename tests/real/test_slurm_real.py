@@ -298,9 +298,12 @@ class Worker:
         return [word.partition("=")[2] for word in words if word.startswith(f"{key}=")]
 
     def again(self) -> None:
-        """Let it start now that it waits to be started again; Slurm itself waits two minutes."""
+        """Let it start soon that it waits to be started again; Slurm itself waits two minutes.
+
+        Not within the second of the requeue: slurmd refuses credentials as old as those it revoked.
+        """
         until(lambda: self.shown("JobState") == ["PENDING"], 30)
-        self._cluster.ask("scontrol", "update", f"JobId={self.number}", "StartTime=now")
+        self._cluster.ask("scontrol", "update", f"JobId={self.number}", "StartTime=now+2")
         self._began()
 
     @property
