@@ -33,5 +33,5 @@ from gpuwatchd.alerts.lifecycle import (
     watch_hold_s,
 )
 from gpuwatchd.alerts.matching import matches, rules_for
-from gpuwatchd.alerts.policy_types import Local, Outcome, Override, Route, Rules
+from gpuwatchd.alerts.policy_types import Outcome, Override, Route, Rules
 from gpuwatchd.alerts.routing import Until, may_grow, quiet_until, routes, silenced, told_as

@@ -9,7 +9,7 @@ import msgspec
 from gpuwatchd.alerts import wording
 from gpuwatchd.alerts.lifecycle import ladder_s, passes
 from gpuwatchd.alerts.matching import rules_for
-from gpuwatchd.alerts.policy_types import HOUR_S, RANK, Effective, Local, Route, Rules
+from gpuwatchd.alerts.policy_types import HOUR_S, RANK, Effective, Route, Rules
 from gpuwatchd.alerts.routing import InhibitingAlerts, held_route, inhibitor, told_as
 from gpuwatchd.alerts.routing import routes as routes_of
 from gpuwatchd.core.codes import Hold, TitleRole
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from gpuwatchd.core.model import Severity
+    from gpuwatchd.core.units import Local
 
 
 _PROGRAM = frozenset({TitleRole.NONE, TitleRole.INTERPRETER})

@@ -9,8 +9,6 @@ import msgspec
 from gpuwatchd.core.model import ActMode, Alert, Matcher, Severity, Value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from gpuwatchd.core.codes import Facts, Hold
     from gpuwatchd.core.config.validation import Hours
 
@@ -73,20 +71,6 @@ class Effective(Value, frozen=True, kw_only=True):
     """Mode of [act] for it; None: the one that holds for all."""
     applied: tuple[tuple[str, str], ...] = ()
     """(key that is set, name of the override that sets it), the last one of each key."""
-
-
-class Local(Value, frozen=True, kw_only=True):
-    """What time it is where people are."""
-
-    now_s: float
-    """Epoch seconds."""
-    weekday: int
-    """Monday is 0."""
-    minute: int
-    """Of the day."""
-    epoch: Callable[[int, int], float]
-    """(days from today, minute of that day on the clock) -> epoch seconds: days on which clocks are
-    changed have 23 or 25 hours."""
 
 
 class Route(Value, frozen=True, kw_only=True):

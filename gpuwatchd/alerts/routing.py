@@ -8,7 +8,7 @@ import msgspec
 
 from gpuwatchd.alerts import wording
 from gpuwatchd.alerts.matching import matches, rules_for
-from gpuwatchd.alerts.policy_types import HOUR_S, RANK, Effective, Local, Route, Rules
+from gpuwatchd.alerts.policy_types import HOUR_S, RANK, Effective, Route, Rules
 from gpuwatchd.core.codes import Hold
 from gpuwatchd.core.config.validation import DAYS
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gpuwatchd.core.codes import Facts
     from gpuwatchd.core.config.validation import Hours
     from gpuwatchd.core.model import Alert, NoticeKind, ProcessKey, Severity, Silence
+    from gpuwatchd.core.units import Local
 
 
 class InhibitingAlerts:
@@ -96,7 +97,7 @@ def quiet_until(ranges: Iterable[Hours], local: Local) -> Until | None:
     Examples
     --------
     >>> from gpuwatchd.core.config.validation import parse
-    >>> from gpuwatchd.alerts.policy_types import Local
+    >>> from gpuwatchd.core.units import Local
     >>> night = Local(now_s=84_600.0, weekday=3, minute=1410,
     ...               epoch=lambda day, minute: 86_400.0 * day + 60.0 * minute)
     >>> quiet_until([parse("22:00-07:00")], night)

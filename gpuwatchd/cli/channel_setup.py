@@ -18,9 +18,9 @@ from gpuwatchd.cli import config_text
 from gpuwatchd.core import config
 from gpuwatchd.core.config import loading
 from gpuwatchd.core.errors import ConfigError, GpuwatchdError
-from gpuwatchd.notify import dispatcher
 from gpuwatchd.notify.channels import chat
 from gpuwatchd.notify.channels.email import channel as email
+from gpuwatchd.notify.outbox import dispatcher
 from gpuwatchd.service import other_instances, unit_files
 from gpuwatchd.view.answers.alerts import ChannelAdded
 from gpuwatchd.view.queries import state_location

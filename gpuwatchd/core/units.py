@@ -8,7 +8,12 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _SIZE_UNITS: dict[str, int] = {"": 1, "B": 1}
 for _power, _letter in enumerate("KMGT", start=1):
@@ -405,3 +410,31 @@ def spark(values: list[float | None], *, low: float, high: float, ascii_only: bo
         " " if value is None else marks[min(top, max(0, round((value - low) / span * top)))]
         for value in values
     )
+
+
+class Local(NamedTuple):
+    """What time it is where people are."""
+
+    now_s: float
+    """Epoch seconds."""
+    weekday: int
+    """Monday is 0."""
+    minute: int
+    """Of the day."""
+    epoch: Callable[[int, int], float]
+    """(days from today, minute of that day on the clock) -> epoch seconds: days on which clocks are
+    changed have 23 or 25 hours."""
+
+    @classmethod
+    def at(cls, now_s: float) -> Local:
+        """Return what time it is on the clocks of this machine; of what they show twice, the first.
+
+        Hours that clocks skip, and days beyond the end of a month, are for mktime to sort out.
+        """
+        here = time.localtime(now_s)
+
+        def epoch(day: int, minute: int) -> float:
+            date = (here.tm_year, here.tm_mon, here.tm_mday + day)
+            return time.mktime((*date, 0, minute, 0, 0, 0, -1))
+
+        return cls(now_s, here.tm_wday, 60 * here.tm_hour + here.tm_min, epoch)

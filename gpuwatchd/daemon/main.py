@@ -28,7 +28,8 @@ from gpuwatchd.core.codes import ProblemCode
 from gpuwatchd.core.errors import ConfigError, GpuwatchdError
 from gpuwatchd.core.ports import OwnClock
 from gpuwatchd.core.state_log import StateLog, masked
-from gpuwatchd.notify import credentials, dispatcher
+from gpuwatchd.notify import credentials
+from gpuwatchd.notify.outbox import dispatcher
 from gpuwatchd.pipeline.source_workers import DriverRelease
 from gpuwatchd.pipeline.tick import Pipeline
 from gpuwatchd.service import own_process

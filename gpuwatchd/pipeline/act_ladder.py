@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from gpuwatchd.alerts.ladder import Countdown
     from gpuwatchd.core.config import Config
     from gpuwatchd.core.model import ActStep, Alert, Holding, ProcessInfo, ProcessKey
+    from gpuwatchd.notify.outbox.outbox import Outbox
     from gpuwatchd.pipeline.active_silences import ActiveSilences
     from gpuwatchd.pipeline.condition_alerts import ConditionAlert
     from gpuwatchd.pipeline.idle_memory import IdleMemory
-    from gpuwatchd.pipeline.outbox import Outbox
     from gpuwatchd.pipeline.step_runner import StepRunner
     from gpuwatchd.pipeline.tracker import SampleIntake
     from gpuwatchd.store.profiles import ProfileStore

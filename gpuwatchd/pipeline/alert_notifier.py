@@ -10,11 +10,12 @@ import msgspec
 
 from gpuwatchd import alerts as policy
 from gpuwatchd.alerts import wording
+from gpuwatchd.core import units
 from gpuwatchd.core.codes import Hold
 from gpuwatchd.core.model import Alert, Decision, Delivery
 from gpuwatchd.core.model.findings import with_blame
 from gpuwatchd.pipeline import action_handler, messages
-from gpuwatchd.pipeline.clock import local, moved_resolved
+from gpuwatchd.pipeline.clock import moved_resolved
 from gpuwatchd.pipeline.live_state import RecentDeaths
 from gpuwatchd.pipeline.messages import sentences
 from gpuwatchd.pipeline.track import Track
@@ -26,10 +27,10 @@ if TYPE_CHECKING:
     from gpuwatchd.alerts import Notice, Notifications
     from gpuwatchd.core.config import Config
     from gpuwatchd.core.model import Device, Message, ProcessInfo, ProcessKey, Proposal
+    from gpuwatchd.notify.outbox.outbox import Outbox
     from gpuwatchd.pipeline.act_ladder import ActLadder
     from gpuwatchd.pipeline.active_silences import ActiveSilences
     from gpuwatchd.pipeline.alert_cost import Costing
-    from gpuwatchd.pipeline.outbox import Outbox
     from gpuwatchd.pipeline.track import TrackedDevice
     from gpuwatchd.pipeline.track_evaluation import Watcher
     from gpuwatchd.pipeline.tracker import SampleIntake
@@ -426,7 +427,7 @@ class AlertNotifier:
 
     def _is_unheard(self, key: str) -> bool:
         """Say whether every channel has given up to tell that an alert began."""
-        if self._history is None or key not in self._post.untold():
+        if self._history is None or key not in self._post.reach.untold():
             return False
         # What still waits is dropped by the post, with the end of what it tells.
         return not any(
@@ -472,7 +473,7 @@ class AlertNotifier:
                     levels[key] = newest[1]
         silences = self._silencing.active
         around = policy.SendingContext(
-            local=local(self._wall()) if silences or rules.quiet else None,
+            local=units.Local.at(self._wall()) if silences or rules.quiet else None,
             silences=tuple(silences),
             others=tuple(self._elsewhere(source)),
             past=self._bygone.lately(),

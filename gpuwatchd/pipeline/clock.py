@@ -7,7 +7,6 @@ points keep their distances, and times stay those that people read on their cloc
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -120,20 +119,4 @@ def carried_over(alert: Alert, finding: Finding, now_s: float) -> Alert:
         alert_confirmations=0,
         alert_since_s=None,
         evidence=None,
-    )
-
-
-def local(now_s: float) -> alerts.Local:
-    """Return what time it is where people are; of what clocks show twice, the first."""
-    here = time.localtime(now_s)
-
-    def epoch(day: int, minute: int) -> float:
-        # Hours that clocks skip, and days beyond the end of a month, are for mktime to sort out.
-        return time.mktime((here.tm_year, here.tm_mon, here.tm_mday + day, 0, minute, 0, 0, 0, -1))
-
-    return alerts.Local(
-        now_s=now_s,
-        weekday=here.tm_wday,
-        minute=60 * here.tm_hour + here.tm_min,
-        epoch=epoch,
     )

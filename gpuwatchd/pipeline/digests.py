@@ -16,7 +16,7 @@ import msgspec
 from gpuwatchd.analysis import cost
 from gpuwatchd.core import text, units
 from gpuwatchd.core.model import Delivery
-from gpuwatchd.pipeline import clock, messages
+from gpuwatchd.pipeline import messages
 from gpuwatchd.store import tables
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from gpuwatchd.core.config import PolicySection
     from gpuwatchd.core.model import Alert, Cost, Decision, Finding, Holding, Message
+    from gpuwatchd.notify.outbox.outbox import Outbox
     from gpuwatchd.pipeline.idle_memory import IdleMemory
-    from gpuwatchd.pipeline.outbox import Outbox
     from gpuwatchd.store.writer import History
 
 log = logging.getLogger("gpuwatchd")
@@ -180,7 +180,7 @@ def following(last_s: float, section: PolicySection) -> float:
     A time of day that clocks skip comes when they have skipped it; one that they show twice once.
     """
     hour, _, minute = section.digest_at.partition(":")
-    here = clock.local(last_s)
+    here = units.Local.at(last_s)
     for day in range(_DAYS):
         if section.digest == "weekly" and (here.weekday + day) % 7 != _MONDAY:
             continue

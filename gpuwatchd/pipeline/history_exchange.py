@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from gpuwatchd.core.model import Alert, AllocatorReading, Device, ProcessKey, Sample
+    from gpuwatchd.notify.outbox.outbox import Outbox
     from gpuwatchd.pipeline.alert_notifier import AlertNotifier
     from gpuwatchd.pipeline.condition_alerts import ConditionAlerts
-    from gpuwatchd.pipeline.outbox import Outbox
     from gpuwatchd.pipeline.tracker import SampleIntake
     from gpuwatchd.store.live import LiveState
     from gpuwatchd.store.writer import History

@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gpuwatchd import alerts
+from gpuwatchd.core.model.alerts import SAID_FOR_S
 from gpuwatchd.pipeline.clock import moved_resolved
 from gpuwatchd.pipeline.track import Track
-from gpuwatchd.store.live import LiveDevice, LiveProcess
+from gpuwatchd.store.live import LiveDevice, LiveProcess, UndeliveredAlert
 from gpuwatchd.store.ring import CELL_S, Ring
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from gpuwatchd.core.model import Alert, Event, Finding, ProcessInfo, ProcessKey, ProcessUse
+    from gpuwatchd.notify.outbox.channel_health import Reach
     from gpuwatchd.pipeline.track import TrackedDevice
     from gpuwatchd.store.tables import UserLabel
     from gpuwatchd.store.writer import History
@@ -218,3 +220,39 @@ class RecentDeaths:
         deaths = alerts.recent_deaths(unmarked, now_s)
         self._alerts = {(alert.key, alert.opened_at_s): alert for alert in deaths}
         return deaths
+
+
+class UndeliveredAlerts:
+    """What nobody was told of in time: where memory probably ran out, or it was critical.
+
+    What came back by itself is no longer of interest. The history knows it over restarts; it is
+    asked only when something has changed.
+    """
+
+    def __init__(self, history: History | None, reach: Reach) -> None:
+        self._history = history
+        self._reach = reach
+        self._found: tuple[UndeliveredAlert, ...] = ()
+        self._asked_at: int | None = None
+
+    def lost(self, now_s: float) -> tuple[UndeliveredAlert, ...]:
+        """Return those of the last day, oldest first; the same object until something changes."""
+        changes = self._reach.changes
+        if self._asked_at != changes and self._history is not None:
+            found = self._history.undelivered_since(now_s - SAID_FOR_S)
+            if found is not None:
+                self._asked_at = changes
+                self._found = tuple(
+                    UndeliveredAlert(
+                        key=alert.key, code=alert.code, title=alert.title, severity=alert.severity,
+                        ended=alert.ended, ended_at_s=alert.resolved_at_s,
+                    )
+                    for alert in found
+                    if alert.resolved_at_s is not None
+                    and (alert.ran_out or alert.severity == "critical")
+                )  # fmt: skip
+        if any(now_s - alert.ended_at_s >= SAID_FOR_S for alert in self._found):
+            self._found = tuple(
+                alert for alert in self._found if now_s - alert.ended_at_s < SAID_FOR_S
+            )
+        return self._found

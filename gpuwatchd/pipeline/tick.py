@@ -14,6 +14,7 @@ from gpuwatchd import __version__
 from gpuwatchd.core.codes import ProblemCode
 from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.core.model import Alert, Decision, Fault, Finding, Sample
+from gpuwatchd.notify.outbox.outbox import Dispatcher, Outbox
 from gpuwatchd.pipeline import alert_notifier, event_log, restored_state
 from gpuwatchd.pipeline.act_ladder import ActLadder
 from gpuwatchd.pipeline.action_handler import ActionHandler
@@ -29,9 +30,8 @@ from gpuwatchd.pipeline.engine_readings import Serving
 from gpuwatchd.pipeline.event_log import DeviceLog, EventLog
 from gpuwatchd.pipeline.history_exchange import HistoryLink, Last
 from gpuwatchd.pipeline.idle_memory import IdleMemory
-from gpuwatchd.pipeline.live_state import LiveDevices
+from gpuwatchd.pipeline.live_state import LiveDevices, UndeliveredAlerts
 from gpuwatchd.pipeline.memory_limits import MemoryLimits
-from gpuwatchd.pipeline.outbox import Dispatcher, Outbox
 from gpuwatchd.pipeline.prepared_processes import PreparedProcesses
 from gpuwatchd.pipeline.restored_state import EARLIER
 from gpuwatchd.pipeline.run_baselines import RunBaselines
@@ -178,6 +178,7 @@ class Pipeline:
             None if history is None else RunBaselines(self.watcher, self.intake, history.shelf)
         )
         self.post = Outbox(message_dispatcher, history, policy=config.policy, wall=wall, mono=mono)
+        self._undelivered = UndeliveredAlerts(history, self.post.reach)
         self.happenings = EventLog(history)
         self.serving = Serving(config, host)
         self.declared = DeclaredSizes(self.intake, self.serving, host)
@@ -476,7 +477,7 @@ class Pipeline:
             holdings=self.holdings.found,
             silences=self.silencing.active,
             channels=self.post.channel_health(),
-            untold=self.post.untold(), lost=self.post.losses.lost(now_s),
+            untold=self.post.reach.untold(), lost=self._undelivered.lost(now_s),
             deaths=self.alert_notifier.deaths.unseen(now_s),
             servers=self.serving.readings,
         )  # fmt: skip

@@ -29,7 +29,7 @@ from gpuwatchd.core import config
 from gpuwatchd.daemon.main import Chores
 from gpuwatchd.collect.host import Host
 from gpuwatchd.service import own_process as allocator
-from gpuwatchd.notify import dispatcher as outbox
+from gpuwatchd.notify.outbox import dispatcher as outbox
 from gpuwatchd.pipeline.tick import Pipeline
 from gpuwatchd.collect.nvml.source import NvmlSource
 from gpuwatchd.store.writer import History

@@ -14,7 +14,8 @@ from gpuwatchd.core import config
 from gpuwatchd.core.errors import NotifyError
 from gpuwatchd.core.model import Message
 from gpuwatchd.core.registry import load
-from gpuwatchd.notify import NOTIFIERS, dispatcher
+from gpuwatchd.notify import NOTIFIERS
+from gpuwatchd.notify.outbox import dispatcher
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,16 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatchd.core.codes import Failure
-from gpuwatchd.notify.backlog import (
+from gpuwatchd.notify.outbox.states import State, clock_moved, expired, is_held, state_of
+from gpuwatchd.notify.outbox.turn import (
     LATE_S,
     MAX_LINES,
     digest,
-    dropped,
-    is_dropped,
-    is_held,
     is_late,
     leaves_with_others,
-    moved,
     plan,
 )
 from tests import making
@@ -58,7 +55,7 @@ def names(deliveries: list[Delivery]) -> list[str]:
 
 def test_what_is_due_is_sent_and_the_rest_waits() -> None:
     made = plan([waiting("a"), waiting("b", due_in_s=5)], NOW_S)
-    assert (names(made.submit), made.drop) == (["a"], [])
+    assert (names(made.submit), made.expired) == (["a"], [])
 
 
 def test_a_later_message_of_the_incident_overtakes() -> None:
@@ -71,41 +68,41 @@ def test_a_later_message_of_the_incident_overtakes() -> None:
         NOW_S,
     )
     assert names(made.submit) == ["other"]
-    (dropped,) = made.drop
+    (dropped,) = made.expired
     assert (dropped.message.id, dropped.state, dropped.next_try_at_s) == ("first", "failed", None)
     assert "overtaken" in (dropped.error or "")
 
 
 def test_channels_do_not_overtake_each_other() -> None:
     made = plan([waiting("a", channel="email"), waiting("a", channel="desktop")], NOW_S)
-    assert (len(made.submit), made.drop) == (2, [])
+    assert (len(made.submit), made.expired) == (2, [])
 
 
 def test_what_began_and_ended_untold_is_not_told() -> None:
     over = waiting("over", incident="first", notice="resolved", severity="info", age_s=10)
     made = plan([waiting("first", age_s=50), over], NOW_S)
-    assert (made.submit, names(made.drop)) == ([], ["first", "over"])
+    assert (made.submit, names(made.expired)) == ([], ["first", "over"])
     # Its beginning was told: then its end is told too.
     assert names(plan([over], NOW_S).submit) == ["over"]
     repeat = waiting("repeat", incident="first", notice="repeat", age_s=30)
     made = plan([repeat, over], NOW_S)
-    assert (names(made.submit), names(made.drop)) == (["over"], ["repeat"])
+    assert (names(made.submit), names(made.expired)) == (["over"], ["repeat"])
 
 
 def test_what_probably_ran_out_of_memory_is_told_however_late() -> None:
     crashed = waiting("over", incident="first", notice="resolved", severity="warning", age_s=10)
     made = plan([waiting("first", age_s=50), crashed], NOW_S)
-    assert (names(made.submit), names(made.drop)) == (["over"], ["first"])
+    assert (names(made.submit), names(made.expired)) == (["over"], ["first"])
 
 
 def test_what_tells_of_others_is_overtaken_when_each_of_them_is_told() -> None:
     first = waiting("first", age_s=50, keys="ab")
     worse = waiting("worse", incident="first", notice="escalated", age_s=40, keys="a")
     made = plan([first, worse], NOW_S)
-    assert ([one.message.id for one in made.submit], made.drop) == (["first", "worse"], [])
+    assert ([one.message.id for one in made.submit], made.expired) == (["first", "worse"], [])
     both = waiting("both", incident="first", notice="repeat", age_s=20, keys="ab")
     made = plan([first, worse, both], NOW_S)
-    assert (names(made.submit), names(made.drop)) == (["both"], ["first", "worse"])
+    assert (names(made.submit), names(made.expired)) == (["both"], ["first", "worse"])
 
 
 def test_of_two_that_began_untold_the_end_of_one_does_not_hide_the_other() -> None:
@@ -117,13 +114,13 @@ def test_of_two_that_began_untold_the_end_of_one_does_not_hide_the_other() -> No
         "b-over", incident="first", notice="resolved", severity="info", age_s=5, keys="b"
     )
     made = plan([first, a_over], NOW_S)
-    assert (names(made.submit), made.drop) == (["a-over", "first"], [])
+    assert (names(made.submit), made.expired) == (["a-over", "first"], [])
     made = plan([first, a_over, b_over], NOW_S)
-    assert (made.submit, names(made.drop)) == ([], ["a-over", "b-over", "first"])
+    assert (made.submit, names(made.expired)) == ([], ["a-over", "b-over", "first"])
     # One that became worse in the meantime is told, and then that it is over.
     worse = waiting("worse", incident="first", notice="escalated", age_s=40, keys="ab")
     made = plan([first, worse, a_over], NOW_S)
-    assert (names(made.submit), names(made.drop)) == (["a-over", "worse"], ["first"])
+    assert (names(made.submit), names(made.expired)) == (["a-over", "worse"], ["first"])
 
 
 def test_late_ones_are_due_together() -> None:
@@ -161,10 +158,10 @@ def test_nothing_is_lost_and_nothing_is_twice(some: list[Delivery]) -> None:
     made = plan(some, NOW_S)
     incidents = [(one.channel, one.message.thread or one.message.id) for one in made.submit]
     assert len(incidents) == len(set(incidents))
-    assert len(made.submit) + len(made.drop) <= len(some)
-    assert all(one.state == "failed" and one.error for one in made.drop)
+    assert len(made.submit) + len(made.expired) <= len(some)
+    assert all(one.state == "failed" and one.error for one in made.expired)
     given = {(one.channel, one.message.id) for one in some}
-    assert {(one.channel, one.message.id) for one in made.submit + made.drop} <= given
+    assert {(one.channel, one.message.id) for one in made.submit + made.expired} <= given
 
 
 def test_a_digest_repeated_is_the_same_message() -> None:
@@ -209,8 +206,8 @@ def test_what_is_held_waits_for_its_time_however_far_away() -> None:
 def test_what_recovered_while_it_was_held_is_told_as_recovered() -> None:
     over = held("over", incident="first", notice="resolved", age_s=10)
     made = plan([held("first", age_s=50), over], NOW_S + 7200.0)
-    assert (names(made.submit), names(made.drop)) == (["over"], ["first"])
-    assert all(is_dropped(one) for one in made.drop)
+    assert (names(made.submit), names(made.expired)) == (["over"], ["first"])
+    assert all(state_of(one) is State.EXPIRED for one in made.expired)
 
 
 def test_a_summary_is_never_part_of_another() -> None:
@@ -220,20 +217,20 @@ def test_a_summary_is_never_part_of_another() -> None:
 def test_a_step_of_the_clock_changes_no_wait_for_a_retry() -> None:
     for by_s in (3600.0, -600.0, -1e8):
         now_s = NOW_S + by_s
-        later = moved(waiting("a", age_s=60, due_in_s=25), by_s, now_s)
+        later = clock_moved(waiting("a", age_s=60, due_in_s=25), by_s, now_s)
         assert (later.created_at_s, later.next_try_at_s) == (now_s - 60, now_s + 25)
 
 
 def test_a_step_of_the_clock_keeps_to_the_hour_that_something_is_held_for() -> None:
     seven_s = NOW_S + 7200.0
-    assert moved(held("a"), 3600.0, NOW_S + 3600.0).next_try_at_s == seven_s
+    assert clock_moved(held("a"), 3600.0, NOW_S + 3600.0).next_try_at_s == seven_s
     # Never longer than it would have been.
-    assert moved(held("a"), -600.0, NOW_S - 600.0).next_try_at_s == NOW_S - 600.0 + 7200.0
+    assert clock_moved(held("a"), -600.0, NOW_S - 600.0).next_try_at_s == NOW_S - 600.0 + 7200.0
 
 
 def test_what_is_not_sent_on_purpose_is_told_from_what_failed() -> None:
-    one = dropped(waiting("a"), Failure.FALLBACK_SENT, channel="email")
+    one = expired(waiting("a"), Failure.FALLBACK_SENT, channel="email")
     assert (one.state, one.next_try_at_s) == ("failed", None)
-    assert is_dropped(one)
-    assert not is_dropped(msgspec.structs.replace(one, code=Failure.REFUSED))
-    assert not is_dropped(waiting("a"))
+    assert state_of(one) is State.EXPIRED
+    assert state_of(msgspec.structs.replace(one, code=Failure.REFUSED)) is State.FAILED
+    assert state_of(waiting("a")) is State.PENDING

@@ -16,8 +16,10 @@ from hypothesis import strategies as st
 from gpuwatchd.core import config
 from gpuwatchd.core.errors import NotifyError
 from gpuwatchd.core.model import Availability, Delivery, Message
-from gpuwatchd.notify import NOTIFIERS, dispatcher
-from gpuwatchd.notify.dispatcher import GIVE_UP_S, GRACE_S, MessageDispatcher, retry_at
+from gpuwatchd.notify import NOTIFIERS
+from gpuwatchd.notify.outbox import dispatcher
+from gpuwatchd.notify.outbox.dispatcher import GRACE_S, MessageDispatcher
+from gpuwatchd.notify.outbox.states import GIVE_UP_S, retry_at
 from tests import making
 from tests.test_daemon import wait_for
 

@@ -15,8 +15,8 @@ from gpuwatchd import alerts
 from gpuwatchd.core.config import Config, OverrideSection, PolicySection, Seconds
 from gpuwatchd.core.config.validation import parse
 from gpuwatchd.core.model import Cost, Decision, Delivery, Holding, ProcessInfo, ProcessKey
+from gpuwatchd.core.units import Local
 from gpuwatchd.pipeline import digests
-from gpuwatchd.pipeline.clock import local
 from gpuwatchd.pipeline.digests import Digests, following
 from gpuwatchd.pipeline.track_evaluation import rules_of
 from tests.making import alert
@@ -294,7 +294,7 @@ def test_it_tells_what_is_open_was_held_back_and_costs() -> None:
     ],
 )
 def test_quiet_hours_end_by_the_clock_on_the_wall(now: str, end: str) -> None:
-    here = local(at(now))
+    here = Local.at(at(now))
     found = alerts.quiet_until([parse("22:00-07:00")], here)
     assert found is not None
     assert found.at_s == at(end)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatchd.core.codes import Failure
 from gpuwatchd.core.config import PolicySection
-from gpuwatchd.notify import backlog
-from gpuwatchd.pipeline.channel_health import Channels, Fallbacks, Reach, Turn
-from gpuwatchd.pipeline.clock import local
-from gpuwatchd.pipeline.outbox import Outbox
+from gpuwatchd.core.units import Local
+from gpuwatchd.notify.outbox.channel_health import Channels, Reach
+from gpuwatchd.notify.outbox.outbox import Outbox
+from gpuwatchd.notify.outbox.states import expired
+from gpuwatchd.notify.outbox.turn import Plan, fallbacks
 from tests import making
 from tests.pipeline.play import Postbox
 from tests.store.world import opened
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from gpuwatchd.core.model import Delivery
 
 NOW_S = 1_800_000_000.0
+NOW = partial(float, NOW_S)
 BOTH = PolicySection(channels=("desktop",), fallback=("email", "chat"))
 
 
@@ -35,58 +39,56 @@ def delivery(channel: str = "desktop", **changes: Any) -> Delivery:
 
 
 def turn(
-    *noted: Delivery, lost: bool = True, section: PolicySection = BOTH, busy: tuple[str, ...] = ()
-) -> tuple[Turn, Fallbacks]:
-    letters = Fallbacks()
-    for one in noted:
-        letters.note(one)
-    made = letters.turn(
+    *rows: Delivery, lost: bool = True, section: PolicySection = BOTH, busy: tuple[str, ...] = ()
+) -> Plan:
+    return fallbacks(
+        [rows],
         section,
-        lambda: local(NOW_S),
+        lambda: Local.at(NOW_S),
         waits=lambda one: one.channel not in busy,
         lost=lambda _: lost,
     )
-    return made, letters
 
 
 def test_a_channel_that_was_taken_out_leaves_its_messages_to_those_in_use() -> None:
     now = PolicySection(channels=("email",), fallback=("chat",))
     gone = delivery(state="failed", code=Failure.NOT_CONFIGURED)
-    made, _ = turn(gone, section=now)
-    assert [(one.channel, one.fallback_of) for one in made.new] == [("email", "desktop")]
-    made, _ = turn(delivery(state="failed"), section=now)
-    assert [one.channel for one in made.new] == ["chat"]
+    made = turn(gone, section=now)
+    assert [(one.channel, one.fallback_of) for one in made.submit] == [("email", "desktop")]
+    made = turn(delivery(state="failed"), section=now)
+    assert [one.channel for one in made.submit] == ["chat"]
 
 
 def test_what_a_fallback_told_is_told() -> None:
     email = delivery("email", state="sent", error=None, fallback_of="desktop")
-    made, letters = turn(delivery(), email)
-    (spare,) = made.spare
+    (spare,) = turn(delivery(), email).expired
     assert (spare.channel, spare.state) == ("desktop", "failed")
     assert spare.error == "not sent: delivered by email instead"
-    letters.note(spare)
-    after = letters.turn(BOTH, lambda: local(NOW_S), waits=lambda _: True, lost=lambda _: True)
-    assert (after, len(letters)) == (([], []), 0)
 
 
 def test_a_digest_has_channels_of_its_own() -> None:
-    assert turn(delivery(notice="digest"))[0] == ([], [])
+    assert turn(delivery(notice="digest")) == ([], [])
 
 
 def test_a_fallback_that_is_quiet_waits_unless_it_is_critical() -> None:
     section = msgspec.structs.replace(BOTH, quiet_hours={"all": ("00:00-24:00",)})
-    (new,) = turn(delivery(), section=section)[0].new
+    (new,) = turn(delivery(), section=section).submit
     assert new.held.startswith("quiet hours until ")
     assert (new.next_try_at_s or 0.0) > NOW_S
-    (new,) = turn(delivery(severity="critical"), section=section)[0].new
+    (new,) = turn(delivery(severity="critical"), section=section).submit
     assert (new.held, new.next_try_at_s) == ("", NOW_S)
 
 
-def test_without_fallbacks_nothing_is_kept() -> None:
-    none = PolicySection(channels=("desktop",))
-    assert len(turn(delivery(), section=none)[1]) == 1  # it is still on its way
-    assert len(turn(delivery(state="failed"), section=none)[1]) == 0
-    assert len(turn(delivery(state="sent"), section=none)[1]) == 0
+@pytest.mark.parametrize("state", ["sent", "failed"])
+def test_what_has_ended_is_kept_while_another_channel_of_its_message_waits(state: str) -> None:
+    post = Outbox(Postbox(state), None, policy=PolicySection(channels=("desktop",)), wall=NOW)
+    other = delivery("email", attempts=0, error=None, held="quiet hours until 07:00")
+    post.send([delivery(attempts=0), msgspec.structs.replace(other, next_try_at_s=NOW_S + 60)])
+    post.collect(NOW_S)
+    assert len(post._rows) == 2
+    post.send([msgspec.structs.replace(other, held="", message=making.message(id="alone"))])
+    post.collect(NOW_S)
+    assert len(post._rows) == 2
 
 
 _STATES = st.sampled_from(["pending", "sent", "failed"])
@@ -103,12 +105,12 @@ def test_never_two_fallbacks_at_once_nor_one_beside_a_delivery(
         delivery(name, state=state, fallback_of="desktop" if name in BOTH.fallback else "")
         for name, state in states.items()
     ]
-    made, _ = turn(*noted, lost=lost)
-    assert len(made.new) <= 1
-    assert not (made.new and "sent" in states.values())
-    assert {one.channel for one in made.new}.isdisjoint(states)
-    assert all(states[one.channel] == "pending" for one in made.spare)
-    assert not made.spare or "sent" in states.values()
+    made = turn(*noted, lost=lost)
+    assert len(made.submit) <= 1
+    assert not (made.submit and "sent" in states.values())
+    assert {one.channel for one in made.submit}.isdisjoint(states)
+    assert all(states[one.channel] == "pending" for one in made.expired)
+    assert not made.expired or "sent" in states.values()
 
 
 def about(*keys: str, **changes: Any) -> Any:
@@ -129,7 +131,7 @@ def test_a_new_opening_is_untold_although_the_last_was_told() -> None:
 
 def test_what_was_not_sent_on_purpose_has_not_failed() -> None:
     reach = Reach({"a": 1.0}.get)
-    reach.note(backlog.dropped(about("a"), Failure.OVERTAKEN))
+    reach.note(expired(about("a"), Failure.OVERTAKEN))
     assert reach.untold() == ()
 
 

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatchd.alerts import Local, Override, Rules, grade, matches, quiet_until, routes, rules_for
+from gpuwatchd.alerts import Override, Rules, grade, matches, quiet_until, routes, rules_for
 from gpuwatchd.core.codes import Hold
 from gpuwatchd.core.config.validation import parse
 from gpuwatchd.core.model import AlertSubject, EtaRange, Finding, Matcher, Silence
+from gpuwatchd.core.units import Local
 from tests.making import alert, calm, finding
 
 BERLIN = ZoneInfo("Europe/Berlin")

@@ -171,7 +171,7 @@ class World:
         watcher: Any = SimpleNamespace(rules=self.rules, died={})
         self.watcher = watcher
         silencing: Any = SimpleNamespace(active=(), follow=lambda changes, now_s: None)
-        post: Any = SimpleNamespace(send=self._send, untold=tuple)
+        post: Any = SimpleNamespace(send=self._send, reach=SimpleNamespace(untold=tuple))
         store: Any = self.store
         dresser: Any = Dresser(self.process)
         self.silencing = silencing

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any
 from gpuwatchd.core.config import PolicySection, Seconds, StoreSection
 from gpuwatchd.core.errors import NotifyError
 from gpuwatchd.core.model import Availability, Message
-from gpuwatchd.notify.dispatcher import MessageDispatcher
-from gpuwatchd.pipeline.outbox import Outbox
+from gpuwatchd.notify.outbox.dispatcher import MessageDispatcher
+from gpuwatchd.notify.outbox.outbox import Outbox
 from gpuwatchd.store.writer import History
 from tests.making import alert, delivery, message
 
@@ -41,8 +41,6 @@ WATCHED = tuple(
     for part in (
         "gpuwatchd/store",
         "gpuwatchd/notify",
-        "gpuwatchd/pipeline/outbox",
-        "gpuwatchd/pipeline/channel_health",
         "tests/promises/dying",
     )
 )

@@ -11,8 +11,9 @@ import msgspec
 from gpuwatchd.core.config import PolicySection, Seconds
 from gpuwatchd.core.errors import NotifyError
 from gpuwatchd.core.model import Availability, Delivery, Message
-from gpuwatchd.notify.dispatcher import MessageDispatcher
-from gpuwatchd.pipeline.outbox import Outbox
+from gpuwatchd.notify.outbox.dispatcher import MessageDispatcher
+from gpuwatchd.notify.outbox.outbox import Outbox
+from gpuwatchd.pipeline.live_state import UndeliveredAlerts
 from tests.making import alert, delivery, message
 from tests.store.world import T0, Time, opened
 
@@ -85,6 +86,7 @@ class Office:
             wall=self.time.clock,
             mono=self.time.monotonic,
         )
+        self.undelivered = UndeliveredAlerts(self.history, self.post.reach)
         self.post.resume(self.time.now_s)
 
     def new_courier(self) -> MessageDispatcher:

@@ -71,9 +71,11 @@ def test_the_cases_pass_what_they_are_about(lives: list[dict[str, Any]]) -> None
         one["deaths"][0].rpartition(":")[0] for one in lives if isinstance(one["deaths"][0], str)
     }
     assert {
-        "gpuwatchd/notify/dispatcher.py",
-        "gpuwatchd/pipeline/channel_health.py",
-        "gpuwatchd/pipeline/outbox.py",
+        "gpuwatchd/notify/outbox/dispatcher.py",
+        "gpuwatchd/notify/outbox/channel_health.py",
+        "gpuwatchd/notify/outbox/outbox.py",
+        "gpuwatchd/notify/outbox/states.py",
+        "gpuwatchd/notify/outbox/turn.py",
         "gpuwatchd/store/write_buffers.py",
         "gpuwatchd/store/records.py",
         "tests/promises/dying.py",

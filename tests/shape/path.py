@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from gpuwatchd.core.model import Availability, Message
-    from gpuwatchd.notify.dispatcher import MessageDispatcher
+    from gpuwatchd.notify.outbox.dispatcher import MessageDispatcher
     from gpuwatchd.pipeline.tick import Pipeline
     from gpuwatchd.store.writer import History
 
@@ -165,7 +165,7 @@ def _daemon(
 
 def _play(folder: Path) -> Kinds:
     """Play the incident; return kind of tick -> (modules, changes) of each."""
-    from gpuwatchd.notify.dispatcher import MessageDispatcher
+    from gpuwatchd.notify.outbox.dispatcher import MessageDispatcher
     from gpuwatchd.service import own_process
 
     fake, proc = FakeNvml(folder), FakeProc(folder / "proc")

@@ -17,6 +17,7 @@ from gpuwatchd.core import config, extras, text
 from gpuwatchd.core.codes import ProblemCode
 from gpuwatchd.core.config import listening
 from gpuwatchd.core.errors import NotifyError
+from gpuwatchd.notify import NOTIFIERS
 from gpuwatchd.service import account
 from gpuwatchd.view.queries import current_state
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 def check(around: CheckContext) -> Iterator[Check]:
     """Yield what each channel says of itself, and which are set up in vain."""
-    from gpuwatchd.notify import NOTIFIERS, dispatcher  # noqa: PLC0415
+    from gpuwatchd.notify.outbox import dispatcher  # noqa: PLC0415
 
     used = config.channels.used(around.settings)
     names = [name for name in NOTIFIERS if name in used]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gpuwatchd.cli.demo_screen import Event, Show
     from gpuwatchd.collect.simulate import Planted, SimulateSource
     from gpuwatchd.core.model import Delivery, Message
-    from gpuwatchd.notify.dispatcher import MessageDispatcher
+    from gpuwatchd.notify.outbox.dispatcher import MessageDispatcher
     from gpuwatchd.pipeline.tick import Pipeline, Tick
 
 SPEED = 120.0
@@ -265,7 +265,7 @@ def _channel(
 def _popups(stack: contextlib.ExitStack) -> tuple[Popups | None, str]:
     """Return the pop-ups, or None and why there are none."""
     from gpuwatchd.core.config import NotifySection  # noqa: PLC0415
-    from gpuwatchd.notify import dispatcher  # noqa: PLC0415
+    from gpuwatchd.notify.outbox import dispatcher  # noqa: PLC0415
 
     channels = dispatcher.build(NotifySection(), ("desktop",))
     answer = channels["desktop"].probe()

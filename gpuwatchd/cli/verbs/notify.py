@@ -12,7 +12,8 @@ from gpuwatchd.cli import channel_setup, exits, options, output
 from gpuwatchd.core.config import channels
 from gpuwatchd.core.errors import GpuwatchdError, NotifyError
 from gpuwatchd.core.model import Chart, Message
-from gpuwatchd.notify import NOTIFIERS, dispatcher
+from gpuwatchd.notify import NOTIFIERS
+from gpuwatchd.notify.outbox import dispatcher
 from gpuwatchd.view.answers import alerts as answers
 from gpuwatchd.view.answers import base
 from gpuwatchd.view.answers.alerts import Reached

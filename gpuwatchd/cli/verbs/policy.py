@@ -153,7 +153,7 @@ class _Trial:
 
     def run(self, at_s: float | None, changes: Mapping[str, str]) -> None:
         """Ask policy as if it were then, about an alert that is changed, and make the message."""
-        from gpuwatchd.pipeline import clock, messages  # noqa: PLC0415
+        from gpuwatchd.pipeline import messages  # noqa: PLC0415
 
         self.at_s = at_s or self.due_s()
         self.alert = _changed(self.alert, changes)
@@ -168,7 +168,7 @@ class _Trial:
             then,
             self.notice,
             self.rules,
-            local=clock.local(self.at_s),
+            local=units.Local.at(self.at_s),
             silences=_then(self.silences, self.at_s),
             others=[other for other in self.others if _was_open(other, self.at_s)],
         )

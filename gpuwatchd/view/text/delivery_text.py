@@ -56,9 +56,9 @@ def delivery(one: Delivery, *, now_s: float) -> str:
 
 
 def _dropped(one: Delivery) -> bool:
-    from gpuwatchd.notify import backlog  # noqa: PLC0415 - status needs no deliveries
+    from gpuwatchd.notify.outbox import states  # noqa: PLC0415 - status needs no deliveries
 
-    return backlog.is_dropped(one)
+    return states.state_of(one) is states.State.EXPIRED
 
 
 def _pending(one: Delivery, tries: str, now_s: float) -> str:

@@ -1,7 +1,12 @@
-"""What piles up while a channel is down: what is overtaken, what leaves together. Pure.
+"""What a turn of the outbox sends, gives up, or hands to another channel. Pure.
 
 Eight hours without a mail server must not end in a hundred mails, nor a login in the morning in
 pop-ups about jobs that recovered at night.
+
+A message is sent by all of its own channels. A fallback sends it when each of them has failed for
+good, or has been failing for longer than ``fallback-after``; the next fallback when that one has
+failed as well. What a fallback has sent is not sent again when its own channel comes back. A
+fallback keeps to its own quiet hours, and to the severity that it is for.
 """
 
 from __future__ import annotations
@@ -9,48 +14,29 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
-
+from gpuwatchd.alerts.policy_types import RANK
 from gpuwatchd.core import text, units
 from gpuwatchd.core.codes import Failure
 from gpuwatchd.core.model import Message
 from gpuwatchd.notify import plain_text
+from gpuwatchd.notify.outbox.states import expired, incident_of, is_held, redirected
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
-    from gpuwatchd.core.model import Delivery, Severity
+    from gpuwatchd.core.config import PolicySection
+    from gpuwatchd.core.model import Delivery
+    from gpuwatchd.core.units import Local
 
 LATE_S = 3600.0
 """From this age on, undelivered messages of one channel leave as one."""
 MAX_LINES = 40
 _LONGEST_RETRY_S = 3600.0
-_RANK: dict[Severity, int] = {"info": 0, "warning": 1, "critical": 2}
-_TEXTS = {
-    Failure.OVERTAKEN: "overtaken by a later message of the same incident",
-    Failure.OVER_BEFORE_SENT: "resolved before it was sent",
-    Failure.FALLBACK_SENT: "delivered by {channel} instead",
-    Failure.CHANNEL_SENT: "delivered by {channel} after all",
-}
-
-
-class Plan(NamedTuple):
-    """What to do with the messages that wait."""
-
-    submit: list[Delivery]
-    """To hand to the dispatcher now."""
-    drop: list[Delivery]
-    """Overtaken: state "failed" and why; to be written down, not sent."""
 
 
 def is_late(delivery: Delivery, now_s: float) -> bool:
     """Say whether a message is so old that it may be merged with others (epoch seconds)."""
     return now_s - delivery.created_at_s > LATE_S
-
-
-def is_held(delivery: Delivery) -> bool:
-    """Say whether a message has been kept waiting on purpose and not been tried since."""
-    return bool(delivery.held) and delivery.state == "pending" and not delivery.attempts
 
 
 def leaves_with_others(delivery: Delivery, now_s: float) -> bool:
@@ -62,36 +48,13 @@ def leaves_with_others(delivery: Delivery, now_s: float) -> bool:
     return late and delivery.message.notice != "digest"
 
 
-def dropped(delivery: Delivery, why: Failure, **facts: float | str) -> Delivery:
-    """Return a delivery that will not be sent, and why."""
-    return msgspec.structs.replace(
-        delivery,
-        state="failed",
-        next_try_at_s=None,
-        lease_until_s=None,
-        error=f"not sent: {_TEXTS[why].format_map(facts)}",
-        code=why,
-        facts=facts,
-    )
+class Plan(NamedTuple):
+    """What to do with rows."""
 
-
-def is_dropped(delivery: Delivery) -> bool:
-    """Say whether a message was not sent on purpose: no channel has failed."""
-    return delivery.state == "failed" and delivery.code in _TEXTS
-
-
-def moved(delivery: Delivery, by_s: float, now_s: float) -> Delivery:
-    """Return a waiting delivery after the wall clock was set forward ``by_s`` (negative: back).
-
-    What waits for a retry waits as long as it would have. What is held until an hour of the day
-    waits for that hour on the new clock, but never longer than it would have.
-    """
-    at_s = delivery.next_try_at_s
-    if at_s is not None:
-        at_s = min(at_s, at_s + by_s) if is_held(delivery) else at_s + by_s
-    return msgspec.structs.replace(
-        delivery, created_at_s=min(delivery.created_at_s + by_s, now_s), next_try_at_s=at_s
-    )
+    submit: list[Delivery]
+    """To hand to their channels now; or, by a fallback, to be written down and sent."""
+    expired: list[Delivery]
+    """To be written down, not sent."""
 
 
 def plan(waiting: Iterable[Delivery], now_s: float) -> Plan:
@@ -105,13 +68,12 @@ def plan(waiting: Iterable[Delivery], now_s: float) -> Plan:
     """
     incidents: dict[tuple[str, str], list[Delivery]] = defaultdict(list)
     for delivery in waiting:
-        message = delivery.message
-        incidents[delivery.channel, message.thread or message.id].append(delivery)
+        incidents[incident_of(delivery)].append(delivery)
     deliveries: list[Delivery] = []
     drop: list[Delivery] = []
-    for (_, incident), group in incidents.items():
+    for (incident, _), group in incidents.items():
         older, newer = _overtaken(group)
-        drop += [dropped(one, Failure.OVERTAKEN) for one in older]
+        drop += [expired(one, Failure.OVERTAKEN) for one in older]
         untold = any(one.message.id == incident for one in older)
         untold = untold and not any(is_held(one) for one in group)
         groups = [_keys(one) for one in newer if one.message.notice != "resolved"]
@@ -120,7 +82,7 @@ def plan(waiting: Iterable[Delivery], now_s: float) -> Plan:
             harmless = one.message.notice == "resolved" and one.message.severity == "info"
             over = harmless and untold
             if over and not any(_keys(one) & keys for keys in groups):
-                drop.append(dropped(one, Failure.OVER_BEFORE_SENT))
+                drop.append(expired(one, Failure.OVER_BEFORE_SENT))
             else:
                 deliveries.append(one)
     due = [one for one in deliveries if _is_due(one, now_s)]
@@ -163,6 +125,87 @@ def _is_due(delivery: Delivery, now_s: float) -> bool:
     return at_s <= now_s or (not is_held(delivery) and at_s > now_s + _LONGEST_RETRY_S)
 
 
+def fallbacks(
+    messages: Iterable[Collection[Delivery]],
+    section: PolicySection,
+    local: Callable[[], Local],
+    *,
+    waits: Callable[[Delivery], bool],
+    lost: Callable[[Delivery], bool],
+) -> Plan:
+    """Return what another channel is to send, and what needs no sending any more.
+
+    Parameters
+    ----------
+    messages
+        The rows of each message.
+    waits
+        Says whether a pending row is in nobody's hands at this moment.
+    lost
+        Says whether one has failed on a channel that has been failing for longer than
+        ``fallback-after``.
+    """
+    new: list[Delivery] = []
+    spare: list[Delivery] = []
+    for rows in messages:
+        arrived = [row for row in rows if row.state == "sent"]
+        if arrived:
+            spare += _needless(arrived, [r for r in rows if r.state == "pending" and waits(r)])
+        elif all(_given_up(row, waits, lost) for row in rows):
+            # One of its own channels, where there still is one.
+            meant = min(rows, key=lambda row: bool(row.fallback_of))
+            used = {row.channel for row in rows}
+            others = (
+                other
+                for other in _next(rows, section)
+                if other not in used and _is_for(section, other, meant)
+            )
+            if (channel := next(others, None)) is not None:
+                new.append(redirected(meant, channel, section, local()))
+    return Plan(new, spare)
+
+
+def _needless(arrived: Sequence[Delivery], waiting: Sequence[Delivery]) -> list[Delivery]:
+    """Return what nobody needs any more: its own channels, or its fallbacks, have delivered."""
+    by = arrived[0].channel
+    instead = all(row.fallback_of for row in arrived)
+    why = Failure.FALLBACK_SENT if instead else Failure.CHANNEL_SENT
+    return [
+        expired(row, why, channel=by)
+        for row in waiting
+        if (instead or row.fallback_of) and not is_held(row)
+    ]
+
+
+def _given_up(
+    row: Delivery, waits: Callable[[Delivery], bool], lost: Callable[[Delivery], bool]
+) -> bool:
+    if row.state == "failed":
+        return True
+    return row.error is not None and not is_held(row) and waits(row) and lost(row)
+
+
+def _next(rows: Collection[Delivery], section: PolicySection) -> tuple[str, ...]:
+    """Return the channels that may stand in for those of a message.
+
+    The regular ones, too, where its own were taken out of the settings while it waited.
+    """
+    gone = all(row.code is Failure.NOT_CONFIGURED for row in rows)
+    return (*section.channels, *section.fallback) if gone else section.fallback
+
+
+def _is_for(section: PolicySection, channel: str, meant: Delivery) -> bool:
+    """Say whether a channel stands in for messages like this; for an end, where the rest went.
+
+    A digest has channels of its own: it is no news that somebody has to hear.
+    """
+    least = section.severity.get(channel, "info")
+    message = meant.message
+    if message.notice == "digest":
+        return False
+    return message.notice == "resolved" or RANK[message.severity] >= RANK[least]
+
+
 def digest(deliveries: Sequence[Delivery], now_s: float) -> Message:
     """Return one message for several that could not be delivered in their time.
 
@@ -172,7 +215,7 @@ def digest(deliveries: Sequence[Delivery], now_s: float) -> Message:
 
     ordered = sorted(deliveries, key=lambda delivery: delivery.created_at_s)
     names = "|".join(sorted(delivery.message.id for delivery in ordered))
-    worst = max((delivery.message.severity for delivery in ordered), key=_RANK.__getitem__)
+    worst = max((delivery.message.severity for delivery in ordered), key=RANK.__getitem__)
     shown = ordered[-MAX_LINES:]
     lines = [
         f"{units.clock(delivery.created_at_s, now_s=now_s)}  {plain_text.word(delivery.message)}: "

@@ -22,7 +22,8 @@ from gpuwatchd.core.errors import GpuwatchdError, NotifyError
 from gpuwatchd.core.model import Availability
 from gpuwatchd.core.registry import load
 from gpuwatchd.notify import NOTIFIERS
-from gpuwatchd.notify.backlog import digest, leaves_with_others
+from gpuwatchd.notify.outbox.states import Key, key_of, refused, sent
+from gpuwatchd.notify.outbox.turn import digest, leaves_with_others
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -231,30 +232,9 @@ class _Worker(threading.Thread):
 
 log = logging.getLogger(__name__)
 
-RETRY_S = (30.0, 60.0, 120.0, 300.0, 900.0, 3600.0)
-GIVE_UP_S = 48 * 3600.0
 GRACE_S = 5.0
 """A channel's own timeout speaks first, because it can say what it waited for."""
 _REMEMBERED = 256
-
-Key = tuple[str, str]
-
-
-def retry_at(attempts: int, created_at_s: float, now_s: float) -> float | None:
-    """Return when to try again after ``attempts`` failures, or None to give up.
-
-    A message of the future (the clock was set back) counts as made now.
-
-    Examples
-    --------
-    >>> [retry_at(n, 0, 0) for n in (1, 2, 3, 4, 5, 6, 7)]
-    [30.0, 60.0, 120.0, 300.0, 900.0, 3600.0, 3600.0]
-    >>> retry_at(60, 0, 48 * 3600) is None
-    True
-    """
-    delay_s = RETRY_S[min(max(attempts, 1), len(RETRY_S)) - 1]
-    age_s = max(0.0, now_s - created_at_s)
-    return None if age_s + delay_s > GIVE_UP_S else now_s + delay_s
 
 
 class BrokenChannel:
@@ -359,7 +339,7 @@ class MessageDispatcher:
         True when it is (or already was) in hand: its result will come. False when the channel's
         queue is full or the dispatcher is closed: submit it again later.
         """
-        key = _key(delivery)
+        key = key_of(delivery)
         with self._lock:
             if self._closed:
                 return False
@@ -369,15 +349,15 @@ class MessageDispatcher:
         lane = self._lanes.get(delivery.channel)
         if lane is None:
             why = f"channel {text.clean(delivery.channel)} is not configured"
-            failed = _failed(delivery, NotifyError(why, permanent=True), self._clock())
-            self._report(msgspec.structs.replace(failed, code=Failure.NOT_CONFIGURED))
+            error, code = NotifyError(why, permanent=True), Failure.NOT_CONFIGURED
+            self._report(refused(delivery, error, self._clock(), code=code))
             return True
         if delivery.dry_run:
-            self._report(_sent(delivery, self._clock(), "dry run"))
+            self._report(sent(delivery, self._clock(), "dry run"))
             return True
         self._look_after(lane)
         if lane.down:
-            self._report(_failed(delivery, _hanging(lane), self._clock()))
+            self._report(refused(delivery, _hanging(lane), self._clock()))
             return True
         if lane.put(delivery):
             return True
@@ -396,7 +376,7 @@ class MessageDispatcher:
                 self._look_after(lane)
         with self._lock:
             done, self._done = self._done, []
-            self._held.difference_update(_key(delivery) for delivery in done)
+            self._held.difference_update(key_of(delivery) for delivery in done)
         return done
 
     @property
@@ -435,8 +415,8 @@ class MessageDispatcher:
     def _attempt(self, deliveries: list[Delivery], notifier: Notifier) -> list[Delivery]:
         """Send once; several late ones as one message. Never raises."""
         with self._lock:
-            done = [self._late[key] for key in map(_key, deliveries) if key in self._late]
-            rest = [delivery for delivery in deliveries if _key(delivery) not in self._late]
+            done = [self._late[key] for key in map(key_of, deliveries) if key in self._late]
+            rest = [delivery for delivery in deliveries if key_of(delivery) not in self._late]
         if not rest:
             return done
         value, failure = "", None
@@ -454,10 +434,10 @@ class MessageDispatcher:
         if failure is None:
             if len(rest) > 1:
                 value = f"{value} (one of {len(rest)} messages in one)"
-            return done + [_sent(delivery, now_s, value) for delivery in rest]
-        failed = [_failed(delivery, failure, now_s) for delivery in rest]
+            return done + [sent(delivery, now_s, value) for delivery in rest]
+        failed = [refused(delivery, failure, now_s) for delivery in rest]
         with self._lock:  # an abandoned worker may have had success after all
-            return done + [self._late.get(_key(delivery), delivery) for delivery in failed]
+            return done + [self._late.get(key_of(delivery), delivery) for delivery in failed]
 
     def _report(self, delivery: Delivery, abandoned: bool = False) -> None:  # noqa: FBT001, FBT002
         with self._lock:
@@ -466,70 +446,13 @@ class MessageDispatcher:
                     return  # its failure was reported when the worker was given up
                 while len(self._late) >= _REMEMBERED:
                     self._late.pop(next(iter(self._late)))
-                self._late[_key(delivery)] = delivery
+                self._late[key_of(delivery)] = delivery
             self._done.append(delivery)
 
     def _look_after(self, lane: ChannelWorker) -> None:
         for stuck in lane.check():
-            self._report(_failed(stuck, _hanging(lane), self._clock()))
-
-
-def made_at(done: Delivery, created_at_s: float, now_s: float) -> Delivery:
-    """Return the end of an attempt with the message's age as it is, should the clock have been set.
-
-    By the clock as it goes now it was made at ``created_at_s``. A message that seemed to be two
-    days old all at once is not given up.
-    """
-    if done.state == "failed" and done.code is Failure.GIVEN_UP:
-        again = retry_at(done.attempts, created_at_s, now_s)
-        if again is not None:
-            done = msgspec.structs.replace(
-                done,
-                state="pending",
-                next_try_at_s=again,
-                error=str(done.facts.get("error", done.error)),
-                code=Failure.REFUSED,
-            )
-    return msgspec.structs.replace(done, created_at_s=created_at_s)
-
-
-def _key(delivery: Delivery) -> Key:
-    """Return the identity of a delivery; its row may change while the disk is full."""
-    return delivery.channel, delivery.message.id
+            self._report(refused(stuck, _hanging(lane), self._clock()))
 
 
 def _hanging(lane: ChannelWorker) -> NotifyError:
     return NotifyError(f"no answer within {lane.limit_s:g} s")
-
-
-def _sent(delivery: Delivery, now_s: float, value: str) -> Delivery:
-    return msgspec.structs.replace(
-        delivery,
-        state="sent",
-        attempts=delivery.attempts + (not delivery.dry_run),
-        sent_at_s=now_s,
-        next_try_at_s=None,
-        lease_until_s=None,
-        error=None,
-        code=None,
-        facts={},
-        known=value,
-    )
-
-
-def _failed(delivery: Delivery, error: NotifyError, now_s: float) -> Delivery:
-    attempts = delivery.attempts + 1
-    again = None if error.permanent else retry_at(attempts, delivery.created_at_s, now_s)
-    why = text.clean(error.message) + (f" ({text.clean(error.hint)})" if error.hint else "")
-    log.debug("%s: attempt %d: %s", delivery.channel, attempts, why)
-    given_up = again is None and not error.permanent
-    return msgspec.structs.replace(
-        delivery,
-        state="failed" if again is None else "pending",
-        attempts=attempts,
-        next_try_at_s=again,
-        lease_until_s=None,
-        error=f"gave up after two days: {why}" if given_up else why,
-        code=Failure.GIVEN_UP if given_up else Failure.REFUSED,
-        facts={"error": why},
-    )

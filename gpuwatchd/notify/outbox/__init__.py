@@ -1,0 +1,34 @@
+"""Messages on their way: one table of rows, one machine of states.
+
+A row is one message on one channel. Whatever is sent is a row: notices and reminders of alerts,
+digests, what a fallback sends in place of another channel, and what waited for the end of quiet
+hours or for a channel that was down.
+
+=======  ==============================  =======  ============================================
+from     event                           to       transition
+=======  ==============================  =======  ============================================
+(none)   decided, for now or for later   pending  made by who decides
+pending  handed to its channel           sending  :func:`~.states.claimed`, before the attempt
+sending  the channel has accepted it     sent     :func:`~.states.sent`
+sending  the channel refused for now     pending  :func:`~.states.refused`: tried again later
+sending  the channel refused for good    failed   :func:`~.states.refused`
+sending  two days of attempts in vain    failed   :func:`~.states.refused`
+sending  the daemon died                 pending  :func:`~.states.inherited`: tried again soon
+sending  a reload, and no answer since   pending  by :class:`~.outbox.Outbox`, when the lease ends
+pending  a later row of the incident,    expired  :func:`~.states.expired`, chosen by
+         or another channel, says it              :func:`~.turn.plan` and :func:`~.turn.fallbacks`
+pending  the wall clock was set          pending  :func:`~.states.clock_moved`
+pending  quiet hours were changed        pending  :func:`~.states.requieted`
+failed   nobody else has told it         (new     :func:`~.states.redirected`, to the next
+         (pending: for too long)         row)     fallback
+failed   new settings, or a new start    pending  :func:`~.states.revived`
+=======  ==============================  =======  ============================================
+
+In the history a row that is *sending* is pending with a lease, and one that has *expired* is failed
+with a code that says why it was not sent.
+
+**At least once.** A row is in the history before anything is tried; each attempt is claimed there
+first (a lease), and its end is written when the channel has spoken. A daemon that dies in between
+leaves the lease behind: the next one holds the lock, so the lease is void, and the message is sent
+again under its old id. So one crash can double a message, never lose it.
+"""
