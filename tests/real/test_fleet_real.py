@@ -229,7 +229,7 @@ def test_rounds_go_on_until_it_is_told_to_stop(server: Filled, tmp_path: Path) -
             assert one.stdout is not None
             gpus += msgspec.json.decode(one.stdout.readline())["data"]["gpus"]
             assert until(state.exists)
-            assert fleet_state.read(state).running(time.time())
+            assert fleet_state.load([state])[0][0].running(time.time())
             one.send_signal(signal.SIGTERM)
             assert one.wait(30) == 0
         assert fleet_state.read(state).stopped
