@@ -59,7 +59,7 @@ def _rounds(
     A server that fails is asked less and less.
     """
     failures, failing_since_s = 0, time.time()
-    server = StateLog()
+    changes = StateLog()
     while not stop.is_set() and not _is_ahead(worker):
         wait_s, begun_s, before = 0.0, time.monotonic(), worker.rings.end
         error: MetricsServerError | None = None
@@ -75,7 +75,7 @@ def _rounds(
             wait_s = pause_s(failures, error.wait_s, first_s=worker.step_s / 4)
         else:
             failures, failing_since_s = 0, time.time()
-        _log_server(server, error, wait_s)
+        _log_server(changes, error, wait_s)
         failed = worker.failures.copy()
         if sender is not None:
             sender.send(worker.rings, judge, failing_since_s=failing_since_s if failures else None)
@@ -88,7 +88,7 @@ def _rounds(
             metrics.after_failure(failed)
         elif worker.rings.end != before:
             found = msgspec.structs.replace(round_state(worker, judge), failures=failed)
-            _log_first(found, worker, round_s, first=before == 0)
+            _log_gpus(changes, found, worker, round_s)
             if sender is None:
                 print_round(found)
             metrics.after_round(found, round_s)
@@ -106,13 +106,14 @@ def _log_server(changes: StateLog, error: MetricsServerError | None, wait_s: flo
         log.warning("no round: %s; asked again in %.0f s, then less often", error, wait_s)
 
 
-def _log_first(found: FleetRoundState, worker: Worker, round_s: float, *, first: bool) -> None:
-    """Log what the first round has read, or what may be a mistake of the configuration."""
-    if first and not found.gpus:
+def _log_gpus(changes: StateLog, found: FleetRoundState, worker: Worker, round_s: float) -> None:
+    """Log that the past of GPUs was read, or that there are none: then the map may be wrong."""
+    change = changes.change("gpus", "some" if found.gpus else "none")
+    if change is not None and not found.gpus:
         log.warning(_NOBODY)
-    elif first:
-        past = len(worker.missing)
-        log.info("first round gpus=%d without_past=%d took_s=%.1f", found.gpus, past, round_s)
+    elif change is not None:
+        missing = len(worker.missing)
+        log.info("past read gpus=%d without_past=%d took_s=%.1f", found.gpus, missing, round_s)
 
 
 def _is_ahead(worker: Worker) -> bool:

@@ -103,6 +103,7 @@ class Worker:
             return
         age_s = slot * self.step_s - self._labels_at_s
         due = age_s >= LABELS_S or (rings.unknown > 0 and age_s >= _SOONER_S)
+        due = due or not rings.rows.size  # started before the exporters were
         config.reread(self._fleet, self._secrets)
         rings.begin_round()
         fresh = self._discover(slot) if due else []

@@ -344,7 +344,7 @@ def test_the_server_is_in_the_log_when_it_changes(caplog: pytest.LogCaptureFixtu
     assert levels == ["WARNING", "INFO", "WARNING"]
 
 
-def test_a_worker_logs_its_start_its_first_round_and_its_end(
+def test_a_worker_logs_its_start_what_it_read_and_its_end(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, played = begun({("GPU-a", "n1", "p"): flat(), ("GPU-b", "n2", "p"): flat()})
@@ -363,7 +363,7 @@ def test_a_worker_logs_its_start_its_first_round_and_its_end(
     with caplog.at_level(logging.INFO):
         fleet_main._serve(settings(tmp_path), stop, send=False)
     lines = [record.getMessage() for record in caplog.records]
-    assert [line.split()[0] for line in lines] == ["start", "first", "stopped"]
+    assert [line.split()[0] for line in lines] == ["start", "past", "stopped"]
     assert "gpus=2" in lines[1]
     assert fleet_state.read(tmp_path / "fleet.json").dry_run
 

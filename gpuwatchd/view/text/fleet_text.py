@@ -84,8 +84,8 @@ def _worker(out: Page, worker: Worker, now_s: float) -> None:
         out.prose(f"! no round: {state.error}", "yellow", rest="  ")
     last = "no round yet"
     if state.round_at_s is not None and state.round_s is not None:
-        age, took = units.duration(now_s - state.round_at_s), units.duration(state.round_s)
-        last = f"last round {age} ago, took {took}"
+        age = units.duration(now_s - state.round_at_s)
+        last = f"last round {age} ago, took {state.round_s:.1f} s"
     out.flow(
         [
             (f"shard {state.shard}", "bold"),
