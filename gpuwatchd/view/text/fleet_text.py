@@ -92,7 +92,7 @@ def _worker(out: Page, worker: Worker, now_s: float) -> None:
             f"of {state.server}, pid {state.pid} on {state.host}",
             last,
             *(["dry run: no alerts are sent"] if state.dry_run else []),
-            f"{found.gpus} GPUs",
+            f"{found.gpus} GPU{'s' * (found.gpus != 1)}",
             f"{found.no_data} without data",
             f"{found.judged} judged",
             *([f"{found.failed} could not be judged"] if found.failed else []),
