@@ -158,7 +158,7 @@ def process_mark(pid: int) -> str:
     On Linux that is the namespace of the pid, and its start since boot; containers have their own.
     """
     if sys.platform != "linux":
-        import psutil  # noqa: PLC0415 - the state of a fleet is seldom asked for there
+        import psutil  # noqa: PLC0415 - 47 ms, and never on Linux
 
         with contextlib.suppress(psutil.Error, OSError):
             return f"host {psutil.Process(pid).create_time()}"
