@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final, get_args
 
 import msgspec
 
-from gpuwatchd.core import text, units
+from gpuwatchd.core import directories, text, units
 from gpuwatchd.core.config import Config, OverrideSection, channels, validation
 from gpuwatchd.core.model import LEAK_PATTERNS, Severity
 from gpuwatchd.notify import NOTIFIERS
@@ -70,6 +71,12 @@ def notes(settings: Config) -> Iterator[str]:
     # Nobody knows whether a message of a chat was seen.
     if _acts(settings) and set(used) <= {"chat"}:
         yield "act: no channel but chat is in use, so no notice counts and no step is taken"
+    if _is_auto(settings) and not settings.act.idle_steps:
+        yield 'idle-steps: empty, so no step is taken where act is "auto"'
+    for program in settings.act.runner[:1]:
+        path = directories.expanded(program)
+        if shutil.which(path) is None:
+            yield f"runner: {text.clean(str(path))} is no program that can be run here"
     cost = settings.cost
     if cost.mode == "owned" and cost.purchase is None:
         yield "purchase: not set, so what an owned device costs is unknown"
@@ -234,8 +241,11 @@ def _steps(settings: Config) -> Iterator[str]:
 
 def _acts(settings: Config) -> bool:
     """Say whether a step may ever be taken without being asked for."""
-    modes = (settings.act.mode, *(section.act for section in settings.override))
-    return "auto" in modes and bool(settings.act.idle_steps)
+    return _is_auto(settings) and bool(settings.act.idle_steps)
+
+
+def _is_auto(settings: Config) -> bool:
+    return "auto" in (settings.act.mode, *(section.act for section in settings.override))
 
 
 def _per_channel(settings: Config) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+from functools import partial
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
@@ -13,7 +14,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta
 
-from gpuwatchd.core import config
+from gpuwatchd.core import config, units
 from gpuwatchd.core.config import (
     SENSITIVITY,
     DetectionSection,
@@ -23,19 +24,26 @@ from gpuwatchd.core.config import (
     listening,
 )
 from gpuwatchd.core.errors import ConfigError
+from gpuwatchd.core.state_log import masked
 from gpuwatchd.core.text import clean
 from gpuwatchd.fleet import shards
 from gpuwatchd.fleet.shards import Shard
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from gpuwatchd.core.config.listening import Address
+    from gpuwatchd.core.state_log import StateLog
 
 log = logging.getLogger("gpuwatchd.fleet")
 
 MAPS: Final = Path(__file__).parent / "maps.toml"
 _HINT: Final = "gpuwatchctl docs fleet names every key"
+_NO_FILE_HINT: Final = (
+    "gpuwatchctl docs fleet has one to copy; the Debian package has /etc/gpuwatchd/fleet.toml"
+)
+_LEAST_ANSWER: Final = 1 << 20
+"""No question about the past fits into less: a smaller limit is a unit forgotten."""
 _LOOPBACK_ONLY: Final = '"127.0.0.1:9752", "unix" or "unix:PATH": this machine only'
 _METRIC: Final = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _LABEL: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
@@ -174,20 +182,22 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     """Where it was read."""
 
 
-def load(path: Path, shard: str | None = None) -> Fleet:
+def load(path: Path, shard: str | None = None, *, sends: bool = False) -> Fleet:
     """Read and check ``fleet.toml`` and the files that it names; ``shard`` replaces its own.
+
+    ``sends``: a worker that sends alerts is to run by it.
 
     Raises
     ------
     ConfigError
         With file and key of the first thing that is wrong.
+    ValueError
+        When ``shard`` is none.
     """
-    words, _ = config.read_file(path, must_exist=True)
-    file = str(path)
-    whole = config.parse_as(words or "", FleetConfig, file=file, hint=_HINT)
+    whole, file = _read(path), str(path)
     section = whole.fleet
-    for key, why in _wrong(section):
-        raise ConfigError(file, f"[fleet] {key}", why, hint=_HINT)
+    for fault in _faults(whole, file, shard, sends=sends):
+        raise fault
     hours = float(section.window) / 3600.0
     changed: dict[str, Any] = {"analysis_window_hours": hours}
     if whole.detection.confidence_threshold == DetectionSection().confidence_threshold:
@@ -207,13 +217,58 @@ def load(path: Path, shard: str | None = None) -> Fleet:
     )
 
 
-def reread(fleet: Fleet) -> None:
-    """Take over tokens and values of headers that were renewed; what cannot be read stays."""
+def faults(path: Path, shard: str | None = None, *, sends: bool = False) -> list[ConfigError]:
+    """Return all for which :func:`load` would refuse a file.
+
+    Of one that is no TOML, or that has an unknown key or one of another type, it is the first.
+    """
+    try:
+        return list(_faults(_read(path), str(path), shard, sends=sends))
+    except ConfigError as error:
+        return [error]
+
+
+def _read(path: Path) -> FleetConfig:
+    words, _ = config.read_file(path, must_exist=True, hint=_NO_FILE_HINT)
+    return config.parse_as(words or "", FleetConfig, file=str(path), hint=_HINT)
+
+
+def _faults(
+    whole: FleetConfig, file: str, shard: str | None, *, sends: bool
+) -> Iterator[ConfigError]:
+    section = whole.fleet
+    for key, why in _wrong(section):
+        yield ConfigError(file, f"[fleet] {key}", why, hint=_HINT)
+    if sends and not section.alertmanagers:
+        key, hint = "[fleet] alertmanagers", "--once and --dry-run send nothing"
+        yield ConfigError(file, key, "names none to send alerts to", hint=hint)
+    parts: list[Callable[[], object]] = [
+        lambda: metric_map(section.map, file),
+        *(partial(part, section, file) for part in (_of_server, _of_alertmanager)),
+        lambda: _listen(whole.metrics.listen, file),
+    ]
+    if shard is None:
+        parts.append(lambda: _shard(section.shard, file))
+    for part in parts:
+        try:
+            part()
+        except ConfigError as error:
+            yield error
+
+
+def reread(fleet: Fleet, changes: StateLog) -> None:
+    """Take over tokens and values of headers that were renewed; what cannot be read stays.
+
+    ``changes`` has what was logged of that before.
+    """
     try:
         server, alertmanager = _secrets(fleet.section, fleet.file)
     except ConfigError as error:
-        log.warning("%s; the one before is used", error)
+        if changes.change("secrets", masked(str(error))):
+            log.warning("%s; the one before is used", error)
         return
+    if changes.change("secrets", "read", first="read"):
+        log.info("tokens and headers are read again")
     # Threads that send go through these: they change their values, never their size.
     for headers, fresh in ((fleet.headers, server), (fleet.alertmanager_headers, alertmanager)):
         headers.update({name: fresh[name] for name in headers if name in fresh})
@@ -221,15 +276,16 @@ def reread(fleet: Fleet) -> None:
 
 def _secrets(section: FleetSection, file: str) -> tuple[dict[str, str], dict[str, str]]:
     """Return the headers for the server and those for the members of Alertmanager."""
-    return (
-        _headers(section.token_file, section.headers_file, file),
-        _headers(
-            section.alertmanager_token_file,
-            section.alertmanager_headers_file,
-            file,
-            prefix="alertmanager-",
-        ),
-    )
+    return _of_server(section, file), _of_alertmanager(section, file)
+
+
+def _of_server(section: FleetSection, file: str) -> dict[str, str]:
+    return _headers(section.token_file, section.headers_file, file)
+
+
+def _of_alertmanager(section: FleetSection, file: str) -> dict[str, str]:
+    token, headers = section.alertmanager_token_file, section.alertmanager_headers_file
+    return _headers(token, headers, file, prefix="alertmanager-")
 
 
 def _shard(words: str, file: str) -> Shard:
@@ -273,6 +329,11 @@ def _wrong_rounds(section: FleetSection) -> Iterator[tuple[str, str]]:
         yield "window", "expected 30 to 5000 steps"
     if section.budget.timeout < 1:
         yield "budget timeout", "shorter than 1 s"
+    if section.budget.answer < _LEAST_ANSWER:
+        yield (
+            "budget answer",
+            f"smaller than {units.size(_LEAST_ANSWER)}; without a unit it is bytes",
+        )
     state = config.expanded(section.state)
     if section.state and (not state.is_absolute() or not state.name or "\0" in section.state):
         yield "state", "expected the whole path of a file"
@@ -317,7 +378,8 @@ def metric_map(name: str, file: str) -> MetricMap:
         why = f"{clean(name, limit=80)} is not one of {', '.join(known)}, nor a path"
         raise ConfigError(file, "[fleet] map", why, hint=_HINT)
     path = Path(file).parent / name
-    words, _ = config.read_file(path, must_exist=True)
+    hint = f"[fleet] map of {file} names it; gpuwatchctl docs fleet has one to copy"
+    words, _ = config.read_file(path, must_exist=True, hint=hint)
     found = config.parse_as(words or "", MetricMap, file=str(path), hint=_HINT)
     metrics = [one for one in (found.used, found.total, found.free, found.reserved) if one]
     labels = (*found.identity, *found.gpu, *found.job, *found.namespace)
@@ -359,7 +421,7 @@ def _headers(token_file: str, headers_file: str, file: str, *, prefix: str = "")
 def _secret(name: str, file: str, key: str) -> str:
     """Return what a private file holds; its text is in no error."""
     path = Path(file).parent / Path(name).expanduser()
-    words, _ = config.read_file(path, must_exist=True)
+    words, _ = config.read_file(path, must_exist=True, hint=f"[fleet] {key} of {file} names it")
     handed = os.environ.get("CREDENTIALS_DIRECTORY")
     inside = handed is not None and path.resolve().is_relative_to(Path(handed).resolve())
     if path.stat().st_mode & 0o077 and not inside:

@@ -14,7 +14,11 @@ from typing import TYPE_CHECKING, Final
 import click
 import msgspec
 
-from gpuwatchd.core.errors import PIPE_CLOSED, ConfigError, MetricsServerError
+from gpuwatchd import __version__
+from gpuwatchd.core import units
+from gpuwatchd.core.errors import PIPE_CLOSED, MetricsServerError
+from gpuwatchd.core.state_log import StateLog, masked
+from gpuwatchd.core.text import clean
 from gpuwatchd.fleet import config
 from gpuwatchd.fleet.client import Client
 from gpuwatchd.fleet.judging import Judge
@@ -27,6 +31,8 @@ from gpuwatchd.view.answers import base
 from gpuwatchd.view.answers.fleet import FleetRound
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from gpuwatchd.view.queries.fleet_state import FleetRoundState
 
 log = logging.getLogger("gpuwatchd.fleet")
@@ -53,6 +59,7 @@ def _rounds(
     A server that fails is asked less and less.
     """
     failures, failing_since_s = 0, time.time()
+    changes = StateLog()
     while not stop.is_set() and not _is_ahead(worker):
         wait_s, begun_s, before = 0.0, time.monotonic(), worker.rings.end
         error: MetricsServerError | None = None
@@ -66,11 +73,9 @@ def _rounds(
             failures, error = failures + 1, caught
             worker.count_failure("round", error)
             wait_s = pause_s(failures, error.wait_s, first_s=worker.step_s / 4)
-            log.warning("no round: %s; asked again in %.0f s", error, wait_s)
         else:
-            if failures:
-                log.info("the server answers again")
             failures, failing_since_s = 0, time.time()
+        _log_server(changes, error, wait_s)
         failed = worker.failures.copy()
         if sender is not None:
             sender.send(worker.rings, judge, failing_since_s=failing_since_s if failures else None)
@@ -83,20 +88,32 @@ def _rounds(
             metrics.after_failure(failed)
         elif worker.rings.end != before:
             found = msgspec.structs.replace(round_state(worker, judge), failures=failed)
-            _tell(found, printed=sender is None, first=before == 0)
+            _log_gpus(changes, found, worker, round_s)
+            if sender is None:
+                print_round(found)
             metrics.after_round(found, round_s)
             file.after_round(worker, judge, found, round_s=round_s, due_at_s=next_s)
         stop.wait(max(next_s - time.time(), 0.1))
 
 
-def _tell(found: FleetRoundState, *, printed: bool, first: bool) -> None:
-    """Print a round, or log what of the first one may be a mistake of the configuration."""
-    if printed:
-        print_round(found)
-    elif not found.gpus and first:
+def _log_server(changes: StateLog, error: MetricsServerError | None, wait_s: float) -> None:
+    """Log that the server fails, or answers again, when that changes."""
+    state = "answers" if error is None else masked(str(error))
+    change = changes.change("server", state, first="answers")
+    if change is not None and error is None:
+        log.info("the server answers again%s", change.fields)
+    elif change is not None:
+        log.warning("no round: %s; asked again in %.0f s, then less often", error, wait_s)
+
+
+def _log_gpus(changes: StateLog, found: FleetRoundState, worker: Worker, round_s: float) -> None:
+    """Log that the past of GPUs was read, or that there are none: then the map may be wrong."""
+    change = changes.change("gpus", "some" if found.gpus else "none")
+    if change is not None and not found.gpus:
         log.warning(_NOBODY)
-    elif first:
-        log.info("%d GPUs are judged", found.gpus)
+    elif change is not None:
+        missing = len(worker.missing)
+        log.info("past read gpus=%d without_past=%d took_s=%.1f", found.gpus, missing, round_s)
 
 
 def _is_ahead(worker: Worker) -> bool:
@@ -124,7 +141,16 @@ def _parts(fleet: config.Fleet, stop: threading.Event) -> tuple[Worker, Judge]:
 
 def _serve(fleet: config.Fleet, stop: threading.Event, *, send: bool) -> None:
     """Do rounds until told to stop; begin anew where the clock was set back."""
-    state, metrics = StateFile(fleet), Metrics(fleet)
+    state, metrics = StateFile(fleet, dry_run=not send), Metrics(fleet)
+    log.info(
+        "start version=%s pid=%d server=%s map=%s shard=%s step_s=%g",
+        __version__,
+        state.state.pid,
+        state.state.server,
+        clean(fleet.section.map, limit=80),
+        fleet.shard,
+        fleet.section.step,
+    )
     with metrics.served():
         while not stop.is_set():
             worker, judge = _parts(fleet, stop)
@@ -133,6 +159,53 @@ def _serve(fleet: config.Fleet, stop: threading.Event, *, send: bool) -> None:
             if sender is not None:
                 sender.close()
     state.close()
+    log.info("stopped rounds=%d", state.state.rounds)
+
+
+def _checked(file: Path, shard: str | None, *, sends: bool) -> int:
+    """Print what is in force, or all that is wrong; the last fault is raised.
+
+    Raises
+    ------
+    ConfigError
+        When something is wrong.
+    ValueError
+        When ``shard`` is none.
+    """
+    faults = config.faults(file, shard, sends=sends)
+    for fault in faults[:-1]:
+        sys.stderr.write(f"gpuwatchd: {fault.message}\n")
+    if faults:
+        raise faults[-1]
+    for name, words in _in_force(config.load(file, shard, sends=sends)):
+        click.echo(f"{name:<14} {clean(words, limit=2000)}")
+    return 0
+
+
+def _in_force(fleet: config.Fleet) -> Iterator[tuple[str, str]]:
+    """Yield name and value of what a configuration comes to; no secrets."""
+    section, span, listen = fleet.section, units.duration, fleet.listen
+    metrics = (fleet.map.used, fleet.map.total, fleet.map.free, fleet.map.reserved)
+    yield "server", " ".join((section.url, f"({section.backend})", *_with(fleet.headers)))
+    yield "map", f"{section.map}: {', '.join(name for name in metrics if name)}"
+    yield "matchers", ", ".join(section.matchers) or "none"
+    yield "shard", str(fleet.shard)
+    yield "rounds", f"every {span(section.step)}, each over the last {span(section.window)}"
+    budget = section.budget
+    answers = f"answers up to {units.size(budget.answer)} within {span(budget.timeout)}"
+    yield "budget", f"{budget.in_flight} questions of {budget.series} GPUs at a time, {answers}"
+    members = " ".join(section.alertmanagers) or "none: no alerts are sent"
+    yield "alertmanagers", " ".join((members, *_with(fleet.alertmanager_headers)))
+    rules, policy = fleet.detection, fleet.policy
+    yield "sensitivity", f"{rules.sensitivity}, alerts from {rules.confidence_threshold:g}"
+    yield "confirmed", f"after {policy.confirm} rounds, over after {policy.clear_after}"
+    where = listen and (str(listen.path) if listen.path else f"{listen.hosts[0]}:{listen.port}")
+    yield "metrics", where or "not served"
+
+
+def _with(headers: dict[str, str]) -> Iterator[str]:
+    if headers:
+        yield f"with {', '.join(headers)}"
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80})
@@ -146,30 +219,33 @@ def _serve(fleet: config.Fleet, stop: threading.Event, *, send: bool) -> None:
 @click.option("--once", is_flag=True, help="Do one round, print it, and leave.")
 @click.option("--shard", metavar="N/M", help="This worker of how many: 2/4, or hostname/4.")
 @click.option("--dry-run", is_flag=True, help="Do rounds and print them; send no alerts.")
+@click.option("--check", is_flag=True, help="Say what is in force or wrong; ask no server.")
 def command(
     file: Path,
     shard: str | None,
     once: bool,  # noqa: FBT001 - a click flag
     dry_run: bool,  # noqa: FBT001 - a click flag
+    check: bool,  # noqa: FBT001 - a click flag
 ) -> int:
     """Judge the GPUs that a Prometheus watches.
 
     It asks the server for memory that exporters have recorded, and sends alerts on GPUs that leak
     to the Alertmanagers of its configuration. With --once or --dry-run it sends nothing, and prints
-    one line of JSON per round.
+    one line of JSON per round. With --check it only reads its files: 0, or 78 and a line per fault.
 
     \b
     Examples:
+      gpuwatchd fleet --config fleet.toml --check
       gpuwatchd fleet --config fleet.toml --once
       gpuwatchd fleet --config fleet.toml
     """  # noqa: D301 - click reads the backspace
+    sends = not (once or dry_run)
     try:
-        fleet, stop = config.load(file, shard), threading.Event()
+        if check:
+            return _checked(file, shard, sends=sends)
+        fleet, stop = config.load(file, shard, sends=sends), threading.Event()
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--shard") from None
-    if not (once or dry_run or fleet.section.alertmanagers):
-        key, hint = "[fleet] alertmanagers", "--once and --dry-run send nothing"
-        raise ConfigError(str(file), key, "names none to send alerts to", hint=hint)
     for number in (signal.SIGTERM, signal.SIGINT) if not once else ():
         signal.signal(number, lambda *_: stop.set())
     try:

@@ -92,7 +92,7 @@ class StateFile:
     Several shards have a file each, whatever the configuration calls it.
     """
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: Fleet, *, dry_run: bool = False) -> None:
         section, shard = fleet.section, fleet.shard
         path = expanded(section.state) if section.state else fleet_state.default_file(fleet.name)
         several = f"-{shard.number}-of-{shard.of}" if shard.of > 1 else ""
@@ -102,6 +102,8 @@ class StateFile:
         now_s = time.time()
         self.state = FleetState(
             pid=os.getpid(),
+            process=fleet_state.process_mark(os.getpid()),
+            dry_run=dry_run,
             host=clean(os.uname().nodename),
             version=__version__,
             server=clean(urlsplit(section.url).netloc),
@@ -129,6 +131,7 @@ class StateFile:
             self.state,
             rounds=self.state.rounds + 1,
             round_s=round_s,
+            round_at_s=time.time(),
             error="",
             left_out=left_out,
             round=replace(found, verdicts=verdicts[: most[0]]),

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from gpuwatchd.core.errors import MetricsServerError
+from gpuwatchd.core.state_log import StateLog
 from gpuwatchd.fleet import config
 from gpuwatchd.fleet.client import RangeSeries, read_labels
 from gpuwatchd.fleet.rings import Rings
@@ -86,6 +87,7 @@ class Worker:
         self.missing: dict[str, None] = {}
         """UUIDs whose past could not be had; they are judged once it is. In order of asking."""
         self._retry_in, self._retry_pause = 0, 1
+        self._secrets = StateLog()
 
     def round(self, now_s: float) -> None:
         """Bring the rings up to the last step that is complete.
@@ -101,7 +103,8 @@ class Worker:
             return
         age_s = slot * self.step_s - self._labels_at_s
         due = age_s >= LABELS_S or (rings.unknown > 0 and age_s >= _SOONER_S)
-        config.reread(self._fleet)
+        due = due or not rings.rows.size  # started before the exporters were
+        config.reread(self._fleet, self._secrets)
         rings.begin_round()
         fresh = self._discover(slot) if due else []
         oldest = slot - rings.slots + 1

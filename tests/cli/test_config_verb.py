@@ -202,6 +202,9 @@ def of(tmp_path: Path, written: str) -> config.Config:
         ),
         ('[cost]\nmode = "owned"', "an owned device costs is unknown"),
         ('[cost]\ncurrency = "EUR"', "no money is shown in EUR"),
+        ('[act]\nmode = "auto"\nidle-steps = []', "idle-steps: empty"),
+        ('[act]\nmode = "auto"\nrunner = ["/none/drain", "-x"]', "runner: /none/drain is no"),
+        ('[act]\nrunner = ["/etc"]', "runner: /etc is no"),
     ],
 )
 def test_what_is_never_told_is_said(tmp_path: Path, written: str, note: str) -> None:

@@ -226,6 +226,11 @@ def test_a_named_configuration_is_tried_out(scratch: Path, ctl: Ctl) -> None:
     assert main(["demo", *flags]) == 5
 
 
+@pytest.mark.parametrize("speed", ["nan", "0", "x"])
+def test_a_speed_that_is_none_is_refused(ctl: Ctl, speed: str) -> None:
+    assert "--speed" in ctl.err("demo --speed", speed, code=2)
+
+
 class _FakeCourier:
     def __init__(self) -> None:
         self.taken: list[Delivery] = []

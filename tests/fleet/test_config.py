@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from gpuwatchd.cli import main as gpuwatchctl
 from gpuwatchd.core.errors import ConfigError
+from gpuwatchd.core.state_log import StateLog
 from gpuwatchd.daemon.main import main
 from gpuwatchd.fleet import config
 
@@ -45,13 +47,15 @@ def write(folder: Path, words: str) -> Path:
         (f"[fleet]\n{LOCAL}alertmanager-headers-file = 'open'", "alertmanager-headers-file"),
         (f'[fleet]\n{LOCAL}cluster = "a\\u0007"', "cluster"),
         (f"[fleet]\n{LOCAL}step = '1s'", "step"),
+        (f"[fleet]\n{LOCAL}budget = {{answer = '10'}}", "answer"),
         (f"[fleet]\n{LOCAL}window = '10m'", "window"),
         (f"[fleet]\n{LOCAL}map = 'dcmg'", "map"),
         *((f"[fleet]\n{LOCAL}state = {path}", "state") for path in ("'a'", "'/'", '"/a\\u0000"')),
         (f"[fleet]\n{LOCAL}matchers = ['a=\"b\"}} or up{{']", "matchers"),
         (f"[fleet]\n{LOCAL}[policy]\nchannels = []", "channels"),
         ("[detection]\nmin-slope = 1", "min-slope"),
-        ("", "fleet"),
+        ("", "[fleet]: "),
+        ("[fleet]\nmap = 'dcgm'", "[fleet] url: "),
     ],
 )
 def test_what_cannot_be_meant_is_refused_with_its_key(
@@ -65,7 +69,38 @@ def test_what_cannot_be_meant_is_refused_with_its_key(
     assert main(["fleet", "--config", str(write(tmp_path, words)), "--once"]) == 78
     shown = capsys.readouterr()
     assert key in shown.err
+    assert "`" not in shown.err  # as the decoder names types and fields
     assert not {"s3cret", "cret", "secret-word"} & set(shown.err.replace(":", " ").split())
+
+
+def test_a_check_says_what_is_in_force_and_all_that_is_wrong(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "token").write_text("s3cret\n")
+    (tmp_path / "token").chmod(0o600)
+    words = f"[fleet]\n{LOCAL}token-file = 'token'\nalertmanagers = ['http://127.0.0.1:9093']\n"
+    check = ["fleet", "--config", str(write(tmp_path, words)), "--check"]
+    assert main([*check, "--shard", "2/4"]) == 0
+    shown = capsys.readouterr()
+    assert ("2/4" in shown.out, "s3cret" in shown.out, shown.err) == (True, False, "")
+    assert main([*check, "--shard", "5/4"]) == 2
+    capsys.readouterr()
+    write(tmp_path, f"{words}step = '1s'\nmap = 'dcmg'\nshard = '0/1'\nheaders-file = 'none'\n")
+    assert main(check) == 78
+    lines = [line for line in capsys.readouterr().err.splitlines() if line[:10] == "gpuwatchd:"]
+    assert len(lines) == 4
+    write(tmp_path, f"[fleet]\n{LOCAL}")
+    assert (main(check), main([*check, "--dry-run"])) == (78, 0)
+
+
+def test_other_verbs_say_what_fleet_toml_is_and_where_one_comes_from(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert gpuwatchctl(["config", "validate", str(write(tmp_path, f"[fleet]\n{LOCAL}"))]) == 5
+    assert "--check" in capsys.readouterr().err
+    assert main(["fleet", "--config", str(tmp_path / "none.toml")]) == 78
+    hint = capsys.readouterr().err.splitlines()[1]
+    assert ("docs fleet" in hint, "config init" in hint) == (True, False)
 
 
 def test_a_private_token_goes_with_https_or_to_this_machine(tmp_path: Path) -> None:
@@ -92,10 +127,12 @@ def test_a_token_that_was_renewed_is_taken_over_and_one_that_cannot_be_read_is_n
     token.chmod(0o600)
     loaded = config.load(write(tmp_path, f"[fleet]\n{LOCAL}token-file = 'token'\n"))
     token.write_text("second\n")
-    config.reread(loaded)
+    changes = StateLog()
+    config.reread(loaded, changes)
     assert loaded.headers == {"Authorization": "Bearer second"}
     token.unlink()
-    config.reread(loaded)
+    for _ in range(3):
+        config.reread(loaded, changes)
     assert loaded.headers == {"Authorization": "Bearer second"}
     assert ("second" in caplog.text, len(caplog.records)) == (False, 1)
 

@@ -149,6 +149,17 @@ def test_who_turns_up_between_two_looks_at_labels_is_asked_for_within_ten_minute
     assert series_of(worker.rings, 1).t_s.size == 439 - 405 + 1
 
 
+def test_who_turns_up_where_there_was_nobody_is_judged_at_once() -> None:
+    late = flat()
+    late[:405] = np.nan
+    worker, _ = begun({("GPU-a", "n1", "p"): late})
+    met = []
+    for minute in range(401, 408):
+        worker.round(at(minute))
+        met.append(worker.rings.rows.size)
+    assert met == [0, 0, 0, 0, 1, 1, 1]
+
+
 def test_nothing_is_forgotten_where_the_server_has_nothing() -> None:
     # As with a clock that is set forward by two days.
     gone = np.full(DAY * 4, np.nan)

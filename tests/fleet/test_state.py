@@ -5,6 +5,8 @@ from __future__ import annotations
 import http.client
 import json
 import logging
+import subprocess
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -17,6 +19,7 @@ from msgspec.structs import replace
 from gpuwatchd.core import units
 from gpuwatchd.core.config import listening
 from gpuwatchd.core.errors import Ambiguous, GpuwatchdError, MetricsServerError
+from gpuwatchd.core.state_log import StateLog
 from gpuwatchd.daemon.main import main
 from gpuwatchd.fleet import main as fleet_main
 from gpuwatchd.fleet.judging import Judge
@@ -115,15 +118,76 @@ def test_which_gpu_is_meant(left: StateFile, ctl: Ctl) -> None:
 
 def test_a_worker_that_stopped_or_does_nothing_any_more_is_said(left: StateFile, ctl: Ctl) -> None:
     line = f"fleet status --state {left.path} --json"
-    state = fleet_state.read(left.path)
-    assert state.running(state.due_at_s + 100)
-    assert not state.running(state.due_at_s + 1000)
+    ((found,), _), state = fleet_state.load([left.path]), fleet_state.read(left.path)
+    assert (found.running(state.due_at_s + 100), found.process_runs) == (True, True)
+    assert not found.running(state.due_at_s + 1000)
     for changed in (replace(state, due_at_s=1.0), replace(state, stopped=True)):
         left.path.write_bytes(msgspec.json.encode(changed))
         (worker,) = json.loads(ctl(line, code=1))["data"]["workers"]
         assert not worker["running"]
         assert "!" in ctl(f"fleet status --state {left.path}", code=1)
         assert "!" in ctl(f"fleet explain GPU-aa --state {left.path}", code=1)
+
+
+def test_a_worker_whose_process_has_ended_is_not_there_at_once(left: StateFile, ctl: Ctl) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        mark = fleet_state.process_mark(process.pid)
+        killed = replace(left.state, pid=process.pid, process=mark)
+        elsewhere = replace(killed, host="elsewhere")
+        in_container = replace(killed, process="pid:[1] 5")
+        unknown = replace(killed, process="")
+        later = replace(killed, process=f"{mark}1")
+
+        def runs(state: fleet_state.FleetState) -> bool | None:
+            left.path.write_bytes(msgspec.json.encode(state))
+            return fleet_state.load([left.path])[0][0].process_runs
+
+        others = (elsewhere, in_container, unknown)
+        assert (runs(killed), runs(later), *map(runs, others)) == (True, False, None, None, None)
+        process.kill()
+        process.wait()
+        assert (runs(killed), *map(runs, others)) == (False, None, None, None)
+        runs(killed)
+    (worker,) = json.loads(ctl(f"fleet status --state {left.path} --json", code=1))["data"][
+        "workers"
+    ]
+    assert (worker["running"], worker["process_runs"]) == (False, False)
+    assert str(process.pid) in ctl(f"fleet status --state {left.path}", code=1)
+
+
+def test_of_a_dry_run_it_is_said_that_nothing_is_sent(left: StateFile, ctl: Ctl) -> None:
+    sent = ctl(f"fleet explain GPU-aa --state {left.path}")
+    left.path.write_bytes(msgspec.json.encode(replace(left.state, dry_run=True)))
+    assert "its alert is firing" in sent
+    for line in ("status", "explain GPU-aa"):
+        assert "dry run" in ctl(f"fleet {line} --state {left.path}")
+        assert "its alert is" not in ctl(f"fleet {line} --state {left.path}")
+    assert '"dry_run":true' in ctl(f"fleet status --state {left.path} --json")
+
+
+@pytest.mark.parametrize(
+    ("wish", "ids"),
+    [
+        ("GPU-aa", ["GPU-aa-1"]),
+        ("gpu-AA-1", ["GPU-aa-1"]),
+        ("n1/*", ["GPU-aa-1"]),
+        ("GPU-a*", ["GPU-aa-1"]),
+        ("GPU-ab", []),
+    ],
+)
+def test_one_gpu_is_asked_for(left: StateFile, ctl: Ctl, wish: str, ids: list[str]) -> None:
+    said = json.loads(ctl(f"--gpu {wish} fleet status --state {left.path} --json"))
+    (worker,) = said["data"]["workers"]
+    assert [gpu["id"] for gpu in worker["round"]["verdicts"]] == ids
+    code = 3 if ids else 0
+    ctl(f"fleet status --gpu {wish} --state {left.path} --exit-code", code=code)
+    if wish != "GPU-ab":
+        assert "GPU-aa-1" in ctl(f"fleet explain GPU-a --gpu GPU-aa --state {left.path}")
+
+
+def test_a_gpu_that_no_worker_has_is_refused(left: StateFile, ctl: Ctl) -> None:
+    for wish in ("GPU-zz", "9", "n2/*", "n1"):
+        assert len(ctl.err(f"fleet status --gpu {wish} --state {left.path}").splitlines()) == 3
 
 
 @pytest.mark.parametrize(
@@ -268,6 +332,40 @@ def page(place: str) -> str:
         answer.begin()
         assert answer.status == 200
         return answer.read().decode()
+
+
+def test_the_server_is_in_the_log_when_it_changes(caplog: pytest.LogCaptureFixture) -> None:
+    changes = StateLog()
+    errors = [MetricsServerError(f"busy for {k} s", status=503) for k in range(3)]
+    with caplog.at_level(logging.INFO):
+        for error in (None, *errors, None, None, errors[0]):
+            fleet_main._log_server(changes, error, 15.0)
+    levels = [record.levelname for record in caplog.records]
+    assert levels == ["WARNING", "INFO", "WARNING"]
+
+
+def test_a_worker_logs_its_start_what_it_read_and_its_end(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, played = begun({("GPU-a", "n1", "p"): flat(), ("GPU-b", "n2", "p"): flat()})
+    monkeypatch.setattr(fleet_main, "Client", lambda _: played)
+    stop, minutes = threading.Event(), iter((402, 403))
+    monkeypatch.setattr("time.time", lambda: at(401))
+
+    def pause(_: float) -> None:
+        minute = next(minutes, None)
+        if minute is None:
+            stop.set()
+        else:
+            monkeypatch.setattr("time.time", lambda: at(minute))
+
+    monkeypatch.setattr(stop, "wait", pause)
+    with caplog.at_level(logging.INFO):
+        fleet_main._serve(settings(tmp_path), stop, send=False)
+    lines = [record.getMessage() for record in caplog.records]
+    assert [line.split()[0] for line in lines] == ["start", "past", "stopped"]
+    assert "gpus=2" in lines[1]
+    assert fleet_state.read(tmp_path / "fleet.json").dry_run
 
 
 @pytest.mark.parametrize(

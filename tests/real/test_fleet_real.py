@@ -229,9 +229,10 @@ def test_rounds_go_on_until_it_is_told_to_stop(server: Filled, tmp_path: Path) -
             assert one.stdout is not None
             gpus += msgspec.json.decode(one.stdout.readline())["data"]["gpus"]
             assert until(state.exists)
-            assert fleet_state.read(state).running(time.time())
+            assert fleet_state.load([state])[0][0].running(time.time())
             one.send_signal(signal.SIGTERM)
             assert one.wait(30) == 0
         assert fleet_state.read(state).stopped
     assert gpus == GPUS - 1
-    assert log.read_text() == ""
+    lines = [line.split()[2:4] for line in log.read_text().splitlines()]
+    assert lines == [["INFO", "start"], ["INFO", "past"], ["INFO", "stopped"]] * 2

@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import functools
 import logging
+import math
 import os
 import shutil
 import signal
@@ -40,6 +41,12 @@ _INTERRUPTED = 130
 _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
+def _number(_: click.Context, __: click.Parameter, value: float) -> float:
+    if math.isnan(value):  # which no bound of a range refuses
+        raise click.BadParameter("nan is no number")
+    return value
+
+
 @click.command(
     name="demo",
     epilog=options.examples("demo", "demo --speed 600 --plain", "demo --scenario quiet --json"),
@@ -47,6 +54,7 @@ _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 @click.option(
     "--speed",
     type=click.FloatRange(min=0.1),
+    callback=_number,
     default=SPEED,
     show_default=True,
     metavar="FACTOR",

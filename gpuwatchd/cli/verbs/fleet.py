@@ -56,6 +56,7 @@ def status(files: tuple[Path, ...], every: bool, exit_code: bool) -> int:  # noq
     """List open alerts and verdicts, then how each worker is."""
     flags, now_s = options.current(), time.time()
     workers, warnings = fleet_state.load(files)
+    workers = fleet_state.only(workers, flags.gpu)
     if flags.json:
         data = fill(fleet.FleetStatusData, (), workers=[_worker(one, now_s) for one in workers])
         output.emit_answer(fleet.FleetStatus, data, source="state-file", warnings=warnings)
@@ -63,7 +64,7 @@ def status(files: tuple[Path, ...], every: bool, exit_code: bool) -> int:  # noq
         out = output.Out(flags)
         _warn(out, warnings)
         fleet_text.show(out, workers, now_s=now_s, every=every)
-    if not all(worker.state.running(now_s) for worker in workers):
+    if not all(worker.running(now_s) for worker in workers):
         return FAILED
     firing = any(
         gpu.state == "firing" and is_leak(gpu.finding)
@@ -80,7 +81,7 @@ def explain(uuid: str, files: tuple[Path, ...]) -> int:
     """Explain the verdict on one GPU, by its UUID or the beginning of it."""
     flags, now_s = options.current(), time.time()
     workers, warnings = fleet_state.load(files)
-    worker, gpu = fleet_state.find(workers, uuid)
+    worker, gpu = fleet_state.find(fleet_state.only(workers, flags.gpu), uuid)
     if flags.json:
         calm = gpu if isinstance(gpu, fleet_state.CalmGpu) else None
         found = gpu if isinstance(gpu, fleet_state.FleetGpu) else None
@@ -99,12 +100,17 @@ def explain(uuid: str, files: tuple[Path, ...]) -> int:
         out = output.Out(flags)
         _warn(out, warnings)
         fleet_text.explain(out, worker, gpu, now_s=now_s)
-    return OK if worker.state.running(now_s) else FAILED
+    return OK if worker.running(now_s) else FAILED
 
 
 def _worker(worker: Worker, now_s: float) -> fleet.FleetWorker:
-    running = worker.state.running(now_s)
-    return fill(fleet.FleetWorker, worker.state, file=str(worker.file), running=running)
+    return fill(
+        fleet.FleetWorker,
+        worker.state,
+        file=str(worker.file),
+        running=worker.running(now_s),
+        process_runs=worker.process_runs,
+    )
 
 
 def _warn(out: output.Out, warnings: Sequence[tuple[str, str]]) -> None:

@@ -75,6 +75,8 @@ def _how(
         if url.startswith("http"):
             target = url.removeprefix("http://").removesuffix("/metrics")
             lines.append(f'prometheus.yml: static_configs: [{{targets: ["{target}"]}}]')
+        else:
+            lines.append("Prometheus scrapes no unix socket: [metrics] file is for node_exporter")
         if section.token_file:
             file_of_token = expanded(section.token_file)
             lines.append(f'prometheus.yml: authorization: {{credentials_file: "{file_of_token}"}}')

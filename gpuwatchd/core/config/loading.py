@@ -102,6 +102,10 @@ def _normalise(
                 why = "no section of its own: it is an address of the channel chat"
                 hint = f"gpuwatchctl notify add {name}"
                 raise ConfigError(file, full, why, hint=hint, page=_KEY_PAGE)
+            if kind is Config and name == "fleet":
+                why = "no section of this file, but of that of gpuwatchd fleet"
+                hint = f"gpuwatchd fleet --config {file} --check"
+                raise ConfigError(file, full, why, hint=hint, page=_KEY_PAGE)
             what = (
                 "key" if path else "section" if isinstance(value, dict) else "key outside a section"
             )
@@ -147,6 +151,7 @@ _WORDS = {
 
 
 _PART = re.compile(r"\[(\d*|\.\.\.)\]")
+_MISSING = re.compile(r"Object missing required field `([^`]*)`")
 
 
 def _choices(path: str, whole: type[Section]) -> tuple[str, ...]:
@@ -187,7 +192,10 @@ def _named(path: str, whole: type[Section]) -> str:
 
     head, _, key = path.replace("[...]", "").rpartition(".")
     name, mark, number = head.partition("[")
-    if mark and _listed({f.encode_name: f.type for f in _fields(whole)}[name]):
+    kinds = {f.encode_name: f.type for f in _fields(whole)}
+    if not head and _section(kinds.get(key)):
+        return f"[{key}]"
+    if mark and _listed(kinds[name]):
         return f"[[{name}]]{_PART.sub(shown, mark + number)} {key}"
     return f"[{head}] {key}" if head else key
 
@@ -198,6 +206,8 @@ def _typed_as(raw: dict[str, Any], kind: type[Whole], file: str, hint: str) -> W
     except (msgspec.ValidationError, OverflowError) as error:
         text, _, where = str(error).partition(" - at ")
         path = where.strip("`").removeprefix("$").removeprefix(".")
+        if missing := _MISSING.fullmatch(text):
+            path, text = f"{path}.{missing[1]}".lstrip("."), "is not set"
         why = _plainly(text, path, kind)
         raise ConfigError(file, _named(path, kind), why, hint=hint) from None
 
@@ -405,11 +415,15 @@ MAX_BYTES = 1 << 20
 """No configuration is larger."""
 
 
-def read_file(path: Path, *, must_exist: bool) -> tuple[str | None, str]:
+_NO_FILE_HINT: Final = "gpuwatchctl config path names the usual file, config init writes it"
+
+
+def read_file(path: Path, *, must_exist: bool, hint: str = _NO_FILE_HINT) -> tuple[str | None, str]:
     """Return the text of a file, and what is to be said where it had to be left out.
 
     The text is None where there is no file, or none that we may read: the machine's file can be
-    for others. A file that was asked for by name (``must_exist``) is never left out.
+    for others. A file that was asked for by name (``must_exist``) is never left out; ``hint`` says
+    where such a one comes from.
 
     Raises
     ------
@@ -424,7 +438,6 @@ def read_file(path: Path, *, must_exist: bool) -> tuple[str | None, str]:
         return content.decode("utf-8"), ""
     except FileNotFoundError:
         if must_exist:
-            hint = "gpuwatchctl config path names the usual file, config init writes it"
             raise ConfigError(str(path), "", "no such file", hint=hint, page=PAGE) from None
         return None, ""
     except UnicodeDecodeError:

@@ -89,7 +89,9 @@ class FleetWorker(Shape):
     pid: Pid
     version: str
     running: bool
-    """False: it has stopped, or has done nothing since it had to."""
+    """False: it has stopped, its process has ended, or it has done nothing since it had to."""
+    process_runs: bool | None
+    """Whether that process is still there; null of another machine or container."""
     stopped: bool
     """It has stopped in order."""
     started_at: Instant
@@ -99,6 +101,10 @@ class FleetWorker(Shape):
     rounds: Count
     round_s: Seconds | None
     """How long the last one took."""
+    round_at: Instant | None
+    """When it ended; null before any."""
+    dry_run: bool
+    """It sends no alerts."""
     error: Sentence | None
     """Why there was no round since; null where the last try was one."""
     left_out: Count

@@ -1,25 +1,33 @@
 """The state files of ``gpuwatchd fleet``: what each worker saw in its last round.
 
 A worker replaces its file after each round; it stays when the worker dies, which is when it is
-needed. A worker is taken for dead by the clock alone: its pid may be of another container.
+needed. A worker is taken for dead by the clock, and at once where its process can be looked for:
+its pid may be of another machine or container.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import stat
+import sys
+from fnmatch import translate
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from gpuwatchd.core import decoding, directories, text
 from gpuwatchd.core.errors import Ambiguous, GpuwatchdError
 from gpuwatchd.core.model import Alert, Finding
 from gpuwatchd.core.model.base import Value
+from gpuwatchd.core.units import is_number
+from gpuwatchd.view.query import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 FORMAT: Final = 1
 MAX_BYTES: Final = 64 * 2**20
@@ -101,6 +109,8 @@ class FleetState(Value, frozen=True, kw_only=True):
 
     format: int = FORMAT
     pid: int
+    process: str = ""
+    """As :func:`process_mark` gives it."""
     host: str
     version: str
     server: str
@@ -114,7 +124,11 @@ class FleetState(Value, frozen=True, kw_only=True):
     """True in the file that a worker leaves behind when it stops in order."""
     rounds: int = 0
     round_s: float | None = None
-    """How long the last round took."""
+    """How long the last round took, and..."""
+    round_at_s: float | None = None
+    """when it ended."""
+    dry_run: bool = False
+    """No alerts are sent."""
     error: str = ""
     """Why there was no round, where the server failed since the last one."""
     left_out: int = 0
@@ -122,16 +136,58 @@ class FleetState(Value, frozen=True, kw_only=True):
     round: FleetRoundState = FleetRoundState()
     calm: tuple[CalmGpu, ...] = ()
 
-    def running(self, now_s: float) -> bool:
-        """Say whether its worker is there, as far as the time tells."""
-        return not self.stopped and now_s <= self.due_at_s + max(_GRACE_S, 2 * self.step_s)
-
 
 class Worker(NamedTuple):
-    """A state, and the file that it is from."""
+    """A state, the file that it is from, and whether its process runs; None: not known."""
 
     file: Path
     state: FleetState
+    process_runs: bool | None = None
+
+    def running(self, now_s: float) -> bool:
+        """Say whether it is there, as far as its process and the time tell."""
+        state = self.state
+        if state.stopped or self.process_runs is False:
+            return False
+        return now_s <= state.due_at_s + max(_GRACE_S, 2 * state.step_s)
+
+
+def process_mark(pid: int) -> str:
+    """Return what tells a process from a later one of its pid; "" where there is none to be seen.
+
+    On Linux that is the namespace of the pid, and its start since boot; containers have their own.
+    """
+    if sys.platform != "linux":
+        import psutil  # noqa: PLC0415 - 47 ms, and never on Linux
+
+        with contextlib.suppress(psutil.Error, OSError):
+            return f"host {psutil.Process(pid).create_time()}"
+        return ""
+    try:
+        namespace = os.readlink("/proc/self/ns/pid")  # noqa: PTH115 - it is no path
+        raw = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return ""
+    # The name before the last bracket may hold anything. A zombie has ended.
+    state, *fields = raw[raw.rfind(b")") + 1 :].split()
+    return "" if state == b"Z" else f"{namespace} {int(fields[18])}"
+
+
+def _process_runs(state: FleetState) -> bool | None:
+    here = process_mark(os.getpid()).partition(" ")[0]
+    same = state.process.partition(" ")[0] == here and state.host == text.clean(os.uname().nodename)
+    if not state.process or not same:
+        return None
+    found = process_mark(state.pid)
+    if found:
+        return found == state.process
+    try:
+        os.kill(state.pid, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):  # of another user, whose processes are hidden
+        return None
+    return False  # a zombie
 
 
 def default_file(name: str, environ: Mapping[str, str] | None = None) -> Path:
@@ -155,7 +211,8 @@ def load(files: Sequence[Path]) -> tuple[list[Worker], list[tuple[str, str]]]:
     workers, wrong = [], list[GpuwatchdError]()
     for file in files or _files(wrong):
         try:
-            workers.append(Worker(file, read(file)))
+            state = read(file)
+            workers.append(Worker(file, state, _process_runs(state)))
         except GpuwatchdError as error:
             wrong.append(error)
     if not workers and wrong:
@@ -214,6 +271,46 @@ class _Head(msgspec.Struct):
 def _unreadable(file: Path, why: str, *, hint: str = "") -> GpuwatchdError:
     words = text.clean(str(file), limit=400)
     return GpuwatchdError(f"{words}: {why}", hint=hint, page=_PAGE)
+
+
+def only(workers: Sequence[Worker], wishes: Sequence[str]) -> list[Worker]:
+    """Return the workers with those GPUs alone that ``--gpu`` names; all where it names none.
+
+    A wish is an index ("0", on every host), HOST/INDEX, a host's name with "/*", a UUID or the
+    beginning of it; all of them may be globs.
+
+    Raises
+    ------
+    GpuwatchdError
+        When a worker has none of them.
+    """
+    if not wishes:
+        return list(workers)
+    out, wanted = [], _wanted(wishes)
+    for worker in workers:
+        found = worker.state.round
+        found = replace(found, verdicts=tuple(gpu for gpu in found.verdicts if wanted(gpu)))
+        calm = tuple(gpu for gpu in worker.state.calm if wanted(gpu))
+        out.append(worker._replace(state=replace(worker.state, round=found, calm=calm)))
+    if any(worker.state.round.verdicts or worker.state.calm for worker in out):
+        return out
+    shown = text.clean(", ".join(wishes), limit=200)
+    hint = "a UUID or its beginning, HOST/INDEX, or a glob such as 'node-1/*'"
+    raise GpuwatchdError(f"no GPU matches {shown}", hint=hint, page="errors#no-such-gpu")
+
+
+def _wanted(wishes: Sequence[str]) -> Callable[[FleetGpu | CalmGpu], bool]:
+    # Of up to 200,000 GPUs: what is said of a wish is worked out once.
+    forms = {form for wish in wishes for form in (wish.lower(), plain(wish))}
+    matches = [re.compile(translate(form)).match for form in sorted(forms)]
+    starts = tuple(wish.lower() for wish in wishes if wish and not is_number(plain(wish)))
+
+    def wanted(gpu: FleetGpu | CalmGpu) -> bool:
+        uid, place = gpu.id.lower(), f"{gpu.host}/{gpu.gpu}".lower()
+        words = (uid, place, gpu.gpu.lower())
+        return uid.startswith(starts) or any(match(word) for match in matches for word in words)
+
+    return wanted
 
 
 def find(workers: Sequence[Worker], word: str) -> tuple[Worker, FleetGpu | CalmGpu]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from gpuwatchd.view.blocks import Page
-    from gpuwatchd.view.queries.fleet_state import FleetGpu, FleetState, Worker
+    from gpuwatchd.view.queries.fleet_state import FleetGpu, Worker
 
 _MOST_ROWS: Final = 40
 _SHORT: Final = 12
@@ -60,33 +60,42 @@ def _cells(gpu: FleetGpu, *, whole: bool) -> tuple[str, ...]:
     )
 
 
-def gone(state: FleetState, now_s: float) -> str:
+def gone(worker: Worker, now_s: float) -> str:
     """Return that a worker is not there, and since when; "" where it is."""
-    if state.running(now_s):
+    state = worker.state
+    if worker.running(now_s):
         return ""
-    why = "has stopped" if state.stopped else "has done nothing since its next round was due"
+    if state.stopped:
+        why = "has stopped"
+    elif worker.process_runs is False:
+        why = f"has ended without being stopped (pid {state.pid}): killed, or a fault"
+    else:
+        why = "has done nothing since its next round was due"
+        why += ", though its process runs" if worker.process_runs else ""
     at = units.clock(state.written_at_s, now_s=now_s)
-    return f"the worker of shard {state.shard} {why}: its state is of {at}"
+    return f"the worker of shard {state.shard} {why}; its state is of {at}"
 
 
 def _worker(out: Page, worker: Worker, now_s: float) -> None:
     state, found = worker.state, worker.state.round
-    if words := gone(state, now_s):
+    if words := gone(worker, now_s):
         out.prose(f"! {words}", "yellow", rest="  ")
     if state.error:
         out.prose(f"! no round: {state.error}", "yellow", rest="  ")
-    age = units.duration(max(0.0, now_s - state.written_at_s))
-    took = "" if state.round_s is None else f"the last round took {units.duration(state.round_s)}"
+    last = "no round yet"
+    if state.round_at_s is not None and state.round_s is not None:
+        age = units.duration(now_s - state.round_at_s)
+        last = f"last round {age} ago, took {state.round_s:.1f} s"
     out.flow(
         [
             (f"shard {state.shard}", "bold"),
             f"of {state.server}, pid {state.pid} on {state.host}",
-            f"{age} old",
-            f"{found.gpus} GPUs",
+            last,
+            *(["dry run: no alerts are sent"] if state.dry_run else []),
+            f"{found.gpus} GPU{'s' * (found.gpus != 1)}",
             f"{found.no_data} without data",
             f"{found.judged} judged",
             *([f"{found.failed} could not be judged"] if found.failed else []),
-            took,
         ],
         rest="  ",
     )
@@ -104,7 +113,7 @@ def explain(out: Page, worker: Worker, gpu: FleetGpu | CalmGpu, *, now_s: float)
     calm = ("calm", "green")
     head = calm if isinstance(gpu, CalmGpu) else verdict_text.verdict(gpu.finding)
     out.flow([(place, "bold"), gpu.id, head], rest="  ")
-    if words := gone(worker.state, now_s):
+    if words := gone(worker, now_s):
         out.prose(f"! {words}", "yellow", rest="  ")
     if words := _DATA.get(gpu.data, ""):
         out.prose(f"! {words}", "yellow", rest="  ")
@@ -112,7 +121,7 @@ def explain(out: Page, worker: Worker, gpu: FleetGpu | CalmGpu, *, now_s: float)
         since = units.clock(gpu.since_at_s, now_s=now_s)
         out.prose(f"nothing to say of it since the round of {since}", first="  ", rest="    ")
         return
-    for line in _lines(gpu, now_s):
+    for line in _lines(gpu, now_s, dry_run=worker.state.dry_run):
         out.prose(line, first="  ", rest="    ")
     if gpu.finding.advice:
         out.line(("What to do", "bold"))
@@ -120,7 +129,7 @@ def explain(out: Page, worker: Worker, gpu: FleetGpu | CalmGpu, *, now_s: float)
         out.prose(line, first=f"  {number}. ", rest="     ")
 
 
-def _lines(gpu: FleetGpu, now_s: float) -> Iterator[str]:
+def _lines(gpu: FleetGpu, now_s: float, *, dry_run: bool) -> Iterator[str]:
     finding, alert = gpu.finding, gpu.alert
     limit = units.size(gpu.limit_bytes) if gpu.limit_bytes is not None else "unknown"
     yield f"{units.size(gpu.used_bytes)} of {limit} in use"
@@ -136,6 +145,10 @@ def _lines(gpu: FleetGpu, now_s: float) -> Iterator[str]:
     if alert is None:
         yield "no alert is open"
         return
-    yield f"its alert is {alert.state}, open since {units.clock(alert.opened_at_s, now_s=now_s)}"
+    since = f"{alert.state}, open since {units.clock(alert.opened_at_s, now_s=now_s)}"
+    if dry_run:
+        yield f"its alert would be {since}; this is a dry run, and none is sent"
+    else:
+        yield f"its alert is {since}"
     if alert.state == "pending":
         yield f"confirmed by {alert.confirmations} rounds so far"
