@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, cast
@@ -305,7 +304,7 @@ def test_a_clock_that_is_set_back_is_no_reason_to_wait(monkeypatch: pytest.Monke
     (key,) = run.taken.active_now
     monkeypatch.setattr(time, "time", lambda: at(401) - 3600)
     state, metrics = StateFile(fleet()), Metrics(fleet())
-    main._rounds(run.worker, run.judge, state, metrics, threading.Event(), sender=run.sender)
+    main._rounds(run.worker, run.judge, state, metrics, main.Stop(), sender=run.sender)
     # Nothing is known for a while; what was open is read back and stays.
     run.judge, run.sender = run.fresh()
     run.sender.send(Rings(fleet().map, 60, 385), run.judge, failing_since_s=1.0)
