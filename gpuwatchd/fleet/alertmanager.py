@@ -2,7 +2,8 @@
 
 A member keeps nothing over a restart and learns nothing from the others: each is sent everything
 that is open, again each step. An alert is said to end :func:`lifetime_s` from now, so that it
-outlives us for a while; a member never shortens that, so our own stop just sends it once more.
+outlives us for a while; a member never shortens that, so our own stop just sends it once more. What
+ends later than we said is sent by another worker as well, and is not resolved while it is.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ _MOST_POSTS: Final = 64
 """Requests of one round beyond the usual: so many are spent on finding what is refused."""
 _TIMES: Final = 3
 """How often a member is told that something is over: the address may be that of several."""
+_CLOCK_S: Final = 2.0
+"""Ends that are no further apart may be of the same moment: a member's clock is had in seconds."""
 _LONGEST_PAUSE_S: Final = 60.0
 _REFUSED_S: Final = 3600.0
 """What was refused is tried again after this time."""
@@ -68,6 +71,7 @@ class Active(msgspec.Struct, rename="camel"):
     labels: dict[str, str]
     starts_at: datetime
     annotations: dict[str, str] = {}
+    ends_at: datetime | None = None
 
 
 class _Posted(msgspec.Struct, rename="camel"):
@@ -81,6 +85,8 @@ class _Resolved(msgspec.Struct):
     alert: FleetAlert
     at_s: float
     """When it was resolved, on the monotonic clock."""
+    ends_s: float
+    """When it would have ended by itself, as far as it is known who sends it."""
     left: int = _TIMES
 
     def sent(self) -> bool:
@@ -117,6 +123,8 @@ class Member:
         self._news, self._stop = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="alerts", daemon=True)
         self._tries = 0
+        self._ends_s = 0.0
+        """When what was sent last ends by itself, on the clock of the member."""
 
     def active(self, *matchers: str) -> list[Active] | None:
         """Return the alerts that it has, matched by all; None where it does not say.
@@ -143,7 +151,7 @@ class Member:
         with self._lock:
             self._firing = {alert.key: alert for alert in firing}
             for alert in over:
-                self._over[alert.key] = _Resolved(alert, now_s)
+                self._over[alert.key] = _Resolved(alert, now_s, self._ends_s)
             # What is older has ended by itself.
             keep_s = now_s - lifetime_s(self._step_s)
             self._over = {
@@ -215,20 +223,32 @@ class Member:
         except (ValueError, TypeError, OverflowError):
             return time.time()
 
+    def _others(self, over: dict[Key, _Resolved]) -> set[Key]:
+        """Return what another worker has sent since we have: its data differ, and it ends it."""
+        out = set()
+        for alert in (over and self.active('gpuwatchd="fleet"')) or ():
+            key, ends = tuple(sorted(alert.labels.items())), alert.ends_at
+            if key in over and ends and ends.timestamp() > over[key].ends_s + _CLOCK_S:
+                # Unless it sends it no more.
+                over[key].ends_s = ends.timestamp()
+                out.add(key)
+        return out
+
     def _send(self) -> None:
         with self._lock:
             firing, over = dict(self._firing), dict(self._over)
             keys = sorted((firing.keys() | over.keys()) - self._refused.keys())
         if not keys:
             return
-        now_s = self._now_s()
-        ends_s = now_s + lifetime_s(self._step_s)
+        others, now_s = self._others(over), self._now_s()
+        self._ends_s = ends_s = now_s + lifetime_s(self._step_s)
         elapsed_s = time.monotonic()
         posts = [
             (key, _posted(firing[key], ends_s))
             if key in firing
             else (key, _posted(over[key].alert, now_s - (elapsed_s - over[key].at_s)))
             for key in keys
+            if key not in others
         ]
         round_ = _Round(self._connection)
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import signal
 import sys
@@ -27,6 +28,7 @@ from gpuwatchd.fleet.outgoing import Sender
 from gpuwatchd.fleet.rings import NO_DATA_S
 from gpuwatchd.fleet.state import StateFile, round_state
 from gpuwatchd.fleet.worker import LAG_S, Worker, pause_s
+from gpuwatchd.service.own_process import NotifySocket, watchdog_s
 from gpuwatchd.view.answers import base
 from gpuwatchd.view.answers.fleet import FleetRound
 
@@ -45,12 +47,36 @@ _WARNINGS: Final = {
 """What is counted in `dropped`, and may be a fault of the site's."""
 
 
+class Stop(threading.Event):
+    """Set to end the worker; whoever looks at it or waits for it tells the service manager so.
+
+    Between two looks is an answer, or a judgement of all GPUs, at most.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._feed_every_s = watchdog_s(os.environ) / 2
+        self.manager = NotifySocket(os.environ.pop("NOTIFY_SOCKET", ""))
+
+    def is_set(self) -> bool:
+        """Say whether it is."""
+        self.manager.send("WATCHDOG=1")
+        return super().is_set()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for it, by default for ever; return whether it is set."""
+        until_s = math.inf if timeout is None else time.monotonic() + timeout
+        while not self.is_set() and (left_s := until_s - time.monotonic()) > 0:
+            super().wait(min(left_s, self._feed_every_s))
+        return self.is_set()
+
+
 def _rounds(
     worker: Worker,
     judge: Judge,
     file: StateFile,
     metrics: Metrics,
-    stop: threading.Event,
+    stop: Stop,
     *,
     sender: Sender | None = None,
 ) -> None:
@@ -84,10 +110,13 @@ def _rounds(
         due_s = (worker.rings.end + 1) * worker.step_s + LAG_S
         next_s = min(due_s, now_s + worker.step_s + LAG_S) if error is None else now_s + wait_s
         if error is not None:
+            stop.manager.status(clean(f"no round: {error}"))
             file.after_failure(str(error), failed, next_s)
             metrics.after_failure(failed)
         elif worker.rings.end != before:
             found = msgspec.structs.replace(round_state(worker, judge), failures=failed)
+            firing = sum(alert.state == "firing" for alert in judge.alerts.values())
+            stop.manager.status(f"{found.gpus} GPUs, {firing} with an alert")
             _log_gpus(changes, found, worker, round_s)
             if sender is None:
                 print_round(found)
@@ -134,12 +163,12 @@ def print_round(found: FleetRoundState) -> None:
     sys.stdout.flush()
 
 
-def _parts(fleet: config.Fleet, stop: threading.Event) -> tuple[Worker, Judge]:
+def _parts(fleet: config.Fleet, stop: Stop) -> tuple[Worker, Judge]:
     worker = Worker(fleet, Client(fleet), sleep=stop.wait, stopped=stop.is_set)
     return worker, Judge(fleet.detection, fleet.policy)
 
 
-def _serve(fleet: config.Fleet, stop: threading.Event, *, send: bool) -> None:
+def _serve(fleet: config.Fleet, stop: Stop, *, send: bool) -> None:
     """Do rounds until told to stop; begin anew where the clock was set back."""
     state, metrics = StateFile(fleet, dry_run=not send), Metrics(fleet)
     log.info(
@@ -151,13 +180,20 @@ def _serve(fleet: config.Fleet, stop: threading.Event, *, send: bool) -> None:
         fleet.shard,
         fleet.section.step,
     )
-    with metrics.served():
-        while not stop.is_set():
-            worker, judge = _parts(fleet, stop)
-            sender = Sender(fleet) if send else None
-            _rounds(worker, judge, state, metrics, stop, sender=sender)
-            if sender is not None:
-                sender.close()
+    try:
+        with metrics.served():
+            # Not after the first round: a server that is away, or slow, is no failed start.
+            stop.manager.send("READY=1", "STATUS=reads the past")
+            while not stop.is_set():
+                worker, judge = _parts(fleet, stop)
+                sender = Sender(fleet) if send else None
+                _rounds(worker, judge, state, metrics, stop, sender=sender)
+                if sender is not None:
+                    sender.close()
+    except BrokenPipeError:  # whoever read it has gone: an end in order
+        state.close()
+        raise
+    stop.manager.send("STOPPING=1")
     state.close()
     log.info("stopped rounds=%d", state.state.rounds)
 
@@ -243,7 +279,7 @@ def command(
     try:
         if check:
             return _checked(file, shard, sends=sends)
-        fleet, stop = config.load(file, shard, sends=sends), threading.Event()
+        fleet, stop = config.load(file, shard, sends=sends), Stop()
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--shard") from None
     for number in (signal.SIGTERM, signal.SIGINT) if not once else ():

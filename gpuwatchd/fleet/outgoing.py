@@ -54,6 +54,8 @@ class _Group(msgspec.Struct):
     annotations: dict[str, str]
     unseen: dict[str, float]
     """Lines of GPUs that were read back and are not known here -> since when, monotonic."""
+    more: bool = False
+    """It was read back, and may have had more GPUs than it could list."""
 
     def raise_to(self, severity: Severity) -> Severity | None:
         """Take on the worse severity; return the milder one, None where both are the same."""
@@ -66,6 +68,7 @@ class _Group(msgspec.Struct):
         """Take over what a member has of it."""
         self.starts_at_s = min(self.starts_at_s, starts_at_s)
         lines = annotations.get("gpus", "").splitlines()[:_MOST_LISTED]
+        self.more = len(lines) == _MOST_LISTED
         self.unseen.update(dict.fromkeys(map(clean, lines), time.monotonic()))
         self.annotations = {name: clean(word, limit=4096) for name, word in annotations.items()}
 
@@ -216,11 +219,19 @@ class Sender:
                 key = self._pins.get(gpu.id)
                 # After a pause the next job may leak at once.
                 if key is None or (gpu.id in ended and not _of_job(gpu, key)):
-                    key = self._key(gpu, alert)
+                    key = self._unlisted(gpu) or self._key(gpu, alert)
                 pins[gpu.id] = key
                 by_key.setdefault(key, []).append(_Member(gpu, alert, bool(none[row])))
         self._pins = pins
         return by_key
+
+    def _unlisted(self, gpu: Gpu) -> Key | None:
+        """Return the alert that a GPU may have been part of before a restart without being listed.
+
+        It would open another one where its pattern looks different by now.
+        """
+        jobs = (key for key, group in self._groups.items() if group.more)
+        return next((key for key in jobs if gpu.job and _of_job(gpu, key)), None)
 
     def close(self) -> None:
         """Send what is open once more, so that it outlives a restart."""

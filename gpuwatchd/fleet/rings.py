@@ -39,6 +39,8 @@ FORGET_S: Final = 86_400.0
 """Without a value for so long (or the window, where that is longer) a GPU is forgotten."""
 TOO_MUCH: Final = 1.01
 """A value above this share of all memory is none."""
+_EXPORTED: Final = "exported_"
+"""Before a label of the exporter's that Prometheus has one of its own of: that of the target."""
 _EMPTY: Final = np.array([[np.nan], [np.nan], [0.0], [-1.0], [np.nan], [-1.0], [-1.0], [-1.0]])
 """The numbers of a row that nobody has."""
 
@@ -97,6 +99,10 @@ class Rings:
         """Series of this shard that the last round has met, and that belong to no row."""
         self.forgotten: list[int] = []
         """Rows that the last round has given up: :attr:`gpus` has who it was until the next."""
+        named = (*names.job, *names.namespace)
+        self._twice = [name for name in named if f"{_EXPORTED}{name}" in named]
+        self._renamed: dict[str, int] = {}
+        """Hosts of which labels were renamed so -> the last slot: the others are the exporter's."""
         self._free: list[int] = []
         self._first = 0
         self._index: dict[tuple[str, str, str], int] = {}
@@ -215,6 +221,9 @@ class Rings:
         if not (self.present == self.end).any():
             return
         longest = max(FORGET_S / self.step_s, self.slots)
+        self._renamed = {
+            host: slot for host, slot in self._renamed.items() if self.end - slot <= longest
+        }
         old = (self.began >= 0) & (self.end - self.present > longest)
         self.forgotten = np.flatnonzero(old).tolist()
         if not self.forgotten:
@@ -225,17 +234,28 @@ class Rings:
         self._used[self.forgotten] = np.nan
         self._number[:, self.forgotten] = _EMPTY
 
+    def learn(self, labels: Mapping[str, str], slot: int) -> None:
+        """Take note of a host whose exporter's labels have been renamed."""
+        if any(labels.get(f"{_EXPORTED}{name}") for name in self._twice):
+            host = first_of(labels, self._map.host)
+            self._renamed[host] = max(self._renamed.get(host, 0), slot)
+
+    def _job_of(self, labels: Mapping[str, str]) -> tuple[str, str]:
+        """Return job and namespace; a pod that all GPUs of a host may have is the exporter's."""
+        if self._twice and first_of(labels, self._map.host) in self._renamed:
+            labels = {name: word for name, word in labels.items() if name not in self._twice}
+        return first_of(labels, self._map.job), first_of(labels, self._map.namespace)
+
     def has_job(self, row: int, labels: Mapping[str, str]) -> bool:
         """Say whether labels name the job that a GPU has."""
-        gpu, names = self.gpus[row], self._map
-        return gpu.job == first_of(labels, names.job) and gpu.namespace == first_of(
-            labels, names.namespace
-        )
+        gpu = self.gpus[row]
+        return (gpu.job, gpu.namespace) == self._job_of(labels)
 
     def label(self, row: int, labels: Mapping[str, str], slot: int) -> None:
         """Take over what labels say of a GPU; another job that they name begins at the slot."""
-        before, names = self.gpus[row], self._map
-        job, namespace = first_of(labels, names.job), first_of(labels, names.namespace)
+        self.learn(labels, slot)
+        before = self.gpus[row]
+        job, namespace = self._job_of(labels)
         if job or namespace:
             self._named[row] = slot
             if (job, namespace) != (before.job, before.namespace) and self.last[row] >= 0:
@@ -243,7 +263,7 @@ class Rings:
         elif self._busy[row] == 1 and self.since[row] <= self._named[row]:
             # An exporter that cannot ask for a while names none: memory that is held is still its.
             job, namespace = before.job, before.namespace
-        gpu = first_of(labels, names.gpu) or before.gpu
+        gpu = first_of(labels, self._map.gpu) or before.gpu
         self.gpus[row] = msgspec.structs.replace(before, gpu=gpu, job=job, namespace=namespace)
 
     def advance(self, slot: int) -> None:

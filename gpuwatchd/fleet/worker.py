@@ -46,6 +46,7 @@ _NEW, _NOT_OURS = -1, -2
 _LONGEST_PAUSE_S: Final = 300.0
 _QUERY_BYTES: Final = 14_000
 """VictoriaMetrics takes 16 KiB of text, of which some is not UUIDs."""
+_RENAMED: Final = b'"exported_'
 _SPECIAL: Final = re.compile(r"([^\w-])", re.ASCII)
 
 
@@ -131,6 +132,9 @@ class Worker:
         self._rows.clear()
         texts, values = self._client.query_texts(self._by(self._fresh(names.used), job=True), at_s)
         rows = np.full(len(texts), -1, dtype=np.int64)
+        for text in texts:
+            if _RENAMED in text:
+                rings.learn(read_labels(text), slot)
         same: set[int] = set()
         other: dict[int, Labels] = {}
         for at, text in enumerate(texts):

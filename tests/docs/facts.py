@@ -89,7 +89,7 @@ ENVIRONMENT: dict[str, list[Row]] = {
         ("LD_LIBRARY_PATH", "where `doctor` also looks for the driver's library"),
         ("STATE_DIRECTORY", "by systemd: where `gpuwatchd fleet` leaves its state; else"),
         ("RUNTIME_DIRECTORY", "by systemd: there; else in the state directory"),
-        ("NOTIFY_SOCKET", "where the daemon says that it is ready, well, and stopping"),
+        ("NOTIFY_SOCKET", "where the daemon or a worker says that it is ready, well, or stopping"),
         ("WATCHDOG_USEC", "how often it has to say that it is well"),
         ("INVOCATION_ID", "set: a service manager has started it"),
         ("KUBERNETES_SERVICE_HOST", "set: it runs in a pod"),

@@ -185,3 +185,25 @@ def test_a_resolve_is_kept_for_a_member_that_is_away() -> None:
         one.until(lambda: len(one.posts) >= before + 5)
         one.status = 200
         one.until(lambda: _kept(one) == ["GPU-0"])
+
+
+def test_what_another_worker_still_fires_is_its_to_end() -> None:
+    with member() as one, sending(one.url) as ours, sending(one.url) as others:
+
+        def sent(members: Alertmanagers, fires: list[int], over: list[int]) -> list[str]:
+            before = len(one.posts)
+            members.offer(map(alert, fires), map(alert, over))
+            one.until(lambda: len(one.posts) > before)
+            # Its next round.
+            one.ahead_s += 30.0
+            return [posted["labels"]["uuid"] for posted in one.posts[-1]]
+
+        for members in (ours, others):
+            sent(members, [0, 1], [])
+        for _ in range(4):
+            assert sent(ours, [1], [0]) == ["GPU-1"]
+            assert sent(others, [0, 1], []) == ["GPU-0", "GPU-1"]
+        # It has died: now it is ours to end.
+        assert sent(ours, [1], []) == ["GPU-1"]
+        assert sent(ours, [1], []) == ["GPU-0", "GPU-1"]
+        assert _kept(one) == ["GPU-1"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, cast
@@ -208,6 +207,27 @@ def test_a_kill_at_any_round_changes_nothing_for_the_reader() -> None:
     assert killed.taken.active_now.keys() == calm.taken.active_now.keys()
 
 
+def test_after_a_kill_gpus_beyond_those_listed_open_no_alert_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("gpuwatchd.fleet.outgoing._MOST_LISTED", 3)
+    curves = {(f"GPU-{k}", "n1", "p"): leak(20.0 + k) for k in range(5)}
+    run = Run(curves).to(401)
+    (key,) = run.taken.active_now
+    # By now the last two grow in steps.
+    for k in (3, 4):
+        curves[f"GPU-{k}", "n1", "p"] = 8000.0 + 400.0 * (np.arange(520.0) // 20)
+    run.start(403)
+    run.to(404, 403)
+    assert {run.judge.findings[row].pattern for row in (2, 3, 4)} == {"gradual", "step"}
+    assert list(run.taken.active_now) == [key]
+    assert run.taken.annotations[0]["summary"].startswith("job p leaks memory on 5 GPUs")
+    for curve in curves.values():
+        curve[405:] = 4.0
+    run.to(406, 405)
+    assert (len(run.taken.new), run.taken.over) == (1, [dict(key)])
+
+
 def test_a_shard_reads_back_its_own_alerts_and_no_others() -> None:
     curves = {("GPU-a", "n1", "p"): leak()}
     run = Run(curves, shard=Shard(1, 2)).to(401)
@@ -305,7 +325,7 @@ def test_a_clock_that_is_set_back_is_no_reason_to_wait(monkeypatch: pytest.Monke
     (key,) = run.taken.active_now
     monkeypatch.setattr(time, "time", lambda: at(401) - 3600)
     state, metrics = StateFile(fleet()), Metrics(fleet())
-    main._rounds(run.worker, run.judge, state, metrics, threading.Event(), sender=run.sender)
+    main._rounds(run.worker, run.judge, state, metrics, main.Stop(), sender=run.sender)
     # Nothing is known for a while; what was open is read back and stays.
     run.judge, run.sender = run.fresh()
     run.sender.send(Rings(fleet().map, 60, 385), run.judge, failing_since_s=1.0)

@@ -243,6 +243,42 @@ def test_jobs_that_share_a_gpu_do_not_end_each_other() -> None:
     assert worker.rings.since[0] == START + 519
 
 
+class _Renamed(Played):
+    """A Prometheus with honorLabels: false; the pod of a target is the exporter's."""
+
+    def _named(self, query: str, *, by_job: bool) -> list[tuple[Labels, FloatArray]]:
+        found = super()._named(query, by_job=by_job)
+        for names, _ in found if by_job else ():
+            pod = names["pod"]
+            names |= {"pod": f"exporter-{names['Hostname']}", "exported_pod": pod}
+        return found
+
+
+def test_the_pod_of_an_exporter_is_no_job_where_its_labels_were_renamed() -> None:
+    curves = {
+        ("GPU-a", "n1", ""): leak(),
+        ("GPU-b", "n1", "p"): leak(),
+        ("GPU-c", "n2", ""): leak(),
+    }
+    played = _Renamed(curves, START)
+    worker = Worker(fleet(), cast("Client", played))
+
+    def jobs() -> list[str]:
+        return [gpu.job for gpu in worker.rings.gpus]
+
+    worker.round(at(400))
+    # Of n2 nothing says whose pod it is.
+    assert jobs() == ["", "p", "exporter-n2"]
+    # A host stays known for a day.
+    del played.curves["GPU-b", "n1", "p"]
+    worker._discover(START + 401)
+    assert jobs() == ["", "p", "exporter-n2"]
+    worker.rings.end = worker.rings.present[0] = START + 401 + 1441
+    worker.rings.forget()
+    worker._discover(START + 402)
+    assert jobs()[0] == "exporter-n1"
+
+
 def test_two_exporters_of_one_gpu_are_one_series() -> None:
     answer = [
         RangeSeries(

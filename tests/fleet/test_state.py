@@ -5,6 +5,9 @@ from __future__ import annotations
 import http.client
 import json
 import logging
+import os
+import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -29,9 +32,10 @@ from gpuwatchd.fleet.state import StateFile, round_state
 from gpuwatchd.view.answers.fleet import FleetExplain, FleetStatus
 from gpuwatchd.view.answers.schema import schema
 from gpuwatchd.view.queries import fleet_state
+from tests.children import Child
 from tests.cli import shaped
 from tests.cli.calls import Ctl
-from tests.fleet.fake import fleet
+from tests.fleet.fake import Reply, fleet, serve
 from tests.fleet.test_config import LOCAL, write
 from tests.fleet.test_rounds import START, at, begun, flat, leak
 
@@ -289,16 +293,16 @@ def test_rounds_leave_a_state_and_a_page(
 ) -> None:
     pytest.importorskip("prometheus_client")
     worker, played = begun({("GPU-a", "n1", "p"): leak(), ("GPU-b", "n1", "p"): flat()})
-    judge, stop = Judge(fleet().detection, fleet().policy), threading.Event()
-    socket = tmp_path / "m.sock"
-    address = listening.parse(f"unix:{socket}", remote=False)
+    judge, stop = Judge(fleet().detection, fleet().policy), fleet_main.Stop()
+    place = tmp_path / "m.sock"
+    address = listening.parse(f"unix:{place}", remote=False)
     chosen = settings(tmp_path, listen=address)
     file, metrics = StateFile(chosen), Metrics(chosen)
     pages: list[str] = []
     minutes = iter(range(401, 410))
 
     def pause(_: float) -> bool:
-        pages.append(page(str(socket)))
+        pages.append(page(str(place)))
         minute = next(minutes)
         played.fails = [MetricsServerError("busy", status=503)] if minute == 404 else []
         monkeypatch.setattr("time.time", lambda: at(minute))
@@ -318,13 +322,11 @@ def test_rounds_leave_a_state_and_a_page(
     assert values["gpuwatchd_fleet_rounds_total"] == "4.0"
     assert values['gpuwatchd_fleet_failures_total{kind="round 503"}'] == "1.0"
     assert sum(float(v) for k, v in values.items() if k.startswith("gpuwatchd_fleet_alerts")) == 1
-    assert not socket.exists()
+    assert not place.exists()
 
 
 def page(place: str) -> str:
     """Return what is served at a socket."""
-    import socket
-
     with socket.socket(socket.AF_UNIX) as asking:
         asking.connect(place)
         asking.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
@@ -386,3 +388,37 @@ def test_without_its_library_or_its_address_there_are_no_rounds(
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     assert main(["fleet", "--config", str(file), "--dry-run"]) == 1
     assert "gpuwatchd[metrics]" in capsys.readouterr().err
+
+
+def test_the_service_manager_hears_of_it_and_a_closed_pipe_ends_it_in_order(tmp_path: Path) -> None:
+    empty = b'{"status":"success","data":{"resultType":"vector","result":[]}}'
+    place, file = str(tmp_path / "notify"), tmp_path / "state.json"
+    with serve(Reply(empty)) as server, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ear:
+        url = f"url = 'http://127.0.0.1:{server.port}'"
+        write(tmp_path, f"[fleet]\n{url}\nstate = '{file}'\nstep = '1h'\nwindow = '40h'\n")
+        ear.bind(place)
+        ear.settimeout(30)
+        words = ("-m", "gpuwatchd", "fleet", "--dry-run", "--config")
+        told = {"NOTIFY_SOCKET": place, "WATCHDOG_USEC": "100000"}
+
+        def worker(out: Any) -> Child[bytes]:
+            command = (sys.executable, *words, tmp_path / "fleet.toml")
+            return Child(command, stdout=out, env={**os.environ, **told})
+
+        with worker(subprocess.DEVNULL) as child:
+            heard = ""
+            # More often than a round looks at it: also in the wait for the next hour.
+            while heard.count("WATCHDOG=1") < 12 or "0 GPUs" not in heard:
+                heard += ear.recv(4096).decode() + "\n"
+            child.send_signal(signal.SIGTERM)
+            while "STOPPING=1" not in heard:
+                heard += ear.recv(4096).decode() + "\n"
+            assert child.wait(30) == 0
+        assert heard.startswith("READY=1\n")
+        file.unlink()
+        reads, writes = os.pipe()
+        os.close(reads)
+        with worker(writes) as child:
+            assert child.wait(30) == 141
+        os.close(writes)
+    assert fleet_state.read(file).stopped

@@ -245,7 +245,7 @@ def test_the_worker_of_a_fleet_waits_for_its_settings(debian: World) -> None:
     dropped = f"[Service]\nExecStart=\nExecStart=/usr/bin/gpuwatchd fleet {words}\n"
     machine.write(f"/run/systemd/system/{FLEET}.service.d/dry.conf", dropped)
     machine.run("systemctl", "daemon-reload", ok=True)
-    machine.run("systemctl", "start", FLEET, ok=True)
+    assert machine.run("systemctl", "start", FLEET).returncode == 1
 
     def shown() -> dict[str, str]:
         return machine.show(FLEET, "Result", "ExecMainStatus", "NRestarts")
