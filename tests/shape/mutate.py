@@ -1,42 +1,184 @@
 """Say which faults no test notices: ``python -m tests.shape.mutate --count 64 --seed 1``.
 
-Draws faults at random (``mutants.py``), as many from each package, puts each into a copy of the
-checkout and runs the tests nearest to its module. Slow tests and real parts are left out, and so
-are files that fail or take long without any fault. It takes some ten seconds per fault.
+Draws small faults at random, as many in each package and each kind as often as any other, puts each
+into a copy of the checkout and runs the tests nearest to its module. Slow tests and real parts are
+left out, and so are files that fail or take long without any fault. Text, annotations and what is
+logged stay as they are: no test has to pin them. It takes some ten seconds per fault.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import contextlib
 import importlib.util
 import os
+import random
 import re
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-import tomllib
 import xml.etree.ElementTree as ET
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from tests.shape import imports, mutants, tree
+from tests.shape import imports, tree
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tests.shape.mutants import Mutant
-    from tests.shape.tree import Tree
+    from collections.abc import Iterable, Iterator, Sequence
 
 PACKAGES = ("analysis", "alerts", "notify", "store", "collect/nvml", "web")
 TRAINED = ("analysis/forecast/eta_coefficients.py", "analysis/forecast/score_weights.py")
 """Figures that training wrote: reports of whole scenarios judge them, no test."""
 OUTCOMES = ("killed", "survived", "timed out")
 _OTHER_FILES = (".*", "build", "site", "dist", "__pycache__", "*.pyc")
-_LEFT_OUT = re.compile(r"laboratory|slow|real_\w+")
+_UNTOUCHED_FIELDS = frozenset({"annotation", "returns", "type_params"})
+_SAME = {"sources": "collect", "policy": "alerts", "detect": "detectors", "zombies": "idle"}
+"""Folder of tests -> what the package that it tests is called."""
+_COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
+}  # fmt: skip
+
+
+class Mutant(NamedTuple):
+    """One fault: the bytes of the source that it takes the place of."""
+
+    path: str
+    line: int
+    kind: str
+    start: int
+    end: int
+    old: str
+    new: str
+
+    def applied(self, source: bytes) -> bytes:
+        """Return the source with the fault in it."""
+        return source[: self.start] + self.new.encode() + source[self.end :]
+
+    def __str__(self) -> str:
+        """Return where it is and what it changes, in one line."""
+        old, new = (" ".join(part.split())[:70] for part in (self.old, self.new))
+        return f"{self.path}:{self.line}: {self.kind}: {old} -> {new}"
+
+
+def _is_text(node: ast.AST) -> bool:
+    return isinstance(getattr(node, "value", None), str) or isinstance(node, ast.JoinedStr)
+
+
+def _untouched(node: ast.AST) -> bool:
+    match node:
+        case ast.JoinedStr():  # Python 3.11 does not know where its parts are
+            return True
+        case ast.Assign(targets=[ast.Name(id="__all__")]) | ast.Expr(value=ast.Constant()):
+            return True
+        case ast.If(test=test):
+            return tree.dotted(test).endswith("TYPE_CHECKING")
+        case ast.Expr(value=ast.Call(func=func)):
+            return bool({"log", "logger", "logging"} & set(tree.dotted(func).split(".")[:-1]))
+        case _:
+            return False
+
+
+def _nodes(node: ast.AST) -> Iterator[ast.AST]:
+    yield node
+    for field, value in ast.iter_fields(node):
+        for child in value if isinstance(value, list) else [value]:
+            if isinstance(child, ast.AST) and field not in _UNTOUCHED_FIELDS:
+                yield from () if _untouched(child) else _nodes(child)
+
+
+def _changes(node: ast.AST) -> Iterator[tuple[str, ast.AST, ast.AST]]:
+    """Yield (kind, what goes, what comes)."""
+    match node:
+        case ast.Compare():
+            for place, op in enumerate(node.ops):
+                ops = [*node.ops[:place], _COMPARISONS[type(op)](), *node.ops[place + 1 :]]
+                yield "comparison", node, ast.Compare(node.left, ops, node.comparators)
+        case ast.BinOp(a, ast.Add() | ast.Sub() as op, b) if not (_is_text(a) or _is_text(b)):
+            turned = ast.Sub() if isinstance(op, ast.Add) else ast.Add()
+            yield "arithmetic", node, ast.BinOp(a, turned, b)
+        case ast.BoolOp(op=op):
+            other = ast.Or() if isinstance(op, ast.And) else ast.And()
+            yield "and/or", node, ast.BoolOp(other, node.values)
+        case ast.UnaryOp(op=ast.Not()):
+            yield "not", node, node.operand
+        case ast.Constant(value=bool()):
+            pass
+        case ast.Constant(value=int() | float() as value) if value + 1 != value:
+            yield "constant", node, ast.Constant(value + 1)
+        case _:
+            yield from _statement_changes(node)
+
+
+def _statement_changes(node: ast.AST) -> Iterator[tuple[str, ast.AST, ast.AST]]:
+    match node:
+        case ast.Return(value=ast.expr() as old) if ast.unparse(old) != "None":
+            yield "return", old, ast.Constant(None)
+        case ast.Expr(value=ast.Call()):
+            yield "call", node, ast.Pass()
+        case ast.If() | ast.IfExp():
+            for truth in (True, False):
+                yield "condition", node.test, ast.Constant(truth)
+        case _:
+            pass
+
+
+def mutants(path: str, text: str) -> Iterator[Mutant]:
+    """Yield every fault that can be put into a module."""
+    source, starts = text.encode(), [0]
+    for line in source.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+    for node in _nodes(ast.parse(text)):
+        for kind, old, new in _changes(node):
+            assert isinstance(old, ast.expr | ast.stmt)
+            start = starts[old.lineno - 1] + old.col_offset
+            end = starts[(old.end_lineno or 0) - 1] + (old.end_col_offset or 0)
+            written = ast.unparse(new)
+            if not isinstance(new, ast.Pass | ast.Constant):
+                written = f"({written})"
+            was = source[start:end].decode()
+            yield Mutant(path, old.lineno, kind, start, end, was, written)
+
+
+def drawn(found: Iterable[Mutant], seed: str) -> Iterator[Mutant]:
+    """Yield faults in the order of the seed; without kinds in turn most would be constants."""
+    chance, kinds = random.Random(seed), defaultdict[str, list[Mutant]](list)
+    for one in sorted(found):
+        kinds[one.kind].append(one)
+    for each in kinds.values():
+        chance.shuffle(each)
+    while kinds:
+        kind = chance.choice(sorted(kinds))
+        yield kinds[kind].pop()
+        if not kinds[kind]:
+            del kinds[kind]
+
+
+def tests_of(name: str, edges: imports.Graph, most: int) -> list[str]:
+    """Return the modules of tests nearest to a module, the nearest first.
+
+    Near is who imports it over few others, and whose name and folder are like its own; of equals,
+    who imports least goes first.
+    """
+    distance, waiting = {name: 0}, deque([name])
+    while waiting:
+        here = waiting.popleft()
+        new = [one for one, imported in edges.items() if here in imported and one not in distance]
+        distance |= dict.fromkeys(new, distance[here] + 1)
+        waiting.extend(new)
+
+    def words(module: str) -> set[str]:
+        return {_SAME.get(word, word) for word in re.split(r"[._]", module)}
+
+    def rank(module: str) -> tuple[int, int, str]:
+        like = len(words(name) & words(module))
+        return distance[module] - like, len(edges[module]), module
+
+    return sorted((one for one in distance if ".test_" in one), key=rank)[:most]
 
 
 class Copy:
@@ -45,10 +187,9 @@ class Copy:
     def __init__(self, root: Path, folder: Path) -> None:
         self.root = folder / "copy"
         shutil.copytree(root, self.root, ignore=shutil.ignore_patterns(*_OTHER_FILES))
-        settings = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
-        marks = settings["tool"]["pytest"]["ini_options"].get("markers", [])
-        names = [match[0] for mark in marks if (match := _LEFT_OUT.match(mark))]
-        self._marks = " and ".join(f"not {name}" for name in names) or "not slow"
+        settings = (root / "pyproject.toml").read_text(encoding="utf-8")
+        marks = {"slow", *re.findall(r'"(laboratory|real_\w+):', settings)}
+        self._marks = " and ".join(f"not {name}" for name in sorted(marks))
 
     def run(self, *words: str, limit_s: float) -> int | None:
         """Return the exit code of Python with these words; None where the limit was reached."""
@@ -82,19 +223,12 @@ class Copy:
 
     def seconds(self, files: Sequence[str]) -> dict[str, float]:
         """Return how long each file takes without any fault; those that fail are left out."""
-        report = self.root / "report.xml"
-        form = ("-o", "junit_family=xunit1", f"--junitxml={report}")
-        self.tests(files, *form, limit_s=3600)
-        found: defaultdict[str, float] = defaultdict(float)
-        failed = set()
+        report, taken_s = self.root / "report.xml", defaultdict[str, float](float)
+        self.tests(files, "-o", "junit_family=xunit1", f"--junitxml={report}", limit_s=3600)
         for case in ET.parse(report).getroot().iter("testcase"):
-            file = case.get("file", "")
-            found[file] += float(case.get("time", 0))
-            if case.find("failure") is not None or case.find("error") is not None:
-                failed.add(file)
-        if failed:
-            print(f"fail without any fault, left out: {', '.join(sorted(failed))}")
-        return {file: taken_s for file, taken_s in found.items() if file not in failed}
+            failed = case.find("failure") is not None or case.find("error") is not None
+            taken_s[case.get("file", "")] += float("inf" if failed else case.get("time", 0))
+        return taken_s
 
     def outcome(self, mutant: Mutant, files: Sequence[str], limit_s: float) -> str:
         """Put a fault in, run the tests, take it out; return one of ``OUTCOMES`` or invalid."""
@@ -110,85 +244,64 @@ class Copy:
         return {None: "timed out", 0: "survived", 5: "survived"}.get(code, "killed")
 
 
-def _parse(root: Path) -> tuple[Tree, imports.Graph]:
-    """Return the package, and who imports whom in it and its tests."""
-    package = tree.package(root)
-    paths = sorted((root / "tests").rglob("*.py"))
-    texts = {one.relative_to(root).as_posix(): one.read_text(encoding="utf-8") for one in paths}
-    return package, imports.graph(package | tree.parsed(texts))
-
-
 def sample(root: Path, chosen: argparse.Namespace) -> dict[str, Counter[str]]:
     """Print each fault that survives; return package -> how often each outcome came."""
-    package, edges = _parse(root)
-    queues = {}
-    for name in chosen.package or PACKAGES:
-        inner = [one for one in package.values() if one.path.startswith(f"gpuwatchd/{name}/")]
-        faults = (
-            fault
-            for one in inner
-            if not one.path.endswith(TRAINED)
-            for fault in mutants.mutants(one.path, one.text)
-        )
-        queues[name] = list(mutants.drawn(faults, f"{chosen.seed}:{name}"))
-    share, rest = divmod(chosen.count, len(queues))
-    wanted = {name: share + (place < rest) for place, name in enumerate(queues)}
-    modules = {one.path: one.name for one in package.values()}
-    # some more than are wanted: those that cannot be imported are drawn again
-    paths = {m.path for name, queue in queues.items() for m in queue[: 2 * wanted[name] + 5]}
-    near = {
-        path: [
-            f"{n.replace('.', '/')}.py"
-            for n in mutants.tests_of(modules[path], edges, chosen.files)
-        ]
-        for path in sorted(paths)
-    }
+    package = tree.package(root)
+    texts = {one: one.read_text(encoding="utf-8") for one in (root / "tests").rglob("*.py")}
+    named = {one.relative_to(root).as_posix(): text for one, text in texts.items()}
+    edges = imports.graph(package | tree.parsed(named))
+    queues, names = {}, chosen.package or PACKAGES
+    for place, name in enumerate(names):
+        modules = [one for one in package.values() if one.path.startswith(f"gpuwatchd/{name}/")]
+        faults = [m for one in modules for m in mutants(one.path, one.text)]
+        kept = [one for one in faults if not one.path.endswith(TRAINED)]
+        wanted = chosen.count // len(names) + (place < chosen.count % len(names))
+        # Some more than are wanted: those that cannot be imported are drawn again.
+        queues[name] = wanted, [*drawn(kept, f"{chosen.seed}:{name}")][: 2 * wanted + 5]
+    near = {m.path: list[str]() for _, queue in queues.values() for m in queue}
+    for module in (one for one in package.values() if one.path in near):
+        nearest = tests_of(module.name, edges, chosen.files)
+        near[module.path] = [f"{one.replace('.', '/')}.py" for one in nearest]
+    found: dict[str, Counter[str]] = {name: Counter() for name in names}
     with tempfile.TemporaryDirectory(prefix="gpuwatchd-mutants-") as folder:
         copy = Copy(root, Path(folder))
         taken_s = copy.seconds(sorted({file for files in near.values() for file in files}))
-        tests: dict[str, list[str]] = {}
-        for path, files in near.items():
-            tests[path], left_s = [path], chosen.seconds  # its own doctests first
-            for file in files:
-                if taken_s.get(file, chosen.seconds + 1) <= left_s:
-                    tests[path].append(file)
-                    left_s -= taken_s[file]
-        found: dict[str, Counter[str]] = {}
-        for name, queue in queues.items():
-            counted = found[name] = Counter()
+        for name, (wanted, queue) in queues.items():
             for mutant in queue:
-                if (
-                    sum(counted[one] for one in OUTCOMES) == wanted[name]
-                    or mutant.path not in tests
-                ):
+                if found[name].total() - found[name]["invalid"] == wanted:
                     break
-                outcome = copy.outcome(mutant, tests[mutant.path], 30 + 3 * chosen.seconds)
-                counted[outcome] += 1
+                files, left_s = [mutant.path], chosen.seconds  # its own doctests first
+                for file in near[mutant.path]:
+                    if taken_s.get(file, left_s) < left_s:
+                        files.append(file)
+                        left_s -= taken_s[file]
+                outcome = copy.outcome(mutant, files, 30 + 3 * chosen.seconds)
+                found[name][outcome] += 1
                 if outcome == "survived" or chosen.verbose:
-                    print(f"{outcome}: {mutant}", *tests[mutant.path][1:], flush=True)
+                    print(f"{outcome}: {mutant}", *files[1:], flush=True)
     return found
 
 
 def table(found: dict[str, Counter[str]]) -> tuple[list[str], float]:
     """Return lines by package, and the share of all that was noticed."""
-    whole = sum(found.values(), Counter())
-    lines = [f"{'package':<14}{'drawn':>7}" + "".join(f"{one:>11}" for one in OUTCOMES)]
+    whole = sum(found.values(), Counter[str]())
+    lines = ["".join(f"{word:>13}" for word in ("package", "drawn", *OUTCOMES))]
     for name, counted in [*found.items(), ("all", whole)]:
-        drawn = sum(counted[one] for one in OUTCOMES)
-        lines.append(f"{name:<14}{drawn:>7}" + "".join(f"{counted[one]:>11}" for one in OUTCOMES))
-    drawn = sum(whole[one] for one in OUTCOMES)
-    share = 1 - whole["survived"] / drawn if drawn else 0.0
+        figures = [counted[one] for one in OUTCOMES]
+        lines.append("".join(f"{word:>13}" for word in (name, sum(figures), *figures)))
+    share = 1 - whole["survived"] / max(1, whole.total() - whole["invalid"])
     return [*lines, f"noticed: {share:.0%}; not importable, drawn again: {whole['invalid']}"], share
 
 
 def main(argv: Sequence[str] | None = None, root: Path = tree.ROOT) -> int:
+    """Return 1 where a smaller share is noticed than is asked for, else 0."""
     parser = argparse.ArgumentParser(prog="python -m tests.shape.mutate", description=__doc__)
     parser.add_argument("--count", type=int, default=64, help="faults in all")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--package", action="append", help=f"one of gpuwatchd's: {PACKAGES}")
+    parser.add_argument("--package", action="append", help=f"instead of {', '.join(PACKAGES)}")
     parser.add_argument("--files", type=int, default=8, help="files of tests per module, at most")
     parser.add_argument("--seconds", type=float, default=20, help="what they may take together")
-    parser.add_argument("--at-least", type=float, default=0, help="1 if a smaller share is noticed")
+    parser.add_argument("--at-least", type=float, default=0, help="share to be noticed, 0 to 1")
     parser.add_argument("--verbose", action="store_true", help="name those that are killed, too")
     chosen = parser.parse_args(argv)
     lines, share = table(sample(root, chosen))

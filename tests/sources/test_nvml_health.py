@@ -116,25 +116,9 @@ out(readings, texts)
 
 
 def test_errors_of_the_memory_are_asked_for_once_a_minute(fake: Nvml) -> None:
-    card = "gpu 0 total=24G ecc_errors=2 retired=1"
-    fake.write(card)
-    counted = fake.play(f"""
-s = source()
-def look(times):
-    readings = []
-    for _ in range(times):
-        readings += [[r.state, r.ecc_errors, r.retired_pages] for r in s.read().readings]
-        now[0] += 5
-    return readings
-look(5)
-put({card!r}, "fail nvmlDevice* 0 15")
-look(1)
-put({card!r})
-out(*look(20)[1:])
-""")
-    # At 0, 60 and 120 s; the card was lost meanwhile, and what it said before is carried.
-    assert counted == [["ok", 2, 1]] * 19
-    assert fake.stats()["nvmlDeviceGetTotalEccErrors"] == 3
+    readings, _, _ = several(fake, 25, "gpu 0 total=24G ecc_errors=2 retired=1")
+    assert [(r["ecc_errors"], r["retired_pages"]) for r in readings] == [(2, 1)] * 25
+    assert fake.stats()["nvmlDeviceGetTotalEccErrors"] == 3  # at 0, 60 and 120 s
 
 
 def test_what_a_card_does_not_count_is_unknown_and_asked_once(fake: Nvml) -> None:
