@@ -71,16 +71,14 @@ def _is_text(node: ast.AST) -> bool:
 
 def _untouched(node: ast.AST) -> bool:
     match node:
-        case ast.JoinedStr():  # Python 3.11 does not know where its parts are
-            return True
         case ast.Assign(targets=[ast.Name(id="__all__")]) | ast.Expr(value=ast.Constant()):
             return True
         case ast.If(test=test):
             return tree.dotted(test).endswith("TYPE_CHECKING")
         case ast.Expr(value=ast.Call(func=func)):
             return bool({"log", "logger", "logging"} & set(tree.dotted(func).split(".")[:-1]))
-        case _:
-            return False
+        case _:  # Python 3.11 does not know where the parts of an f-string are
+            return isinstance(node, ast.JoinedStr)
 
 
 def _nodes(node: ast.AST) -> Iterator[ast.AST]:
@@ -282,17 +280,6 @@ def sample(root: Path, chosen: argparse.Namespace) -> dict[str, Counter[str]]:
     return found
 
 
-def table(found: dict[str, Counter[str]]) -> tuple[list[str], float]:
-    """Return lines by package, and the share of all that was noticed."""
-    whole = sum(found.values(), Counter[str]())
-    lines = ["".join(f"{word:>13}" for word in ("package", "drawn", *OUTCOMES))]
-    for name, counted in [*found.items(), ("all", whole)]:
-        figures = [counted[one] for one in OUTCOMES]
-        lines.append("".join(f"{word:>13}" for word in (name, sum(figures), *figures)))
-    share = 1 - whole["survived"] / max(1, whole.total() - whole["invalid"])
-    return [*lines, f"noticed: {share:.0%}; not importable, drawn again: {whole['invalid']}"], share
-
-
 def main(argv: Sequence[str] | None = None, root: Path = tree.ROOT) -> int:
     """Return 1 where a smaller share is noticed than is asked for, else 0."""
     parser = argparse.ArgumentParser(prog="python -m tests.shape.mutate", description=__doc__)
@@ -304,8 +291,15 @@ def main(argv: Sequence[str] | None = None, root: Path = tree.ROOT) -> int:
     parser.add_argument("--at-least", type=float, default=0, help="share to be noticed, 0 to 1")
     parser.add_argument("--verbose", action="store_true", help="name those that are killed, too")
     chosen = parser.parse_args(argv)
-    lines, share = table(sample(root, chosen))
-    print(*lines, sep="\n")
+    found = sample(root, chosen)
+    whole = found["all"] = sum(found.values(), Counter())
+    print("".join(f"{word:>13}" for word in ("package", "drawn", *OUTCOMES)))
+    for name, counted in found.items():
+        drawn_of = counted.total() - counted["invalid"]
+        figures = (name, drawn_of, *(counted[one] for one in OUTCOMES))
+        print("".join(f"{figure:>13}" for figure in figures))
+    share = 1 - whole["survived"] / max(1, whole.total() - whole["invalid"])
+    print(f"noticed: {share:.0%}; not importable, drawn again: {whole['invalid']}")
     return int(share < chosen.at_least)
 
 
