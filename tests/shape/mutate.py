@@ -156,27 +156,30 @@ def drawn(found: Iterable[Mutant], seed: str) -> Iterator[Mutant]:
             del kinds[kind]
 
 
-def tests_of(name: str, edges: imports.Graph, most: int) -> list[str]:
-    """Return the modules of tests nearest to a module, the nearest first.
+def tests_of(module: tree.Module, files: tree.Tree, edges: imports.Graph, most: int) -> list[str]:
+    """Return the paths of the tests nearest to a module, the nearest first.
 
-    Near is who imports it over few others, and whose name and folder are like its own; of equals,
-    who imports least goes first.
+    Near is who imports it over few others, who calls what it defines by name, and whose name and
+    folder are like its own; of equals, who imports least goes first.
     """
-    distance, waiting = {name: 0}, deque([name])
+    distance, waiting = {module.name: 0}, deque([module.name])
     while waiting:
         here = waiting.popleft()
         new = [one for one, imported in edges.items() if here in imported and one not in distance]
         distance |= dict.fromkeys(new, distance[here] + 1)
         waiting.extend(new)
+    defined = {node.name for node in (*module.functions, *module.classes)}
 
-    def words(module: str) -> set[str]:
-        return {_SAME.get(word, word) for word in re.split(r"[._]", module)}
+    def words(name: str) -> set[str]:
+        return {_SAME.get(word, word) for word in re.split(r"[._]", name)}
 
-    def rank(module: str) -> tuple[int, int, str]:
-        like = len(words(name) & words(module))
-        return distance[module] - like, len(edges[module]), module
+    def rank(name: str) -> tuple[int, int, str]:
+        called = len(defined & set(re.findall(r"\w+", files[name].text)))
+        like = len(words(module.name) & words(name))
+        return distance[name] - like - called, len(edges[name]), name
 
-    return sorted((one for one in distance if ".test_" in one), key=rank)[:most]
+    near = sorted((name for name in distance if ".test_" in name), key=rank)
+    return [files[name].path for name in near[:most]]
 
 
 class Copy:
@@ -244,22 +247,24 @@ class Copy:
 
 def sample(root: Path, chosen: argparse.Namespace) -> dict[str, Counter[str]]:
     """Print each fault that survives; return package -> how often each outcome came."""
-    package = tree.package(root)
-    texts = {one: one.read_text(encoding="utf-8") for one in (root / "tests").rglob("*.py")}
-    named = {one.relative_to(root).as_posix(): text for one, text in texts.items()}
-    edges = imports.graph(package | tree.parsed(named))
+    package, paths = tree.package(root), (root / "tests").rglob("*.py")
+    texts = {one.relative_to(root).as_posix(): one.read_text(encoding="utf-8") for one in paths}
+    files_of_tests = tree.parsed(texts)
+    modules = package | files_of_tests
+    edges = imports.graph(modules)
+    for name, one in modules.items():  # by a string: in a table, in the script of a child
+        edges[name] |= package.keys() & {*re.findall(r"gpuwatchd(?:\.\w+)+", one.text)} - {name}
     queues, names = {}, chosen.package or PACKAGES
     for place, name in enumerate(names):
-        modules = [one for one in package.values() if one.path.startswith(f"gpuwatchd/{name}/")]
-        faults = [m for one in modules for m in mutants(one.path, one.text)]
+        inside = [one for one in package.values() if one.path.startswith(f"gpuwatchd/{name}/")]
+        faults = [m for one in inside for m in mutants(one.path, one.text)]
         kept = [one for one in faults if not one.path.endswith(TRAINED)]
         wanted = chosen.count // len(names) + (place < chosen.count % len(names))
         # Some more than are wanted: those that cannot be imported are drawn again.
         queues[name] = wanted, [*drawn(kept, f"{chosen.seed}:{name}")][: 2 * wanted + 5]
     near = {m.path: list[str]() for _, queue in queues.values() for m in queue}
     for module in (one for one in package.values() if one.path in near):
-        nearest = tests_of(module.name, edges, chosen.files)
-        near[module.path] = [f"{one.replace('.', '/')}.py" for one in nearest]
+        near[module.path] = tests_of(module, files_of_tests, edges, chosen.files)
     found: dict[str, Counter[str]] = {name: Counter() for name in names}
     with tempfile.TemporaryDirectory(prefix="gpuwatchd-mutants-") as folder:
         copy = Copy(root, Path(folder))
@@ -268,15 +273,17 @@ def sample(root: Path, chosen: argparse.Namespace) -> dict[str, Counter[str]]:
             for mutant in queue:
                 if found[name].total() - found[name]["invalid"] == wanted:
                     break
-                files, left_s = [mutant.path], chosen.seconds  # its own doctests first
+                files, left_s = list[str](), chosen.seconds
                 for file in near[mutant.path]:
                     if taken_s.get(file, left_s) < left_s:
                         files.append(file)
                         left_s -= taken_s[file]
-                outcome = copy.outcome(mutant, files, 30 + 3 * chosen.seconds)
+                files.sort(key=taken_s.__getitem__)
+                # Its own doctests first.
+                outcome = copy.outcome(mutant, [mutant.path, *files], 30 + 3 * chosen.seconds)
                 found[name][outcome] += 1
                 if outcome == "survived" or chosen.verbose:
-                    print(f"{outcome}: {mutant}", *files[1:], flush=True)
+                    print(f"{outcome}: {mutant}", *files, flush=True)
     return found
 
 
@@ -287,7 +294,7 @@ def main(argv: Sequence[str] | None = None, root: Path = tree.ROOT) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--package", action="append", help=f"instead of {', '.join(PACKAGES)}")
     parser.add_argument("--files", type=int, default=8, help="files of tests per module, at most")
-    parser.add_argument("--seconds", type=float, default=20, help="what they may take together")
+    parser.add_argument("--seconds", type=float, default=40, help="what they may take together")
     parser.add_argument("--at-least", type=float, default=0, help="share to be noticed, 0 to 1")
     parser.add_argument("--verbose", action="store_true", help="name those that are killed, too")
     chosen = parser.parse_args(argv)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.shape import mutate
+from tests.shape.imports import graph
+from tests.shape.tree import parsed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,11 +54,18 @@ def test_the_order_is_that_of_the_seed() -> None:
 
 
 def test_tests_are_found_by_imports_and_names() -> None:
-    far = {"tests.world": {"p.ring"}, "tests.test_far": {"tests.world"}, "tests.test_none": set()}
-    edges = {"p.ring": set(), "p.all": {"p.ring"}, "tests.test_all": {"p.all", "p.b"}} | far
-    edges["tests.test_ring"] = {"p.ring"}
-    found = mutate.tests_of("p.ring", edges, 3)
-    assert found == ["tests.test_ring", "tests.test_far", "tests.test_all"]
+    package = parsed({"gpuwatchd/ring.py": "def add(): pass", "gpuwatchd/all.py": ""})
+    tests = {
+        "tests/test_all.py": "import gpuwatchd.all",
+        "tests/test_adds.py": "import gpuwatchd.all\nadd()",
+        "tests/test_none.py": "",
+        "tests/test_ring.py": "import gpuwatchd.ring",
+        "tests/test_near.py": "import gpuwatchd.ring",
+    }
+    files = parsed(tests)
+    edges = graph(package | files) | {"gpuwatchd.all": {"gpuwatchd.ring"}}
+    found = mutate.tests_of(package["gpuwatchd.ring"], files, edges, 4)
+    assert found == [f"tests/test_{name}.py" for name in ("ring", "adds", "near", "all")]
 
 
 def test_one_fault_is_noticed_and_one_is_not(
