@@ -34,6 +34,8 @@ PACKAGES = ("analysis", "alerts", "notify", "store", "collect/nvml", "web")
 TRAINED = ("analysis/forecast/eta_coefficients.py", "analysis/forecast/score_weights.py")
 """Figures that training wrote: reports of whole scenarios judge them, no test."""
 OUTCOMES = ("killed", "survived", "timed out")
+_LEFT_OUT = re.compile(r"^pytestmark = .*\b(slow|laboratory|real_\w+)\b", re.MULTILINE)
+_FOLDERS_LEFT_OUT = ("tests/real/", "tests/scenarios/", "tests/promises/", "tests/browser/")
 _OTHER_FILES = (".*", "build", "site", "dist", "__pycache__", "*.pyc")
 _UNTOUCHED_FIELDS = frozenset({"annotation", "returns", "type_params"})
 _SAME = {"sources": "collect", "policy": "alerts", "detect": "detectors", "zombies": "idle"}
@@ -56,11 +58,9 @@ class Mutant(NamedTuple):
     new: str
 
     def applied(self, source: bytes) -> bytes:
-        """Return the source with the fault in it."""
         return source[: self.start] + self.new.encode() + source[self.end :]
 
     def __str__(self) -> str:
-        """Return where it is and what it changes, in one line."""
         old, new = (" ".join(part.split())[:70] for part in (self.old, self.new))
         return f"{self.path}:{self.line}: {self.kind}: {old} -> {new}"
 
@@ -179,7 +179,9 @@ def tests_of(module: tree.Module, files: tree.Tree, edges: imports.Graph, most: 
         return distance[name] - like - called, len(edges[name]), name
 
     near = sorted((name for name in distance if ".test_" in name), key=rank)
-    return [files[name].path for name in near[:most]]
+    quick = (files[name] for name in near if not _LEFT_OUT.search(files[name].text))
+    paths = [file.path for file in quick if not file.path.startswith(_FOLDERS_LEFT_OUT)]
+    return paths[:most]
 
 
 class Copy:
@@ -288,7 +290,6 @@ def sample(root: Path, chosen: argparse.Namespace) -> dict[str, Counter[str]]:
 
 
 def main(argv: Sequence[str] | None = None, root: Path = tree.ROOT) -> int:
-    """Return 1 where a smaller share is noticed than is asked for, else 0."""
     parser = argparse.ArgumentParser(prog="python -m tests.shape.mutate", description=__doc__)
     parser.add_argument("--count", type=int, default=64, help="faults in all")
     parser.add_argument("--seed", type=int, default=1)
