@@ -37,16 +37,16 @@ def test_a_fifo_in_place_of_the_live_state_holds_nobody_up(place: Path) -> None:
 
 
 def test_a_live_state_that_is_a_link_or_beyond_all_bounds_is_none(
-    place: Path, tmp_path: Path
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.write()
+    monkeypatch.setattr(live, "MAX_BYTES", place.stat().st_size)
     assert live.read(place.parent) is not None
     place.rename(tmp_path / "elsewhere")
     place.symlink_to(tmp_path / "elsewhere")
     assert live.read(place.parent) is None
     place.unlink()
-    with place.open("wb") as file:
-        file.truncate(live.MAX_BYTES + 1)
+    place.write_bytes((tmp_path / "elsewhere").read_bytes() + b" ")
     assert live.read(place.parent) is None
 
 

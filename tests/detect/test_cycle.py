@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
 import numpy as np
 import pytest
 
 from gpuwatchd.analysis.detectors.cycle import Cycle, concordance
+from gpuwatchd.analysis.verdict import growth
+from gpuwatchd.core.model import Signal
 from tests.detect import T, fires, one
 
 TOOTH = 2e9 * ((T % 300) / 300)
@@ -83,3 +89,42 @@ def test_concordance_is_the_share_of_pairs_that_rise(size: int) -> None:
     pairs = [(values[i], values[j]) for i in range(size) for j in range(i + 1, size)]
     differ = [late > early for early, late in pairs if early != late]
     assert concordance(values) == pytest.approx(sum(differ) / len(differ) if differ else 0.5)
+
+
+SWINGS = {
+    "period_s": 100.0, "last_fall_s": 150.0, "slope_bytes_per_s": 0.4, "swing_bytes": 100.0,
+    "floor_growth_bytes": 0.0, "r_squared": 0.0, "rising_share": 0.0,
+}  # fmt: skip
+"""Troughs that hardly rise, under a growth of 1000 bytes in 1000 seconds."""
+
+
+@pytest.mark.parametrize(
+    ("changes", "confidence", "creeping"),
+    [
+        ({}, 0.0, False),
+        ({"slope_bytes_per_s": 0.5}, 0.0, True),  # half the rate of the growth
+        ({"slope_bytes_per_s": 0.5, "last_fall_s": 200.0}, 0.0, True),
+        ({"slope_bytes_per_s": 0.5, "last_fall_s": 201.0}, 0.0, False),  # no swing of late
+        ({"last_fall_s": 700.0}, 0.7, True),
+        ({"last_fall_s": 701.0}, 0.7, False),  # not three swings
+        ({"last_fall_s": 700.0}, 0.69, False),
+        ({"slope_bytes_per_s": 0.15}, 0.7, True),
+        ({"slope_bytes_per_s": 0.14}, 0.7, False),
+        ({"floor_growth_bytes": 2.0, "r_squared": 0.4}, 0.0, True),
+        ({"floor_growth_bytes": 1.9, "r_squared": 0.4}, 0.0, False),
+        ({"floor_growth_bytes": 2.0, "r_squared": 0.39}, 0.0, False),
+        ({"floor_growth_bytes": 2.0, "rising_share": 1.0}, 0.0, True),
+        ({"floor_growth_bytes": 2.0, "rising_share": 1.0, "slope_bytes_per_s": 0.0}, 0.0, False),
+    ],
+)
+def test_when_a_growth_is_the_creeping_floor_of_swings(
+    changes: dict[str, float], confidence: float, creeping: bool
+) -> None:
+    windows = SimpleNamespace(age_s=np.array([9.0, 1000.0]), growth=np.array([9.0, 1000.0]))
+    found: Any = SimpleNamespace(found=windows, best=1, confidence=confidence)
+    swings = Signal(
+        detector="cycle", pattern="sawtooth", rate_bytes_per_s=0.0, confidence=1.0, since_s=0.0,
+        n=9, facts=SWINGS | changes,
+    )  # fmt: skip
+    assert growth.creeps(swings, found) is creeping
+    assert growth.creeps(msgspec.structs.replace(swings, pattern="cyclic"), found)

@@ -178,6 +178,8 @@ def test_a_digest_is_bounded() -> None:
     assert len(one.body.splitlines()) == MAX_LINES + 2
     assert "(460 older ones are left out.)" in one.body
     assert one.body.endswith("about m498")
+    whole = digest([waiting(f"m{n}", age_s=9000 - n) for n in range(MAX_LINES)], NOW_S)
+    assert len(whole.body.splitlines()) == MAX_LINES + 1
 
 
 def test_late_is_after_an_hour() -> None:
@@ -203,6 +205,15 @@ def test_what_is_held_waits_for_its_time_however_far_away() -> None:
     assert (is_held(one), is_held(tried)) == (True, False)
 
 
+def test_a_digest_says_what_was_held_and_why() -> None:
+    late, kept = [waiting("a"), waiting("b")], [held("c"), held("d")]
+    none, some, every = (digest(each, NOW_S) for each in (late, [late[0], kept[0]], kept))
+    assert none.subject == some.subject != every.subject
+    assert ["quiet hours until 07:00" in one.body for one in (none, some, every)] == [
+        False, True, True,
+    ]  # fmt: skip
+
+
 def test_what_recovered_while_it_was_held_is_told_as_recovered() -> None:
     over = held("over", incident="first", notice="resolved", age_s=10)
     made = plan([held("first", age_s=50), over], NOW_S + 7200.0)
@@ -219,6 +230,8 @@ def test_a_step_of_the_clock_changes_no_wait_for_a_retry() -> None:
         now_s = NOW_S + by_s
         later = clock_moved(waiting("a", age_s=60, due_in_s=25), by_s, now_s)
         assert (later.created_at_s, later.next_try_at_s) == (now_s - 60, now_s + 25)
+    sent = msgspec.structs.replace(waiting("a"), next_try_at_s=None)
+    assert clock_moved(sent, 3600.0, NOW_S).next_try_at_s is None
 
 
 def test_a_step_of_the_clock_keeps_to_the_hour_that_something_is_held_for() -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
+from desktop_notifier import Capability
 
 from gpuwatchd.core.errors import NotifyError
 from gpuwatchd.core.model import Button
@@ -46,7 +47,7 @@ class World:
         self.shown: list[Notification] = []
         self.cleared: list[str] = []
         self.failures: list[Exception] = []
-        self.capabilities: frozenset[str] = frozenset({"TITLE"})
+        self.capabilities: frozenset[object] = frozenset({"TITLE"})
         self.probe_error: Exception | None = None
         self.hang: threading.Event | None = None
         self.silent = False
@@ -70,7 +71,7 @@ class Library:
         self.world = world
         self.cache: list[str] = []
 
-    async def get_capabilities(self) -> frozenset[str]:
+    async def get_capabilities(self) -> frozenset[object]:
         if self.world.probe_error is not None:
             raise self.world.probe_error
         return self.world.capabilities
@@ -114,6 +115,21 @@ def test_one_failure_is_mended_by_a_new_connection(world: World) -> None:
     assert world.send()
     assert world.built == 2
     assert len(world.shown) == 2
+
+
+def test_what_a_button_does_is_in_the_text_where_there_are_no_buttons(world: World) -> None:
+    press = Button(name="snooze", label="Snooze 1 h", command="gpuwatchctl snooze 4711 1h")
+    world.message = msgspec.structs.replace(world.message, buttons=(press,))
+    typed = []
+    for capabilities in (frozenset({"TITLE"}), frozenset({Capability.BUTTONS})):
+        world.capabilities = capabilities
+        world.notifier.close()
+        world.notifier = DesktopNotifier(timeout=5)
+        world.send()
+        (shown,) = world.shown
+        typed.append((press.command in shown.message, [one.title for one in shown.buttons]))
+        world.shown.clear()
+    assert typed == [(True, []), (False, ["Snooze 1 h"])]
 
 
 @pytest.mark.parametrize(

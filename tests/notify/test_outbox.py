@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatchd.core import config
+from gpuwatchd.core.codes import Failure
 from gpuwatchd.core.errors import NotifyError
 from gpuwatchd.core.model import Availability, Delivery, Message
 from gpuwatchd.notify import NOTIFIERS
@@ -148,14 +149,14 @@ def test_an_unknown_channel_fails_at_once(message: Message) -> None:
     message_dispatcher = MessageDispatcher({})
     assert message_dispatcher.submit(delivery(message, channel="pigeon"))
     (failed,) = message_dispatcher.results()
-    assert failed.state == "failed"
+    assert (failed.state, failed.code) == ("failed", Failure.NOT_CONFIGURED)
     assert "pigeon is not configured" in (failed.error or "")
 
 
 def test_a_dry_run_sends_nothing(message: Message, dispatch: Dispatch) -> None:
     fake = Fake()
     message_dispatcher = dispatch({"fake": fake})
-    message_dispatcher.submit(msgspec.structs.replace(delivery(message), dry_run=True))
+    assert message_dispatcher.submit(msgspec.structs.replace(delivery(message), dry_run=True))
     (done,) = message_dispatcher.results()
     assert (done.state, done.attempts, fake.sent) == ("sent", 0, [])
     assert threads() == 0
@@ -204,7 +205,7 @@ def test_a_stuck_worker_is_replaced_once_and_noticed_when_it_returns(
     assert {one.row for one in lost} == {2, 3}
     assert set(message_dispatcher.problems) == {"fake"}
 
-    message_dispatcher.submit(delivery(message, row=4))
+    assert message_dispatcher.submit(delivery(message, row=4))
     (refused,) = message_dispatcher.results()
     assert refused.state == "pending"
     assert threads() - before == 2

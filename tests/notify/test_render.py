@@ -6,6 +6,7 @@ import re
 from html.parser import HTMLParser
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,6 +39,7 @@ def test_money_and_buttons_are_in_both_parts_once(message: Message) -> None:
         assert shape.count("gpuwatchctl snooze 4711 1h") == 1
         assert shape.count("gpuwatchctl ask 4711") == 1
         assert "alerts show" not in shape  # what to do next says it
+        assert shape.index("$25.28") < shape.rindex("0 (A100 80GB)")  # the first of its table
     assert "<b>" not in as_html(full)
 
 
@@ -49,6 +51,21 @@ def test_lines_are_wrapped_and_commands_are_not(message: Message) -> None:
     lines = plain_text.plain(long).splitlines()
     assert f"Silence: {typed}" in lines
     assert max(len(line) for line in lines if "x" * 90 not in line) <= plain_text.WIDTH_CHARS
+    begins = lines.index(next(line for line in lines if line.startswith("Who:")))
+    assert lines[begins + 1].index("word") == lines[begins].index("word") == len("Silence: ")
+
+
+@pytest.mark.parametrize(
+    ("notice", "severity", "word"),
+    [
+        ("resolved", "info", "recovered"),
+        ("resolved", "critical", "critical"),
+        ("firing", "info", "info"),
+        ("test", "info", "test"),
+    ],
+)
+def test_the_severity_is_a_word(notice: str, severity: str, word: str) -> None:
+    assert plain_text.word(making.message(notice=notice, severity=severity)) == word
 
 
 class _Reader(HTMLParser):

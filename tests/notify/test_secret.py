@@ -75,6 +75,10 @@ def test_a_file_that_is_set_and_cannot_be_read_is_not_passed_over(
         _read(file="/nowhere\0")
 
 
+def test_of_a_file_no_more_is_read_than_is_asked_for(file: Path) -> None:
+    assert credentials.read_private(file, 6, guarded=False, name="it", hint="") == b"of-the"
+
+
 def test_what_is_withheld_is_no_longer_in_our_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "hush")
     credentials.withhold()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from gpuwatchd.core.codes import Ending
+from gpuwatchd.core.codes import Ending, Hold
 from gpuwatchd.core.config import Config, DetectionSection, PolicySection
 from gpuwatchd.core.errors import SourceError
 from gpuwatchd.core.model import Finding, ProcessInfo, ProcessKey, ProcessUse, Sample
@@ -189,17 +189,58 @@ def test_a_device_that_is_removed_takes_its_alerts_with_it() -> None:
     assert [d.message.notice for d in post.taken] == ["firing", "resolved"]
 
 
-def test_an_alert_whose_device_never_comes_back_is_over_after_a_day() -> None:
-    elsewhere = msgspec.structs.replace(alert().subject, device_uid="GPU-sold")
-    pipeline = Pipeline(
-        config=EAGER,
-        sources=[Script(lambda i: sample(1000.0 + 600 * i, [(QUIET, GIB)]))],
+@pytest.mark.parametrize(("notices", "told"), [(0, ["firing", "resolved"]), (1, ["resolved"])])
+def test_an_alert_whose_device_never_comes_back_is_over_after_a_day(
+    notices: int, told: list[str]
+) -> None:
+    left = alert(
+        subject=msgspec.structs.replace(alert().subject, device_uid="GPU-sold"),
+        finding=msgspec.structs.replace(finding(), judged_at_s=1000.0),
+        notices=notices,
+        next_notice_at_s=1000.0,
     )
-    pipeline.intake.adopt(alert(subject=elsewhere))
-    ticks = run(pipeline, 144)
-    assert [a.subject.device_uid for a in ticks[-1].alerts] == ["GPU-sold"]
-    ticks = run(pipeline, 1)
-    assert [a.ended_code for a in ticks[-1].changes] == [Ending.NOT_SEEN]
+    post = Postbox()
+    source = Script(lambda i: sample(1000.0 + 300 * i, [(QUIET, GIB)]))
+    pipeline = Pipeline(config=EAGER, sources=[source], message_dispatcher=post)
+    pipeline.intake.adopt(left)
+    run(pipeline, 2)
+    assert post.taken == []  # for ten minutes it may still appear
+    pipeline.tick()
+    assert [d.message.notice for d in post.taken] == told[:-1]
+    ticks = run(pipeline, 285)  # nobody is reminded of what nobody sees
+    assert [d.message.notice for d in post.taken] == told[:-1]
+    assert [(a.notices, a.held_code) for a in ticks[-1].alerts] == [(1, Hold.NO_DATA)]
+    assert [a.ended_code for a in pipeline.tick().changes] == [Ending.NOT_SEEN]
+    assert [d.message.notice for d in post.taken] == told
+
+
+def test_sparklines_are_drawn_in_turn_and_seldom_where_columns_are_wide() -> None:
+    other = msgspec.structs.replace(CARD, uid="GPU-2", index=1)
+
+    def play(tick: int) -> Sample:
+        first = leaking(tick, from_tick=0)
+        second = sample(1000.0 + 5 * tick, [], device=other, used_bytes=GIB)
+        return msgspec.structs.replace(first, readings=first.readings + second.readings)
+
+    pipeline = Pipeline(config=EAGER, sources=[Script(play, devices=(CARD, other))])
+    ticks = run(pipeline, 822)
+    drawn: list[list[int]] = [[], []]
+    for number, (before, after) in enumerate(pairwise(ticks), 2):
+        for changed, old, new in zip(drawn, before.state.devices, after.state.devices, strict=True):
+            if new.samples != old.samples:
+                changed.append(number)
+    assert [numbers[:7] for numbers in drawn] == [
+        [2, 3, 4, 5, 6, 12, 18],
+        [2, 3, 4, 5, 7, 13, 19],
+    ]
+    # Where it shows more than 769 samples, a quarter of a column takes more than six ticks.
+    assert [numbers[-4:] for numbers in drawn] == [[786, 798, 810, 822], [775, 787, 799, 811]]
+    shown = ticks[32].state.devices[0]
+    assert (shown.recent_step_s, shown.samples) == (5.0, 30)
+    held = tuple(20 * GIB + (100 + 200 * tick) * MIB for tick in range(30))
+    assert shown.recent_bytes == held
+    late = ticks[-1].state.devices[0]
+    assert (len(late.recent_bytes), late.recent_step_s) == (32, 5.0 * 821 / 32)
 
 
 @pytest.mark.parametrize(("framework", "expected"), [("display", "watch"), ("PyTorch", "firing")])

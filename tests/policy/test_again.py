@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from gpuwatchd import alerts
-from gpuwatchd.alerts import Rules
+from gpuwatchd.alerts import AlertHistory, Rules
 from gpuwatchd.core.model import EtaRange
 from tests.making import alert, finding
 from tests.policy.world import ETAS, HOUR_S, fresh, one
@@ -155,3 +155,12 @@ def test_who_goes_on_with_an_alert_owes_only_what_is_worse_than_people_know() ->
     assert (same.first_message, alerts.notice_due(same, 10_100.0)) == ("m1", None)
     worse = alerts.inherited(msgspec.structs.replace(heir, severity="critical"), before)
     assert alerts.notice_due(worse, 10_000.0) == "escalated"
+
+
+def test_what_nobody_was_told_of_before_is_news_that_counts_how_often_it_came() -> None:
+    last = alert(state="resolved", next_notice_at_s=None)
+    past = AlertHistory(last=last, ends_s=(10_000.0 - HOUR_S, 10_000.0 - HOUR_S + 1.0, 9_990.0))
+    again = alert(next_notice_at_s=10_000.0)
+    known = alerts.reopened(again, past, Rules(), 10_000.0)
+    assert known == msgspec.structs.replace(again, flaps=2)
+    assert alerts.reopened(again, None, Rules(), 10_000.0) is again

@@ -11,7 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatchd.alerts import Override, Rules, grade, matches, quiet_until, routes, rules_for
+from gpuwatchd.alerts import (
+    Override,
+    Rules,
+    due_notices,
+    grade,
+    matches,
+    quiet_until,
+    routes,
+    rules_for,
+)
 from gpuwatchd.core.codes import Hold
 from gpuwatchd.core.config.validation import parse
 from gpuwatchd.core.model import AlertSubject, EtaRange, Finding, Matcher, Silence
@@ -249,6 +258,9 @@ def test_one_that_is_about_to_run_out_is_told_of_once() -> None:
     assert routes(soon, "firing", Rules(), others=[lesser])[0].kind == "send"
     whole = alert(key="leak:gpu", subject=msgspec.structs.replace(soon.subject, process=None))
     assert routes(whole, "firing", Rules(), others=[soon])[0].kind == "hold"
+    due = msgspec.structs.replace(whole, next_notice_at_s=10_000.0)
+    told = due_notices([soon, due], Rules(), now_s=10_000.0, sent_at_s=[])
+    assert [(one.key, one.inhibited_by) for one in told.alerts] == [(whole.key, soon.key)]
 
 
 def test_what_nobody_owns_and_what_another_memory_holds_is_news_of_its_own() -> None:

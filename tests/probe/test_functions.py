@@ -81,6 +81,9 @@ def test_repeated_allocations_allocate() -> None:
     assert kinds(judged(calls("a", flat, positive_growth_ratio=0.0, grown_bytes=0))) == []
     again = calls("a", flat, positive_growth_ratio=1.0, grown_bytes=1 << 30)
     assert kinds(judged(again)) == [("repeated_allocations", ("a",))]
+    leak = calls("b", 4000 + 8 * STEP, positive_growth_ratio=1.0)
+    weights = [one.weight for one in judged(again, leak).findings]
+    assert weights == ["critical", "info"], "the worst first"
 
 
 def test_free_cache_is_no_fragmentation() -> None:

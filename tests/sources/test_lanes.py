@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -45,6 +46,25 @@ def test_a_stuck_lane_is_left_behind_and_its_late_answer_dropped(stuck: int) -> 
     until(lambda: not lanes.busy)
     assert lanes.busy_s("0") is None
     assert lanes.run({"0": lambda: "again"}, 1.0) == {"0": "again"}
+    lanes.close()
+
+
+def test_who_takes_over_has_the_whole_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    lanes, gate, clock, waits = DeviceThreads(), threading.Event(), [0.0], list[float]()
+
+    def wait(turn: module.ReadRound, seconds: float) -> bool:
+        waits.append(seconds)
+        until(lambda: len(lanes.busy) == min(len(waits), 2))
+        clock[0] += seconds
+        return False
+
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(module.ReadRound, "wait", wait)
+    assert lanes.run({"a": gate.wait, "b": gate.wait}, 1.0) == {}
+    # The second thread begins after the first wait; its lane is left behind a second later.
+    assert waits == [0.1, 0.1, pytest.approx(0.9)]
+    gate.set()
+    until(lambda: not lanes.busy)
     lanes.close()
 
 

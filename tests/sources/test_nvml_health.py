@@ -115,6 +115,12 @@ out(readings, texts)
     ]
 
 
+def test_errors_of_the_memory_are_asked_for_once_a_minute(fake: Nvml) -> None:
+    readings, _, _ = several(fake, 25, "gpu 0 total=24G ecc_errors=2 retired=1")
+    assert [(r["ecc_errors"], r["retired_pages"]) for r in readings] == [(2, 1)] * 25
+    assert fake.stats()["nvmlDeviceGetTotalEccErrors"] == 3  # at 0, 60 and 120 s
+
+
 def test_what_a_card_does_not_count_is_unknown_and_asked_once(fake: Nvml) -> None:
     readings, _, _ = several(fake, 5, "gpu 0 total=24G", step_s=61)
     assert {(r["ecc_errors"], r["retired_pages"]) for r in readings} == {(None, None)}

@@ -429,3 +429,30 @@ out([seen[0], seen[-1]])
     assert found == [0, 0]
     # Once per doubt and then in turn only; without an end to doubt it would be 200.
     assert fake.stats()["nvmlDeviceGetProcessUtilization"] <= 12
+
+
+@pytest.mark.parametrize(("taken_s", "left_s"), [(0.25, 0.75), (0.875, 0.25), (2.0, 0.25)])
+def test_cards_that_are_found_again_are_read_in_what_is_left_of_the_time(
+    fake: Nvml, taken_s: float, left_s: float
+) -> None:
+    fake.write("gpu 0 total=24G", "gpu 1 total=24G")
+    deadlines, states = fake.play(f"""
+from types import SimpleNamespace
+from gpuwatchd.collect.nvml import source as module
+s = source(deadline_s=1.0)
+s.read()
+put("gpu 0 total=24G", "gpu 1 total=24G", "fail nvmlDeviceGetMemoryInfo* 1 15")
+s.read()
+put("gpu 0 total=24G", "gpu 1 total=24G")
+now[0] += 5
+spent, deadlines, run = [0.0], [], s._lanes.run
+def timed(jobs, deadline_s):
+    deadlines.append(deadline_s)
+    spent[0] += {taken_s}
+    return run(jobs, 30.0)
+s._lanes.run = timed
+module.time = SimpleNamespace(monotonic=lambda: spent[0])
+out(deadlines, [reading.state for reading in s.read().readings])
+""")
+    assert deadlines == [1.0, left_s]
+    assert states == ["ok", "ok"]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.web import server
+from gpuwatchd.web import auth, openapi, server
 from tests.cli import world
 from tests.test_daemon import wait_for
 from tests.web import serving
@@ -95,19 +95,24 @@ def test_odd_requests_are_refused_in_our_own_words(served: Served, line: str) ->
 def test_too_much_is_refused(served: Served) -> None:
     huge = f"GET / HTTP/1.1\r\nHost: {served.host}\r\nX: {'x' * 70_000}\r\n\r\n".encode()
     assert head(served.first(huge)) in {0, 400, 413}
-    assert served.ask(f"{STATUS}?gpu={'x' * 9000}").status == 413
-    assert served.ask(f"{STATUS}?gpu={'x' * 600}").status == 400
-    assert served.ask(f"{STATUS}?" + "&".join(["gpu=0"] * 100)).status == 400
-    many = b'{"alert": "' + b"x" * 20_000 + b'", "for": "1h"}'
-    assert served.ask("/api/v1/snoozes", "POST", many).status == 413
+    for count, status in ((auth.MOST_QUERY, 400), (auth.MOST_QUERY + 1, 413)):
+        assert served.ask(f"{STATUS}?gpu={'x' * (count - 4)}").status == status
+    # No GPU is called so, and there is no history to write to.
+    for count, status in ((openapi.LONGEST_VALUE, 404), (openapi.LONGEST_VALUE + 1, 400)):
+        assert served.ask(f"{STATUS}?gpu={'x' * count}").status == status
+    for count, status in ((openapi.MOST_VALUES, 200), (openapi.MOST_VALUES + 1, 400)):
+        assert served.ask(f"{STATUS}?" + "&".join(["gpu=0"] * count)).status == status
+    for count, status in ((auth.MOST_BODY, 503), (auth.MOST_BODY + 1, 413)):
+        asked = b'{"alert": "x", "for": "1h"}'.ljust(count)
+        assert served.ask("/api/v1/snoozes", "POST", asked).status == status
     begin = (
         f"POST /api/v1/snoozes HTTP/1.1\r\nHost: {served.host}\r\n"
         f"Content-Type: application/json\r\nAuthorization: Bearer {served.token}\r\n"
         "Transfer-Encoding: chunked\r\n\r\n"
     )
-    chunk = b"3000\r\n" + b"x" * 0x3000 + b"\r\n"
-    chunks = begin.encode() + chunk + chunk
-    assert head(served.first(chunks)) == 413
+    chunks = f"{auth.MOST_BODY:x}\r\n{'x' * auth.MOST_BODY}\r\n".encode()
+    for more, status in ((b"", 400), (b"1\r\nx\r\n", 413)):
+        assert head(served.first(begin.encode() + chunks + more + b"0\r\n\r\n")) == status
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,7 @@ class Card:
         self.is_placeholder = False
         self.memory_api: str | None = None
         self.refused: set[str] = set()
-        self.carried: dict[str, tuple[float, float | None]] = {}
+        self.carried: dict[str, float | None] = {}
         self.versions: dict[str, int] = {}
         self.unanswered = 0
         """Looks in a row at which the driver did not know the memory of a chip in no list."""

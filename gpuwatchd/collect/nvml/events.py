@@ -345,19 +345,16 @@ class DeviceHealth:
             self._tell(card, "throttle", f"clocks held down for {lasted_s:.0f} s: {why}")
 
     def errors(
-        self, card: Card, desk: HandleBuffers, mono_s: float, faults: list[Fault]
+        self, card: Card, desk: HandleBuffers, faults: list[Fault]
     ) -> tuple[int | None, int | None]:
         """Return (uncorrected errors since the driver was loaded, pages or rows out of use)."""
-        asked_at_s, ecc = card.carried.get("ecc", (float("-inf"), None))
-        _, retired = card.carried.get("retired", (0.0, None))
-        if mono_s - asked_at_s < ERRORS_EVERY_S:
-            return _whole(ecc), _whole(retired)
+        ecc, retired = card.carried.get("ecc"), card.carried.get("retired")
         fresh = self._gauge(card, desk, "ecc", self._calls.ecc, faults)
         if ecc is not None and fresh is not None and fresh > ecc:
             more = _many(int(fresh - ecc), "uncorrected memory error")
             self._tell(card, "ecc", f"{more}, {fresh:.0f} since the driver was loaded")
         lost = self._out_of_use(card, desk, retired, faults)
-        card.carried["ecc"], card.carried["retired"] = (mono_s, fresh), (mono_s, lost)
+        card.carried["ecc"], card.carried["retired"] = fresh, lost
         return _whole(fresh), _whole(lost)
 
     def _out_of_use(
@@ -373,8 +370,8 @@ class DeviceHealth:
                 self._refused(card, "remapped", code, faults)
         if rows is None:
             what, rows = "page", self._gauge(card, desk, "retired", self._calls.retired, faults)
-        _, due_before = card.carried.get("due", (0.0, 0))
-        card.carried["due"] = (0.0, due)
+        due_before = card.carried.get("due")
+        card.carried["due"] = due
         after = f"; {_DUE[due]}" if due else ""
         if before is not None and rows is not None and rows > before:
             more = _many(int(rows - before), f"{what} of memory")

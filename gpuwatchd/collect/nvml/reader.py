@@ -132,7 +132,7 @@ class Reader:
             self._look_slowly(card, desk, mono_s, faults)
         if mono_s - desk.errors_at_s >= ERRORS_EVERY_S and card.device.parent_uid is None:
             desk.errors_at_s = mono_s
-            desk.errors = self._health.errors(card, desk, mono_s, faults)
+            desk.errors = self._health.errors(card, desk, faults)
         if faults or card.faulty:
             self._log(card, mono_s, faults)
         return DeviceReading(
