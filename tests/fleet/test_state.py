@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -351,7 +350,7 @@ def test_a_worker_logs_its_start_what_it_read_and_its_end(
 ) -> None:
     _, played = begun({("GPU-a", "n1", "p"): flat(), ("GPU-b", "n2", "p"): flat()})
     monkeypatch.setattr(fleet_main, "Client", lambda _: played)
-    stop, minutes = threading.Event(), iter((402, 403))
+    stop, minutes = fleet_main.Stop(), iter((402, 403))
     monkeypatch.setattr("time.time", lambda: at(401))
 
     def pause(_: float) -> None:
