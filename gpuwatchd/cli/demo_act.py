@@ -33,7 +33,7 @@ def arm(pipeline: Pipeline, source: SimulateSource, announcer: Announcer) -> Non
     """Let a pipeline take steps on the processes of a world."""
     shelf = None if pipeline.history is None else pipeline.history.shelf
     if shelf is not None:
-        for name in rule_names(pipeline.config).values():
+        for name in rule_names(pipeline.settings.config).values():
             shelf.write_now(tables.save_meta, name, source.now_s - ladder.NEW_RULE_S)
     pipeline.ladder.rehearse(_SimulatedSteps(pipeline, source, announcer))
 

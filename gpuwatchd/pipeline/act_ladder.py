@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from gpuwatchd.pipeline.active_silences import ActiveSilences
     from gpuwatchd.pipeline.condition_alerts import ConditionAlert
     from gpuwatchd.pipeline.idle_memory import IdleMemory
+    from gpuwatchd.pipeline.state import Settings
     from gpuwatchd.pipeline.step_runner import StepRunner
     from gpuwatchd.pipeline.tracker import SampleIntake
     from gpuwatchd.store.profiles import ProfileStore
@@ -64,7 +65,7 @@ class ActLadder:
 
     def __init__(
         self,
-        config: Config,
+        settings: Settings,
         intake: SampleIntake,
         holdings: IdleMemory,
         post: Outbox,
@@ -72,7 +73,7 @@ class ActLadder:
         runner: StepRunner,
         silencing: ActiveSilences,
     ) -> None:
-        self._config = config
+        self._settings = settings
         self.may_act = True
         """Whether :meth:`acted_on` and :meth:`step` have anything to do: under new settings at
         least to forget the rules that are not in force any more."""
@@ -95,9 +96,9 @@ class ActLadder:
         """Take steps by one that only simulates them, on devices of a simulation too."""
         self._runner, self._rehearses = runner, True
 
-    def reconfigure(self, config: Config) -> None:
-        """Take over new settings: what counted down begins anew."""
-        self._config, self._rules, self.may_act = config, {}, True
+    def reloaded(self) -> None:
+        """Follow new settings: what counted down begins anew."""
+        self._rules, self.may_act = {}, True
         self._cancel_all(ActHold.RELOADED)
 
     def acted_on(self, alarms: Iterable[ConditionAlert]) -> frozenset[ProcessKey]:
@@ -111,7 +112,7 @@ class ActLadder:
             return frozenset()
         held = {it.alert.subject.process for it in alarms if it.alert and it.alert.kind == "held"}
         keys = {key for key in held if key is not None and key not in infos}
-        autos = [rule for rule in self._config.override if rule.act == "auto"]
+        autos = [rule for rule in self._settings.config.override if rule.act == "auto"]
         for holding in self._holdings.found:
             info = holding.process
             if info is None or info.foreign or holding.kind not in reap.FREED:
@@ -123,17 +124,18 @@ class ActLadder:
                 fits(rule.user, info.user or "") and fits(rule.command, command) for rule in autos
             )
             opted_in = info.key in held if known is None else known.opted_in
-            if by_override or (opted_in and self._config.act.mode == "auto"):
+            if by_override or (opted_in and self._settings.config.act.mode == "auto"):
                 keys.add(info.key)
         return frozenset(keys)
 
     def _is_auto(self) -> bool:
-        return "auto" in (self._config.act.mode, *(rule.act for rule in self._config.override))
+        config = self._settings.config
+        return "auto" in (config.act.mode, *(rule.act for rule in config.override))
 
     def step(self, alarms: Iterable[ConditionAlert], now_s: float) -> None:
         """Move every countdown on; ``now_s`` is on the clock of the alerts."""
         offset_s = self._runner.wall() - self._runner.mono()
-        gap_s = max(GAP_S, ladder.STALE_INTERVALS * float(self._config.daemon.interval))
+        gap_s = max(GAP_S, ladder.STALE_INTERVALS * float(self._settings.config.daemon.interval))
         for target, countdown in [*self._countdowns.items()]:
             if abs(offset_s - countdown.offset_s) > CLOCK_STEP_S or now_s - self._now_s > gap_s:
                 self._cancel(target, ActHold.CLOCK)
@@ -160,10 +162,10 @@ class ActLadder:
 
         See :data:`gpuwatchd.pipeline.step_runner.LOOK_S`.
         """
-        key, info, act = alert.subject.process, self._info(alert), self._config.act
+        key, info, act = alert.subject.process, self._info(alert), self._settings.config.act
         if key is None or info is None or info.foreign or alert.kind not in {"leak", "held"}:
             return None
-        effective = policy.rules_for(alert, self._intake.watcher.rules)
+        effective = policy.rules_for(alert, self._intake.watcher.settings.rules)
         mode = effective.act or act.mode
         # What works again is still told of for a while.
         if mode == "observe" or (alert.kind == "held" and not self._is_idle(info)):
@@ -185,7 +187,7 @@ class ActLadder:
 
     def _possible(self, alert: Alert, info: ProcessInfo) -> tuple[ActStep | None, str]:
         """Return the next step and its command: of those on a leak the first that is possible."""
-        manager, act = self._runner.manager_of(info), self._config.act
+        manager, act = self._runner.manager_of(info), self._settings.config.act
         if manager is None:
             return None, ""
         for step in act.leak_steps if alert.kind == "leak" else (self._next(info.key),):
@@ -266,17 +268,17 @@ class ActLadder:
         known = None if info is None else self._runner.classified(info)
         if info is None or known is None:
             return ActHold.NOT_LISTED
-        effective = policy.rules_for(alert, self._intake.watcher.rules)
+        effective = policy.rules_for(alert, self._intake.watcher.settings.rules)
         by_override = effective.act == "auto"
         beside = self._beside(info, known.manager)
         is_alone = (info.world or 1) <= 1 or (known.manager.kind != "bare" and info.rank == 0)
         target = ladder.Target(
-            mode=effective.act or self._config.act.mode,
+            mode=effective.act or self._settings.config.act.mode,
             opted_in=known.opted_in or by_override,
             rule_age_s=self._rule_age_s(by_override=by_override),
             is_machine=self._runner.uid == 0,
             is_own=info.uid == self._runner.uid and not info.foreign,
-            has_runner=bool(self._config.act.runner),
+            has_runner=bool(self._settings.config.act.runner),
             is_managed=known.manager.kind == "other",
             is_one=is_alone and beside is not None and all(map(self._is_idle, beside)),
         )
@@ -297,7 +299,7 @@ class ActLadder:
         labels = self._ask("labels", lambda shelf: shelf.user_labels())
         return ladder.Moment(
             sample_age_s=max((self._now_s - it.taken_s for it in devices if it), default=0.0),
-            interval_s=float(self._config.daemon.interval),
+            interval_s=float(self._settings.config.daemon.interval),
             is_listed=self._is_idle(info),
             is_use_known=all(
                 it.reading.util_pct is not None
@@ -368,7 +370,7 @@ class ActLadder:
 
         A rule that was taken out and comes back is new. False where nothing can be written.
         """
-        shelf, names = self._runner.shelf, rule_names(self._config)
+        shelf, names = self._runner.shelf, rule_names(self._settings.config)
         if shelf and shelf.write_now(tables.forget_meta, _RULE, names.values()) is not None:
             self._rules = names
             for by_override in (False, True):
@@ -379,7 +381,7 @@ class ActLadder:
 
     def _move(self, alarm: ConditionAlert, alert: Alert, key: ProcessKey) -> None:
         """Move the countdown of one process on; begin it, or end it, as things are."""
-        mono_s, act, info = self._runner.mono(), self._config.act, self._info(alert)
+        mono_s, act, info = self._runner.mono(), self._settings.config.act, self._info(alert)
         step = self._next(key)
         hold = self._hold(alert, key, step)
         if hold is not None or step is None or info is None:
@@ -442,12 +444,12 @@ class ActLadder:
         who: str = OWN,
         answer: Callable[[str, str], None] = lambda *_: None,
     ) -> None:
-        key, act, self.may_act = info.key, self._config.act, True
+        key, act, self.may_act = info.key, self._settings.config.act, True
         manager = self._runner.manager_of(info)
         if manager is None:
             answer("Not done", "Who manages it cannot be read.")
             return
-        by_override = policy.rules_for(alert, self._intake.watcher.rules).act == "auto"
+        by_override = policy.rules_for(alert, self._intake.watcher.settings.rules).act == "auto"
         request = steps.Request(
             step=step,
             key=key,
@@ -523,7 +525,7 @@ class ActLadder:
         """Return the step that follows those that were taken on idle memory, not refused."""
         done = [it.process for it in self._steps() or () if it.phase == "done" and it.process]
         taken = sum(tables.same_process(process, key) for process in done)
-        return ladder.next_step(self._config.act.idle_steps, taken)
+        return ladder.next_step(self._settings.config.act.idle_steps, taken)
 
     def _info(self, alert: Alert) -> ProcessInfo | None:
         """Return who an alert is about; None for a recording, whose pids are others' by now."""

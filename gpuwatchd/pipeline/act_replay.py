@@ -197,7 +197,9 @@ class _Watcher(recorded_runs.LearningWatcher):
             row = self._in_a_row.get(subject, 0) + 1 if finding.tier == "alert" else 0
             self._in_a_row[subject] = row
             if alert is not None and alert.state == "firing":
-                hold = ladder.leak_hold(finding, row, float(self.config.detection.eta_horizon))
+                hold = ladder.leak_hold(
+                    finding, row, float(self.settings.config.detection.eta_horizon)
+                )
                 left_s = None if finding.eta is None else finding.eta.mid_s
                 self.judgements.setdefault(subject, []).append(
                     _Judgement(now_s, hold, left_s, alert.severity)
@@ -275,7 +277,7 @@ def play_log(
     for case in played.cases:
         if case.alert_at_s is not None:
             judged = watcher.judgements.get(case.subject.id, [])
-            out += _Walk(case, log, config, watcher.rules, beside).steps(judged)
+            out += _Walk(case, log, config, watcher.settings.rules, beside).steps(judged)
     return backtest.report_of(log, device, [played]), out
 
 

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from gpuwatchd.core.model import Alert, ButtonName, ProcessInfo, ProcessKey, Silence
     from gpuwatchd.pipeline.act_ladder import ActLadder
     from gpuwatchd.pipeline.active_silences import ActiveSilences
+    from gpuwatchd.pipeline.state import Settings
     from gpuwatchd.store.profiles import ProfileStore
     from gpuwatchd.store.tables import Phase
 
@@ -183,7 +184,7 @@ class ActionHandler:
 
     def __init__(
         self,
-        config: Config,
+        settings: Settings,
         *,
         silencing: ActiveSilences,
         shelf: ProfileStore | None = None,
@@ -191,7 +192,7 @@ class ActionHandler:
         ladder: ActLadder | None = None,
         say: Callable[[Message], object] | None = None,
     ) -> None:
-        self.config = config
+        self._settings = settings
         self.file: Path | None = None
         """The only file that settings are read from, where there is one: absolute."""
         self._waiting: queue.Queue[tuple[ButtonName, Message]] = queue.Queue(maxsize=_WAITING)
@@ -300,7 +301,7 @@ class ActionHandler:
         command = show_command(alert) if alert else ["gpuwatchctl", "alerts", "show", key]
         if not key:
             command = ["gpuwatchctl", "alerts"]
-        chosen = self.config.notify.desktop.terminal
+        chosen = self._settings.config.notify.desktop.terminal
         # What it shows is to follow our settings, wherever they are read from.
         given = [] if self.file is None else ["--config", str(self.file)]
 
@@ -316,7 +317,7 @@ class ActionHandler:
 
     def _checkpoint(self, alerts: list[Alert], message: Message, now_s: float) -> None:
         """Ask each process that a notice was about: one rank alone can save nothing."""
-        ask = _ask(self.config, self._booted_at_s)
+        ask = _ask(self._settings.config, self._booted_at_s)
         asked = {alert.subject.process: alert.finding for alert in alerts}
         for process in asked:
             self._write(process, "asked", "by the button on its pop-up", now_s)

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     from gpuwatchd.analysis.cost import MemoryBucket, Price, Prices
     from gpuwatchd.collect.host.checkpoint_files import Saved
-    from gpuwatchd.core.config import Config
     from gpuwatchd.core.model import Alert, Cost, ProcessInfo, ProcessKey
     from gpuwatchd.pipeline.idle_memory import IdleMemory
+    from gpuwatchd.pipeline.state import Settings
     from gpuwatchd.pipeline.track import Track, TrackedDevice
     from gpuwatchd.pipeline.tracker import SampleIntake
     from gpuwatchd.store.writer import History
@@ -131,12 +131,12 @@ class Costing:
 
     def __init__(
         self,
-        config: Config,
+        settings: Settings,
         intake: SampleIntake,
         history: History | None,
         saves: Saves | None = None,
     ) -> None:
-        self.config = config
+        self._settings = settings
         self.holdings: IdleMemory | None = None
         """Idle memory now; None: nothing is known of it."""
         self._intake = intake
@@ -154,8 +154,8 @@ class Costing:
     @property
     def prices(self) -> Prices:
         """What devices cost, by the configuration in force."""
-        if self._prices is None or self._prices.section is not self.config.cost:
-            self._prices = cost.Prices(self.config.cost, table.builtin())
+        if self._prices is None or self._prices.section is not self._settings.config.cost:
+            self._prices = cost.Prices(self._settings.config.cost, table.builtin())
         return self._prices
 
     @property
@@ -173,7 +173,7 @@ class Costing:
         for checkpoint in self._saves.collect():
             self._note(checkpoint)
         self._feel(now_s)
-        section = self.config.checkpoints
+        section = self._settings.config.checkpoints
         if not section.paths or self._saves.busy:
             return
         last_s = self._looked_s
@@ -285,7 +285,7 @@ class Costing:
 
     def _holders(self, alert: Alert) -> list[tuple[str, ProcessKey | None]]:
         """Return each device on which an alert's process holds memory without work, or has."""
-        subject, kinds = alert.subject, self.config.policy.tell_held
+        subject, kinds = alert.subject, self._settings.config.policy.tell_held
         subjects = () if alert.cost is None else alert.cost.members
         pairs = [(one.device_uid, one.process) for one in (subject, *subjects)]
         if alert.resolved_at_s is None and self.holdings is not None:
@@ -359,7 +359,7 @@ class Costing:
 
     def _feel(self, now_s: float) -> None:
         """Add up what devices take, where electricity is paid for."""
-        section = self.config.cost
+        section = self._settings.config.cost
         if section.mode != "owned" or section.electricity_per_kwh is None:
             return
         before_s, self._stepped_s = self._stepped_s, now_s

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from gpuwatchd.alerts import Notice, Notifications
-    from gpuwatchd.core.config import Config
     from gpuwatchd.core.model import Device, Message, ProcessInfo, ProcessKey, Proposal
     from gpuwatchd.notify.outbox.outbox import Outbox
     from gpuwatchd.pipeline.act_ladder import ActLadder
     from gpuwatchd.pipeline.active_silences import ActiveSilences
     from gpuwatchd.pipeline.alert_cost import Costing
+    from gpuwatchd.pipeline.state import Settings
     from gpuwatchd.pipeline.track import TrackedDevice
     from gpuwatchd.pipeline.track_evaluation import Watcher
     from gpuwatchd.pipeline.tracker import SampleIntake
@@ -88,14 +88,14 @@ class MessageBuilder:
 
     def __init__(
         self,
-        config: Config,
+        settings: Settings,
         intake: SampleIntake,
         costing: Costing,
         *,
         ladder: ActLadder | None = None,
         booted_at_s: float | None = None,
     ) -> None:
-        self.config = config
+        self._settings = settings
         self._intake = intake
         self._costing = costing
         self._ladder = ladder
@@ -132,7 +132,7 @@ class MessageBuilder:
         """Return the message of a notice."""
         alert = notice.alert
         buttons = action_handler.buttons_for(
-            alert, self.config, self._info(alert), booted_at_s=self._booted_at_s
+            alert, self._settings.config, self._info(alert), booted_at_s=self._booted_at_s
         )
         proposals: list[tuple[Alert, Proposal]] = []
         if self._ladder is not None and notice.kind != "resolved":
@@ -379,7 +379,7 @@ class AlertNotifier:
             if alert.key not in unmade:
                 alert = priced.get(alert.key, alert)  # noqa: PLW2901
                 if alert.state == "resolved":
-                    self._bygone.add(source, alert, self._watcher.rules, now_s)
+                    self._bygone.add(source, alert, self._watcher.settings.rules, now_s)
                 else:
                     holders[alert.key].alert = alert
                 news[alert.key, alert.opened_at_s] = alert
@@ -395,7 +395,7 @@ class AlertNotifier:
         self, source: str, holders: dict[str, AlertHolder], changes: list[Alert], now_s: float
     ) -> dict[Opening, Alert]:
         """Take in alerts whose state changed; return them as they stand now."""
-        rules, news = self._watcher.rules, dict[Opening, Alert]()
+        rules, news = self._watcher.settings.rules, dict[Opening, Alert]()
         for alert in changes:
             log.info("alert %s key=%s title=%r", alert.state, alert.key, alert.title)
             now = alert
@@ -455,7 +455,7 @@ class AlertNotifier:
         self, source: str, holders: dict[str, AlertHolder], owed: list[Alert], now_s: float
     ) -> Notifications:
         """Ask policy what is to be told."""
-        rules = self._watcher.rules
+        rules = self._watcher.settings.rules
         alerts = list(_alerts(holders))
         # One that has fired again is not over.
         alerts += [
@@ -489,7 +489,7 @@ class AlertNotifier:
         self, alerts: list[Alert], around: policy.SendingContext, now_s: float
     ) -> Notifications:
         """Ask policy; an alert that it cannot judge costs no other its notice."""
-        rules, sent_s = self._watcher.rules, self._sent_at_s(now_s)
+        rules, sent_s = self._watcher.settings.rules, self._sent_at_s(now_s)
         try:
             return policy.due_notices(alerts, rules, now_s=now_s, sent_at_s=sent_s, around=around)
         except Exception as error:

@@ -458,7 +458,7 @@ def _scout(tried: Sequence[Trial]) -> Config:
 
 
 def _stirred(log: LogFile, scout: LearningWatcher, tell: Callable[[float], None]) -> set[str]:
-    results = replay.analyze(log, scout.config, watcher=scout, passed=tell)
+    results = replay.analyze(log, scout.settings.config, watcher=scout, passed=tell)
     return {
         subject_result.subject.id
         for subject_result in results

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
     from gpuwatchd.core.codes import Facts
-    from gpuwatchd.core.config import Config
     from gpuwatchd.core.model import Holding, HoldingKind, ProcessKey, Severity
     from gpuwatchd.pipeline.idle_memory import IdleMemory
+    from gpuwatchd.pipeline.state import Settings
     from gpuwatchd.pipeline.track import Track, TrackedDevice
     from gpuwatchd.pipeline.tracker import SampleIntake
 
@@ -391,8 +391,8 @@ class ConditionAlert(msgspec.Struct, eq=False):
 class ConditionAlerts:
     """Opens, keeps and ends them."""
 
-    def __init__(self, config: Config, intake: SampleIntake, holdings: IdleMemory) -> None:
-        self.config = config
+    def __init__(self, settings: Settings, intake: SampleIntake, holdings: IdleMemory) -> None:
+        self._settings = settings
         self._intake = intake
         self._health = DeviceHealth(intake)
         self._waste = IdleAlerts(intake, holdings)
@@ -436,7 +436,7 @@ class ConditionAlerts:
     def step(self, now_s: float) -> list[Alert]:
         """Take in what is so now; return the alerts whose state changed."""
         self._keep_time(now_s)
-        config, changed = self.config.policy, list[Alert]()
+        config, changed = self._settings.config.policy, list[Alert]()
         ailments = self._health.conditions(now_s) if config.tell_hardware else {}
         if config.tell_held or self._acted_on:
             held = self._waste.conditions(config.tell_held, self._acted_on, now_s)
@@ -463,7 +463,7 @@ class ConditionAlerts:
         return changed
 
     def _opened(self, ailment: Ailment, now_s: float) -> Alert:
-        rules = self._intake.watcher.rules
+        rules = self._intake.watcher.settings.rules
         since_s = now_s if ailment.since_s is None else min(ailment.since_s, now_s)
         last_s = self._told_s.get(ailment.key)
         first_s = now_s + rules.flap_hold_s
@@ -497,11 +497,11 @@ class ConditionAlerts:
         if why is None:
             return None
         if alert.last_notice_at_s is not None:
-            cooldown_s = self._intake.watcher.rules.cooldown_s
+            cooldown_s = self._intake.watcher.settings.rules.cooldown_s
             kept = {k: at for k, at in self._told_s.items() if now_s - at < cooldown_s}
             self._told_s = kept | {key: alert.last_notice_at_s}
         del self.alarms[key]
-        rules = self._intake.watcher.rules
+        rules = self._intake.watcher.settings.rules
         return alerts.ended(alert, why, rules, now_s=now_s, facts=facts).alert
 
     def _over(self, alarm: ConditionAlert, alert: Alert, now_s: float) -> Ending | None:
@@ -511,7 +511,9 @@ class ConditionAlerts:
         elif alert.kind == "limit":
             pair = self._limits.is_over(alert.subject)
         else:
-            pair = self._waste.is_over(alert.subject, float(self.config.zombies.idle_after))
+            pair = self._waste.is_over(
+                alert.subject, float(self._settings.config.zombies.idle_after)
+            )
         if pair is None:
             alarm.well_since_s = None
             return Ending.NOT_SEEN if now_s - alarm.heard_at_s >= FORGET_S else None
@@ -522,7 +524,7 @@ class ConditionAlerts:
 
     def _unwanted(self, alert: Alert) -> str:
         """Return which setting says that nobody wants to be told of an alert any more."""
-        section = self.config.policy
+        section = self._settings.config.policy
         if alert.kind == "gpu":
             return "" if section.tell_hardware else "tell-hardware was turned off"
         if alert.kind == "limit":

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from gpuwatchd.analysis.declared import Setting
     from gpuwatchd.analysis.frameworks.engine_addresses import Address
     from gpuwatchd.collect.host import Host
-    from gpuwatchd.core.config import Config
     from gpuwatchd.core.model import ProcessInfo
     from gpuwatchd.core.ports import Endpoint
+    from gpuwatchd.pipeline.state import Settings
 
 # The thread that asks serving engines: one question after another, nobody waits for it.
 
@@ -196,12 +196,12 @@ class Serving:
 
     def __init__(
         self,
-        config: Config,
+        settings: Settings,
         host: Host | None = None,
         *,
         mono: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.config = config
+        self._settings = settings
         self._host = host
         self.readings: tuple[ServerReading, ...] = ()
         """The newest answer of each server that has been asked."""
@@ -222,7 +222,7 @@ class Serving:
 
     def step(self, processes: tuple[ProcessInfo, ...]) -> None:
         """Take over what has been answered, and ask whoever is due. Never waits."""
-        section = self.config.endpoints
+        section = self._settings.config.endpoints
         if not section.enabled:
             if self._servers or self._sought:
                 self._forget_all()
@@ -366,7 +366,7 @@ class Serving:
         server, reading = self._servers.get(done.url), done.reading
         if server is None or server.kind != done.kind or reading is None:
             return
-        every_s = float(self.config.endpoints.every)
+        every_s = float(self._settings.config.endpoints.every)
         where = server.address
         server.pending = False
         server.failures = 0 if reading.ok else server.failures + 1

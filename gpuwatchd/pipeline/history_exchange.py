@@ -134,7 +134,7 @@ class HistoryLink:
     ) -> None:
         """Take up what the history knows: points, alerts, baselines, unsent messages."""
         intake = self._intake
-        span_s = intake.watcher.config.detection.analysis_window_hours * 3600.0
+        span_s = intake.watcher.settings.config.detection.analysis_window_hours * 3600.0
         step_s = 0.0 if last is None else last.stepped_s
         past = self._history.recent_series(now_s - span_s, stepped_s=step_s)
         intake.estate.refill(past, span_s)
@@ -149,14 +149,14 @@ class HistoryLink:
             intake.estate.pending.update({one.subject.id: one for one in last.pending()})
         for alert in self._history.open_alerts():
             known = alert if last is None else moved_alert(last.brought(alert), step_s)
-            known = resumed(known, intake.watcher.rules, now_s)
+            known = resumed(known, intake.watcher.settings.rules, now_s)
             if alert.kind in KINDS:
                 alarms.adopt(known, now_s)
             else:
                 intake.adopt(known)
         for uid, norm in self._history.shelf.idle_levels().items():
             intake.baselines[uid] = Baseline(least_bytes=norm.least_bytes, boot_id=norm.boot_id)
-        rules = intake.watcher.rules
+        rules = intake.watcher.settings.rules
         since_s = now_s - max(_HOUR_S, rules.cooldown_s, rules.group_interval_s)
         alert_notifier.resume(
             [resumed(over, rules, now_s) for over in self._history.over_since(since_s)],

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
     from gpuwatchd.collect.host import Host
     from gpuwatchd.collect.host.procfs import ProcessStat
-    from gpuwatchd.core.config import Config
     from gpuwatchd.core.model import Holding, ProcessInfo, ProcessKey, ProcessUse
     from gpuwatchd.pipeline.engine_readings import Serving
+    from gpuwatchd.pipeline.state import Settings
     from gpuwatchd.pipeline.track import TrackedDevice
     from gpuwatchd.pipeline.tracker import SampleIntake
     from gpuwatchd.store.live import LiveState
@@ -63,7 +63,7 @@ class IdleMemory:
 
     def __init__(
         self,
-        config: Config,
+        settings: Settings,
         intake: SampleIntake,
         serving: Serving,
         host: Host | None = None,
@@ -71,7 +71,7 @@ class IdleMemory:
         look: Callable[[int], ProcessStat | None] = probe,
         is_absent: Callable[[int], bool] = absent,
     ) -> None:
-        self.config = config
+        self._settings = settings
         self.found: tuple[Holding, ...] = ()
         self.price: Callable[[str, float], cost.Price | None] = lambda _uid, _now_s: None
         """What a device costs (its uid, now); None where that is unknown."""
@@ -135,11 +135,11 @@ class IdleMemory:
         self._bursts.clear()
 
     def _examine(self, now_s: float) -> None:
-        section = self.config.zombies
+        section = self._settings.config.zombies
         limits = Limits(
             minimum_bytes=section.minimum_mib * 2**20,
             idle_after_s=float(section.idle_after),
-            gap_s=max(GAP_S, 3.0 * float(self.config.daemon.interval)),
+            gap_s=max(GAP_S, 3.0 * float(self._settings.config.daemon.interval)),
         )
         fresh = self._glances(now_s, limits.minimum_bytes)
         devices = self._intake.devices.values()

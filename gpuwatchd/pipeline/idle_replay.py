@@ -35,6 +35,7 @@ from gpuwatchd.core.model.alerts import process_title
 from gpuwatchd.pipeline import act_ladder, act_replay, history_log, idle_memory
 from gpuwatchd.pipeline import track_evaluation as evaluation
 from gpuwatchd.pipeline.condition_alerts import HOLD_S
+from gpuwatchd.pipeline.state import rules_of
 from gpuwatchd.store import occupancy, tables
 
 if TYPE_CHECKING:
@@ -199,7 +200,7 @@ class _Replay:
         owner: str | None, *, of: frozenset[str],
     ) -> None:  # fmt: skip
         self._config, self._owner, self._of = config, owner, of
-        self._rules = evaluation.rules_of(config)
+        self._rules = rules_of(config)
         self._devices = {device.uid: device for device in devices}
         self._beside: Circumstances = act_replay.circumstances(history, since_s)
         self._infos = {info.key: info for info in history.processes(since_s)}

@@ -90,7 +90,7 @@ class PreparedProcesses:
         reading = _reading(track, counters, now_s)
         for earlier in self._earlier.pop((reading.device_uid, reading.key), ()):
             allocator.add(earlier, earlier.at_s)
-        allocator.configure(self._intake.watcher.config.probe, mailbox.spans)
+        allocator.configure(self._intake.watcher.settings.config.probe, mailbox.spans)
         if allocator.add(reading, now_s):
             yield reading
         if (census := mailbox.census) is not None:
@@ -107,7 +107,7 @@ class PreparedProcesses:
         uid = None if track.info is None else track.info.uid
         if uid is None or track.lead is not None:
             return
-        config, place = self._intake.watcher.config, mailboxes.folder(uid)
+        config, place = self._intake.watcher.settings.config, mailboxes.folder(uid)
         if allocator.request:
             kind = mailboxes.Functions
             answer = mailboxes.take(place, mailbox.pid, uid, allocator.request, kind)

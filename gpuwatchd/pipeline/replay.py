@@ -25,6 +25,7 @@ from gpuwatchd.pipeline import recorded_ledger, restored_state
 from gpuwatchd.pipeline.activity import Activity
 from gpuwatchd.pipeline.history_log import HISTORY
 from gpuwatchd.pipeline.live_state import worst
+from gpuwatchd.pipeline.state import Settings
 from gpuwatchd.pipeline.track import DAYS_BACK_S, Headroom, Track, TrackedDevice
 from gpuwatchd.pipeline.track_evaluation import Watcher
 from gpuwatchd.store.ring import thin
@@ -235,7 +236,7 @@ def analyze(
 
     With ``only`` the others are not judged: they are there for the room that they leave.
     """
-    watcher = watcher or Watcher(config)
+    watcher = watcher or Watcher(Settings(config))
     chosen = [series for series in log.series if series.t_s.size]
     if not chosen:
         return []

@@ -36,8 +36,9 @@ from gpuwatchd.pipeline.prepared_processes import PreparedProcesses
 from gpuwatchd.pipeline.restored_state import EARLIER
 from gpuwatchd.pipeline.run_baselines import RunBaselines
 from gpuwatchd.pipeline.source_workers import SourceWorker, labelled
+from gpuwatchd.pipeline.state import Settings
 from gpuwatchd.pipeline.step_runner import StepRunner
-from gpuwatchd.pipeline.track_evaluation import Watcher, rules_of
+from gpuwatchd.pipeline.track_evaluation import Watcher
 from gpuwatchd.pipeline.tracker import SampleIntake
 from gpuwatchd.store import live
 from gpuwatchd.store.live import LiveState
@@ -156,8 +157,8 @@ class Pipeline:
         wall: Callable[[], float] = time.time,
         mono: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.config = config
-        self.watcher = Watcher(config)
+        self.settings = settings = Settings(config)
+        self.watcher = Watcher(settings)
         self.intake = SampleIntake(self.watcher, host)
         self.prepared = PreparedProcesses(self.intake)
         self._guard = Guard(mono)
@@ -180,29 +181,29 @@ class Pipeline:
         self.post = Outbox(message_dispatcher, history, policy=config.policy, wall=wall, mono=mono)
         self._undelivered = UndeliveredAlerts(history, self.post.reach)
         self.happenings = EventLog(history)
-        self.serving = Serving(config, host)
+        self.serving = Serving(settings, host)
         self.declared = DeclaredSizes(self.intake, self.serving, host)
         self.limits = MemoryLimits(self.intake, host, mono)
-        self.holdings = IdleMemory(config, self.intake, self.serving, host)
+        self.holdings = IdleMemory(settings, self.intake, self.serving, host)
         self.silencing = ActiveSilences(None if history is None else history.shelf, mono)
-        self.alarms = ConditionAlerts(config, self.intake, self.holdings)
-        self.costing = Costing(config, self.intake, history)
+        self.alarms = ConditionAlerts(settings, self.intake, self.holdings)
+        self.costing = Costing(settings, self.intake, history)
         self.holdings.price, self.costing.holdings = self.costing.price, self.holdings
         booted_at_s = None if host is None else host.booted_at_s
         shelf = None if history is None else history.shelf
         self.ladder = ActLadder(
-            config, self.intake, self.holdings, self.post,
+            settings, self.intake, self.holdings, self.post,
             runner=StepRunner(
                 shelf, self.costing.saved, wall=wall, mono=mono, booted_at_s=booted_at_s
             ),
             silencing=self.silencing,
         )  # fmt: skip
         self.pressed = ActionHandler(
-            config, silencing=self.silencing, shelf=shelf,
+            settings, silencing=self.silencing, shelf=shelf,
             booted_at_s=booted_at_s, ladder=self.ladder,
         )  # fmt: skip
         self.dresser = MessageBuilder(
-            config, self.intake, self.costing, ladder=self.ladder, booted_at_s=booted_at_s
+            settings, self.intake, self.costing, ladder=self.ladder, booted_at_s=booted_at_s
         )
         self.alert_notifier = AlertNotifier(
             self.watcher, self.post, history,
@@ -227,12 +228,8 @@ class Pipeline:
 
     def reconfigure(self, config: Config) -> None:
         """Take over new settings; sources stay as they are."""
-        self.config = config
-        self.watcher.config = self.serving.config = self.holdings.config = config
-        self.alarms.config = self.costing.config = self.pressed.config = config
-        self.dresser.config = config
-        self.ladder.reconfigure(config)
-        self.watcher.rules = rules_of(config)
+        self.settings.replace(config)
+        self.ladder.reloaded()
         self.post.policy = config.policy
         self.intake.look_back(config.detection.analysis_window_hours * 3600.0)
         for worker in self.workers.values():
@@ -464,7 +461,7 @@ class Pipeline:
             coded=True,
             started_at_s=self._started_at_s,
             taken_at_s=now_s,
-            interval_s=float(self.config.daemon.interval),
+            interval_s=float(self.settings.config.daemon.interval),
             ticks=self._ticks,
             devices=tuple(devices),
             boot_id=self._boot_id(),

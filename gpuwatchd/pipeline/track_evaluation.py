@@ -16,8 +16,7 @@ from gpuwatchd.alerts import wording
 from gpuwatchd.analysis import attribution, frameworks
 from gpuwatchd.analysis.attribution import ledger
 from gpuwatchd.core.codes import DIED, Ending, Hold, Reason
-from gpuwatchd.core.config import validation
-from gpuwatchd.core.model import Alert, AlertSubject, Finding, Matcher, Pattern, Series, Severity
+from gpuwatchd.core.model import Alert, AlertSubject, Finding, Pattern, Series, Severity
 from gpuwatchd.core.model.alerts import Title
 from gpuwatchd.core.model.findings import (
     Clause,
@@ -35,8 +34,8 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from gpuwatchd.core.codes import Facts
-    from gpuwatchd.core.config import Config
     from gpuwatchd.core.model import Device, ProcessInfo
+    from gpuwatchd.pipeline.state import Settings
     from gpuwatchd.pipeline.track import JobKey
 
 # Ranks of one job among the tracks: one alert stands for all that leak alike.
@@ -195,52 +194,6 @@ def _rank(track: Track, finding: Finding | None) -> ledger.Rank:
     )
 
 
-# From the configuration to policy's rules.
-
-_CONDITIONS = (
-    *("gpu", "user", "process", "framework", "command", "job", "container"),
-    *("kind", "pattern"),
-)
-
-
-def rules_of(config: Config) -> alerts.Rules:
-    """Return policy's rules from the configuration, their spans as JSON can write them."""
-    section = config.policy
-    return alerts.Rules(
-        channels=section.channels,
-        confirm=section.confirm,
-        alert_confidence=config.detection.confidence_threshold,
-        cooldown_s=float(section.cooldown),
-        flap_hold_s=float(section.flap_hold),
-        clear_after=section.clear_after,
-        repeat_s=tuple(float(step) for step in section.repeat),
-        recovered=section.recovered,
-        max_per_hour=section.max_per_hour,
-        group_interval_s=float(section.group_interval),
-        flaps=section.flaps,
-        severity=dict(section.severity),
-        quiet={
-            name: tuple(validation.parse(text) for text in ranges)
-            for name, ranges in section.quiet_hours.items()
-        },
-        overrides=tuple(
-            alerts.Override(
-                matcher=Matcher(**{name: getattr(one, name) for name in _CONDITIONS}),
-                name=f"override {number}",
-                mute=one.mute,
-                grows=one.grows,
-                grows_to_bytes=one.grows_to,
-                severity=one.severity,
-                channels=one.channels,
-                repeat_s=None if one.repeat is None else tuple(map(float, one.repeat)),
-                act=one.act,
-                why=one.why,
-            )
-            for number, one in enumerate(config.override, start=1)
-        ),
-    )
-
-
 # Whom a judgement is about, and what the rules of its user say of it before anything opens.
 
 
@@ -358,9 +311,8 @@ def _moves(track: Track) -> int:
 class Watcher:
     """Judges tracks when they are due and keeps their alerts."""
 
-    def __init__(self, config: Config) -> None:
-        self.config = config
-        self.rules = rules_of(config)
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
         self.tracks: dict[str, Track] = {}
         self.ranks = Ranks()
         self.passed_on: list[Alert] = []
@@ -434,7 +386,7 @@ class Watcher:
             elif track.subject.process is None:
                 finding = unless_explained(track, series, finding, self.tracks.values())
             finding = track.hushed(finding)
-            finding = expected(finding, self.rules, track.device, track.info, level)
+            finding = expected(finding, self.settings.rules, track.device, track.info, level)
             change = self._apply(track, finding, now_s)
             changed += self.passed_on
             self.passed_on.clear()
@@ -464,7 +416,7 @@ class Watcher:
         # numpy and the detectors are loaded when something is judged for the first time.
         from gpuwatchd.analysis import screen, verdict  # noqa: PLC0415
 
-        settings = self.config.detection
+        settings = self.settings.config.detection
         return [
             flat_finding(series, pattern)
             if pattern is not None and series.allocator is None
@@ -478,7 +430,7 @@ class Watcher:
 
         memo = track.memo
         memo.days_s, memo.days_moves = now_s, track.window.moves
-        memo.days = verdict.judge_days(track.series(), hours, self.config.detection)
+        memo.days = verdict.judge_days(track.series(), hours, self.settings.config.detection)
 
     def forget(self, track: Track) -> None:
         """Judge a track no more: its subject has gone."""
@@ -503,7 +455,7 @@ class Watcher:
         alert = track.alert if track.lead is None else track.lead.alert
         calm = finding.pattern in _CALM and finding.tier == "none" and alert is None
         track.calm_looks = track.calm_looks + 1 if calm else 0
-        young = finding.samples < 2 * self.config.detection.minimum_samples
+        young = finding.samples < 2 * self.settings.config.detection.minimum_samples
         track.pause_s = alerts.pause_s(finding, alert, young=young, calm_looks=track.calm_looks)
         whole = track.subject.process is None and not track.subject.unattributed
         if whole and finding.tier == "none" and alert is None and track.room.is_owned(now_s):
@@ -526,7 +478,7 @@ class Watcher:
         outcome = alerts.evaluate(
             finding,
             before,
-            self.rules,
+            self.settings.rules,
             now_s=now_s,
             title=str(track.named),
         )
@@ -583,7 +535,7 @@ class Watcher:
         elif track.fate is not None:
             why = track.fate
         outcome = alerts.ended(
-            track.alert, why, self.rules, now_s=now_s, quietly=quietly, facts=facts
+            track.alert, why, self.settings.rules, now_s=now_s, quietly=quietly, facts=facts
         )
         return self._settle(track, outcome)
 

@@ -148,7 +148,7 @@ class SampleIntake:
         self.learned: dict[str, attribution.Baseline] = {}
         """Those that have changed since they were last written."""
         self._begun_s: float | None = None
-        self.span_s = watcher.config.detection.analysis_window_hours * 3600.0
+        self.span_s = watcher.settings.config.detection.analysis_window_hours * 3600.0
         """For how long points are kept."""
 
     def adopt(self, alert: Alert) -> None:
@@ -220,7 +220,7 @@ class SampleIntake:
                 tracks = tracked_device.tracks()
                 changed += self.watcher.retire(tracks, Ending.DEVICE_GONE, now_s)
         if self.estate.alerts and now_s - self._begun_s >= FORGET_DEVICE_S:
-            changed += self.estate.expired(self.devices, self.watcher.rules, now_s)
+            changed += self.estate.expired(self.devices, self.watcher.settings.rules, now_s)
         if self.estate.pending and now_s - self._begun_s >= PENDING_S:
             self.estate.pending.clear()
         changed += self.hosts.feed(source, self._of(source), now_s)
@@ -492,7 +492,7 @@ class SampleIntake:
             track.framework = info.framework
             if info.program != track.program:
                 track.program, self.renamed = info.program, True
-        uid, rules = device.device.uid, self.watcher.rules
+        uid, rules = device.device.uid, self.watcher.settings.rules
         left = self.estate.left(uid, present)
         for subject, ring in self.estate.gone(uid, left):
             gone = Track(

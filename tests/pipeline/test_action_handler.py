@@ -21,6 +21,7 @@ from gpuwatchd.notify import NOTIFIERS
 from gpuwatchd.pipeline import messages
 from gpuwatchd.pipeline.action_handler import CONFIRM_S, ActionHandler, ActionReply, buttons_for
 from gpuwatchd.pipeline.active_silences import ActiveSilences
+from gpuwatchd.pipeline.state import Settings
 from gpuwatchd.store import tables
 from gpuwatchd.store.tables import Checkpoint
 from tests import making
@@ -47,8 +48,9 @@ class World:
         self.silencing = ActiveSilences(history.shelf)
         self.history = history
         self.now_s = T0
+        self.settings = Settings(Config())
         self.pressed = ActionHandler(
-            Config(),
+            self.settings,
             silencing=self.silencing,
             shelf=history.shelf,
             say=self.said.append,
@@ -208,7 +210,7 @@ def test_an_answer_that_nobody_can_see_is_no_failure(
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def test_every_rank_that_the_notice_was_about_is_asked(world: World, tmp_path: Path) -> None:
-    world.pressed.config = ASKS
+    world.settings.replace(ASKS)
     files = tmp_path / "saved-0", tmp_path / "saved-1"
     with job(files[0]) as first, job(files[1]) as second, job() as deaf:
         ranks = [
@@ -231,7 +233,7 @@ def test_every_rank_that_the_notice_was_about_is_asked(world: World, tmp_path: P
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def test_a_job_that_would_be_ended_is_not_asked(world: World) -> None:
-    world.pressed.config = ASKS
+    world.settings.replace(ASKS)
     with job() as process:
         world.press("checkpoint", _about(key_of(process.pid)))
         assert process.poll() is None
@@ -299,7 +301,7 @@ def test_the_button_for_a_checkpoint_is_there_only_where_it_can_work(tmp_path: P
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def test_a_newer_checkpoint_confirms_what_was_asked(world: World, tmp_path: Path) -> None:
-    world.pressed.config = ASKS
+    world.settings.replace(ASKS)
     seen: list[Checkpoint] = []
     saving: Any = SimpleNamespace(saved=lambda process: seen[-1] if seen else None)
     world.pressed._ladder = saving
@@ -321,7 +323,7 @@ def test_a_newer_checkpoint_confirms_what_was_asked(world: World, tmp_path: Path
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def test_a_checkpoint_of_much_later_is_no_answer(world: World, tmp_path: Path) -> None:
-    world.pressed.config = ASKS
+    world.settings.replace(ASKS)
     seen: list[Checkpoint] = []
     saving: Any = SimpleNamespace(saved=lambda process: seen[-1] if seen else None)
     world.pressed._ladder = saving

@@ -14,6 +14,7 @@ from gpuwatchd.collect.host.checkpoint_files import Saved
 from gpuwatchd.core.config import CheckpointsSection, CostSection, Seconds, StoreSection
 from gpuwatchd.core.model import Holding, ProcessInfo, ProcessKey, Sample, Subject
 from gpuwatchd.pipeline.alert_cost import DEADLINE_S, Costing, Saves
+from gpuwatchd.pipeline.state import Settings
 from gpuwatchd.pipeline.tick import Pipeline
 from gpuwatchd.store import tables
 from gpuwatchd.store.checked_connection import transaction
@@ -204,7 +205,7 @@ def test_a_file_is_a_checkpoint_while_an_alert_is_open(tmp_path: Path) -> None:
     history = History.open(tmp_path, StoreSection(min_free_mib=0), boot_id="boot")
     config = msgspec.structs.replace(PRICED, checkpoints=CheckpointsSection(paths=("/runs/*",)))
     pipeline = playing(config, history=history)
-    costing = Costing(config, pipeline.intake, history, Saves(look))
+    costing = Costing(Settings(config), pipeline.intake, history, Saves(look))
     costing.step(NOW_S)
     while costing.saved(KEY) is None:  # the test's own limit ends it
         costing.step(NOW_S + 1.0)

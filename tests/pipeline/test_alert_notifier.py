@@ -13,8 +13,8 @@ from gpuwatchd.core.config import Config, CostSection, PolicySection, StoreSecti
 from gpuwatchd.core.model import Matcher, ProcessInfo, ProcessKey, Sample, Silence, Subject
 from gpuwatchd.core.model.alerts import TitlePart
 from gpuwatchd.pipeline import messages
+from gpuwatchd.pipeline.state import rules_of
 from gpuwatchd.pipeline.tick import Pipeline
-from gpuwatchd.pipeline.track_evaluation import rules_of
 from gpuwatchd.store import tables
 from gpuwatchd.store.checked_connection import transaction
 from gpuwatchd.store.reader import Reader

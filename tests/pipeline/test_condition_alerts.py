@@ -13,6 +13,7 @@ from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.config import Config, PolicySection
 from gpuwatchd.core.model import Alert, DeviceReading, Fault, Holding, ProcessUse
 from gpuwatchd.pipeline.condition_alerts import ALONE_S, DRIVER_S, HUNG_S, RESET_S, ConditionAlerts
+from gpuwatchd.pipeline.state import Settings
 from gpuwatchd.pipeline.track import Headroom, TrackedDevice
 from gpuwatchd.pipeline.track_evaluation import Watcher
 from gpuwatchd.pipeline.tracker import SampleIntake
@@ -38,9 +39,10 @@ class World:
 
     def __init__(self, *devices: Device, **policy: object) -> None:
         config = Config(policy=PolicySection(**policy))  # type: ignore[arg-type]
-        self.intake = SampleIntake(Watcher(config), None)
+        self.settings = Settings(config)
+        self.intake = SampleIntake(Watcher(self.settings), None)
         self.held = Held()
-        self.alarms = ConditionAlerts(config, self.intake, self.held)  # type: ignore[arg-type]
+        self.alarms = ConditionAlerts(self.settings, self.intake, self.held)  # type: ignore[arg-type]
         self.now_s = T0
         for device in devices:
             self.intake.devices[device.uid] = TrackedDevice(
@@ -255,7 +257,7 @@ def test_turned_off_nothing_is_told_and_what_was_is_over() -> None:
     assert world.run(400) == []
     world = losing()
     world.run(100)
-    world.alarms.config = Config(policy=PolicySection(tell_hardware=False))
+    world.settings.replace(Config(policy=PolicySection(tell_hardware=False)))
     (over,) = world.run(10)
     assert over.ended_code is Ending.TURNED_OFF
 

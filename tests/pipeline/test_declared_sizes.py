@@ -19,6 +19,7 @@ from gpuwatchd.core.model import GrowthFact, ProcessInfo, ProcessKey, ServerRead
 from gpuwatchd.pipeline import replay
 from gpuwatchd.pipeline.declared_sizes import DEADLINE_S, MOST_STUCK, DeclaredSizes
 from gpuwatchd.pipeline.engine_readings import Serving
+from gpuwatchd.pipeline.state import Settings
 from gpuwatchd.pipeline.tick import Pipeline
 from gpuwatchd.pipeline.track_evaluation import Watcher
 from tests.children import Child
@@ -110,7 +111,7 @@ def test_a_recorded_process_was_told_what_its_log_says() -> None:
         limit_bytes=80.0 * GIB,
         process=info,
     )
-    watcher = Watcher(EAGER)
+    watcher = Watcher(Settings(EAGER))
     log = LogFile(path="log", format="csv", series=[recorded], devices=[CARD])
     replay.analyze(log, EAGER, watcher=watcher)
     (fact,) = watcher.tracks[subject.id].series().facts
@@ -176,7 +177,7 @@ def test_a_look_without_an_answer_holds_up_no_other_one(monkeypatch: pytest.Monk
 def test_what_a_server_says_reaches_its_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(msgspec.structs.replace(LEAKER, framework="vLLM"))
     reading = ServerReading(kind="vLLM", url="http://127.0.0.1:8000", at_s=1.0, pool_share=0.5)
-    serving = Serving(EAGER)
+    serving = Serving(Settings(EAGER))
     serving.readings = (reading,)
     monkeypatch.setattr(serving, "members", lambda _: (LEAKER.key,))
     sizes = DeclaredSizes(world.pipeline.intake, serving, None)

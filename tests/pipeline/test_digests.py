@@ -18,7 +18,7 @@ from gpuwatchd.core.model import Cost, Decision, Delivery, Holding, ProcessInfo,
 from gpuwatchd.core.units import Local
 from gpuwatchd.pipeline import digests
 from gpuwatchd.pipeline.digests import Digests, following
-from gpuwatchd.pipeline.track_evaluation import rules_of
+from gpuwatchd.pipeline.state import rules_of
 from tests.making import alert
 from tests.store.world import Time, opened
 

@@ -19,6 +19,7 @@ from gpuwatchd.core.config.schema import EndpointsSection, Seconds
 from gpuwatchd.core.model import ProcessInfo, ProcessKey, ServedModel
 from gpuwatchd.pipeline import engine_readings
 from gpuwatchd.pipeline.engine_readings import FIND_AGAIN_S, GONE_S, MOST, Ask, Asker, Serving
+from gpuwatchd.pipeline.state import Settings
 from gpuwatchd.pipeline.tick import Pipeline
 from gpuwatchd.store import live
 from tests.children import Child
@@ -101,7 +102,7 @@ def test_a_server_of_the_configuration_is_asked_no_more_than_once_per_interval(
     clock: Clock,
 ) -> None:
     with serving({"/metrics": METRICS}) as site:
-        one = Serving(config(f"vLLM={site.url}"), mono=clock)
+        one = Serving(Settings(config(f"vLLM={site.url}")), mono=clock)
         stepped(one)
         clock.now_s += 14.9
         for _ in range(50):
@@ -120,7 +121,7 @@ def test_a_server_of_the_configuration_is_asked_no_more_than_once_per_interval(
 
 def test_an_answer_that_took_two_questions_pays_for_both(clock: Clock) -> None:
     with serving({"/api/version": b'{"version":"1"}', "/api/ps": TWO}) as site:
-        one = Serving(config(f"Ollama={site.url}"), mono=clock)
+        one = Serving(Settings(config(f"Ollama={site.url}")), mono=clock)
         stepped(one)
         clock.now_s += 20.0
         one.step(())
@@ -136,7 +137,7 @@ def test_the_server_of_a_gpu_process_is_found_by_its_command_line(
     served: Served, clock: Clock
 ) -> None:
     site, key = served
-    one = Serving(config(), mono=clock)
+    one = Serving(Settings(config()), mono=clock)
     who = vllm(key)
     stepped(one, who)
     (reading,) = one.readings
@@ -151,7 +152,7 @@ def test_a_server_is_forgotten_some_time_after_its_process_has_left_the_gpu(
     served: Served, clock: Clock
 ) -> None:
     site, key = served
-    one = Serving(config(), mono=clock)
+    one = Serving(Settings(config()), mono=clock)
     stepped(one, vllm(key))
     clock.now_s += GONE_S - 1.0
     one.step(())
@@ -169,7 +170,7 @@ def test_a_discovered_server_that_does_not_answer_is_no_problem(
     with serving({}) as gone:
         number = port(gone)
     with started(tmp_path, "vllm", "serve", "--port", number) as key:
-        one = Serving(config(), mono=clock)
+        one = Serving(Settings(config()), mono=clock)
         stepped(one, vllm(key))
         (reading,) = one.readings
         assert (reading.ok, reading.why) == (False, "nothing listens there")
@@ -180,7 +181,7 @@ def test_a_discovered_server_that_does_not_answer_is_no_problem(
 
 def test_a_configured_server_that_does_not_answer_is_one_quiet_line(clock: Clock) -> None:
     with serving({"/metrics": Page(b"", 503)}) as site:
-        one = Serving(config(f"vLLM={site.url}"), mono=clock)
+        one = Serving(Settings(config(f"vLLM={site.url}")), mono=clock)
         stepped(one)
         assert one.problems == (f"vLLM at {site.url}: it answers 503 Service Unavailable",)
         site.pages["/metrics"] = METRICS
@@ -192,7 +193,7 @@ def test_a_configured_server_that_does_not_answer_is_one_quiet_line(clock: Clock
 
 def test_who_does_not_answer_is_asked_ever_more_rarely(clock: Clock) -> None:
     with serving({}) as site:
-        one = Serving(config(f"vLLM={site.url}"), mono=clock)
+        one = Serving(Settings(config(f"vLLM={site.url}")), mono=clock)
         for _ in range(6):
             stepped(one)
             clock.now_s += 120.1
@@ -207,7 +208,7 @@ def test_who_does_not_answer_is_asked_ever_more_rarely(clock: Clock) -> None:
 @pytest.mark.slow
 def test_a_slow_server_delays_no_step(clock: Clock) -> None:
     with serving({"/metrics": Page(METRICS, wait=threading.Event())}) as site:
-        one = Serving(config(f"vLLM={site.url}"), mono=clock)
+        one = Serving(Settings(config(f"vLLM={site.url}")), mono=clock)
         began_s = time.monotonic()
         for _ in range(100):
             one.step(())
@@ -218,7 +219,7 @@ def test_a_slow_server_delays_no_step(clock: Clock) -> None:
 
 
 def test_a_process_of_a_log_or_a_simulation_is_never_asked_for(clock: Clock) -> None:
-    one = Serving(config(), mono=clock)
+    one = Serving(Settings(config()), mono=clock)
     me = psutil.Process()
     imagined = [
         vllm(ProcessKey(pid=me.pid, started_at_s=1000.0)),
@@ -239,7 +240,7 @@ def test_a_process_of_a_log_or_a_simulation_is_never_asked_for(clock: Clock) -> 
 
 def test_in_a_container_the_answer_is_told_without_a_process(served: Served, clock: Clock) -> None:
     site, key = served
-    one = Serving(config(), mono=clock)
+    one = Serving(Settings(config()), mono=clock)
     stepped(one, vllm(key, container="docker 0123456789ab"))
     assert [reading.pid for reading in one.readings] == [None]
     assert one.members(site.url) == ()
@@ -255,7 +256,7 @@ def test_a_model_is_named_only_when_it_is_the_only_one(tmp_path: Path, clock: Cl
         serving({"/api/version": b'{"version":"1"}', "/api/ps": TWO}) as site,
         started(tmp_path, "ollama", "serve") as key,
     ):
-        one = Serving(config(f"Ollama={site.url}"), mono=clock)
+        one = Serving(Settings(config(f"Ollama={site.url}")), mono=clock)
         one.step(())
         server = one._servers[site.url]
         server.members[key] = clock.now_s
@@ -279,7 +280,7 @@ def test_a_model_is_named_only_when_it_is_the_only_one(tmp_path: Path, clock: Cl
 
 
 def test_somebody_elses_machine_is_not_asked(clock: Clock) -> None:
-    one = Serving(config("vLLM=http://192.0.2.1:8000"), mono=clock)
+    one = Serving(Settings(config("vLLM=http://192.0.2.1:8000")), mono=clock)
     stepped(one)
     assert "loopback" in one.problems[0]
     one.close()
@@ -287,14 +288,14 @@ def test_somebody_elses_machine_is_not_asked(clock: Clock) -> None:
 
 def test_nobody_is_asked_when_it_is_switched_off(served: Served, clock: Clock) -> None:
     site, key = served
-    one = Serving(config(f"vLLM={site.url}", enabled=False), mono=clock)
+    one = Serving(Settings(config(f"vLLM={site.url}", enabled=False)), mono=clock)
     for _ in range(10):
         one.step((vllm(key),))
         time.sleep(0.01)
     assert site.asked == []
-    one.config = config(f"vLLM={site.url}")
+    one._settings.replace(config(f"vLLM={site.url}"))
     stepped(one)
-    one.config = config(enabled=False)
+    one._settings.replace(config(enabled=False))
     one.step(())
     assert one.readings == ()
     one.close()
@@ -307,7 +308,7 @@ def test_no_more_servers_are_asked_than_a_machine_can_have(
         "gpuwatchd.pipeline.engine_readings.program.launches",
         lambda key, _booted: (Launch(key.pid, ("vllm", "serve", "--port", str(key.pid))),),
     )
-    one = Serving(config(enabled=True, every=Seconds(3600)), mono=clock)
+    one = Serving(Settings(config(enabled=True, every=Seconds(3600))), mono=clock)
     crowd = [vllm(ProcessKey(pid=pid, started_at_s=1.0)) for pid in range(10_000, 10_200)]
     stepped(one, *crowd, answers=MOST)
     one.step(tuple(crowd))

@@ -98,7 +98,7 @@ def test_a_process_that_ended_ends_its_alert_soon_and_an_unknown_list_never() ->
     world, _ = holding_world()
     world.held.found = ()
     world.set(CARD, "lost")
-    world.alarms.config = Config(policy=PolicySection(tell_held=("idle",), tell_hardware=False))
+    world.settings.replace(Config(policy=PolicySection(tell_held=("idle",), tell_hardware=False)))
     assert world.run(3600) == []
     world.set(CARD, "ok", ())
     (over,) = world.run(GONE_S + 10)

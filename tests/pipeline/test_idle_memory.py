@@ -24,6 +24,7 @@ from gpuwatchd.core.model import (
 )
 from gpuwatchd.pipeline.alert_cost import Costing
 from gpuwatchd.pipeline.idle_memory import EVERY_TICKS, GLANCES, IdleMemory
+from gpuwatchd.pipeline.state import Settings
 from gpuwatchd.store.live import LiveDevice, LiveProcess, LiveState
 
 if TYPE_CHECKING:
@@ -87,14 +88,14 @@ class Machine:
         serving = Said(self)
         config = Config(**{"zombies": ZombiesSection(), **settings})
         self.holdings = IdleMemory(
-            config,
+            Settings(config),
             self,  # type: ignore[arg-type]
             serving,  # type: ignore[arg-type]
             host,  # type: ignore[arg-type]
             look=self._look,
             is_absent=self.dead.__contains__,
         )
-        self.holdings.price = Costing(config, self, None).price  # type: ignore[arg-type]
+        self.holdings.price = Costing(Settings(config), self, None).price  # type: ignore[arg-type]
 
     def _look(self, pid: int) -> ProcessStat | None:
         self.asked.append(pid)

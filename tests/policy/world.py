@@ -168,7 +168,7 @@ class World:
 
     def restart(self) -> None:
         """Begin anew with nothing but the store."""
-        watcher: Any = SimpleNamespace(rules=self.rules, died={})
+        watcher: Any = SimpleNamespace(settings=SimpleNamespace(rules=self.rules), died={})
         self.watcher = watcher
         silencing: Any = SimpleNamespace(active=(), follow=lambda changes, now_s: None)
         post: Any = SimpleNamespace(send=self._send, reach=SimpleNamespace(untold=tuple))
@@ -194,7 +194,7 @@ class World:
 
     def reload(self, rules: Rules) -> None:
         """Take over other rules."""
-        self.rules = self.watcher.rules = rules
+        self.rules = self.watcher.settings.rules = rules
 
     def step_clock(self, by_s: float) -> None:
         """Set the wall clock while everything runs."""

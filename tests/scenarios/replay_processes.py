@@ -16,6 +16,7 @@ from gpuwatchd.core.model import ProcessInfo, Series, Subject
 from gpuwatchd.core.model.alerts import Title
 from gpuwatchd.pipeline import recorded_ledger, restored_state
 from gpuwatchd.pipeline.replay import Recorded
+from gpuwatchd.pipeline.state import Settings
 from gpuwatchd.pipeline.track import Headroom, Track, TrackedDevice
 from gpuwatchd.pipeline.track_evaluation import Watcher
 from tests.scenarios.replay import DEFAULTS, device_of, instants_of
@@ -66,7 +67,7 @@ def replay_processes(item: LabelledSeries) -> list[Course]:
     whole = item.series
     room = Headroom(total_bytes=whole.total_bytes, attributed_at_s=float("inf"))
     tracked = TrackedDevice(device=device_of(whole), reading=None, room=room)
-    watcher = Watcher(Config(detection=DEFAULTS))
+    watcher = Watcher(Settings(Config(detection=DEFAULTS)))
     instants = instants_of(whole.t_s)
     start = float(whole.t_s[0])
     joint = Course(name=DEVICE, truth=item.truth, onset_s=item.truth.onset_s or 0.0)

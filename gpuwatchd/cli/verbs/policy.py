@@ -16,6 +16,7 @@ from gpuwatchd.core.codes import Ending, TitleRole
 from gpuwatchd.core.errors import GpuwatchdError, StoreError
 from gpuwatchd.core.model import Alert, AlertSubject, NoticeKind, Pattern, Severity
 from gpuwatchd.core.model.alerts import Title, TitlePart
+from gpuwatchd.pipeline.state import rules_of
 from gpuwatchd.view.answers import alerts as answers
 from gpuwatchd.view.queries import alert_query, state_location
 
@@ -124,12 +125,11 @@ class _Trial:
 
     def __init__(self, config: Config, notice: NoticeKind, key: str | None) -> None:
         """Take an alert from the history, or the live state."""
-        from gpuwatchd.pipeline import track_evaluation  # noqa: PLC0415 - the words of the daemon
         from gpuwatchd.view.queries import history_query  # noqa: PLC0415 - SQLite comes with it
 
         self.config = config
         self.notice: NoticeKind = notice
-        self.rules: Rules = track_evaluation.rules_of(config)
+        self.rules: Rules = rules_of(config)
         try:
             found = alert_query.gather(0.0, only_open=False)
             self.alert = alert_query.pick(found.alerts, key or "latest")
