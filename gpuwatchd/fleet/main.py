@@ -208,7 +208,8 @@ def command(
         key, hint = "[fleet] alertmanagers", "--once and --dry-run send nothing"
         raise ConfigError(str(file), key, "names none to send alerts to", hint=hint)
     for number in (signal.SIGTERM, signal.SIGINT) if not once else ():
-        signal.signal(number, lambda *_: stop.set())
+        # In a thread: its lock may be held by the very wait that the signal interrupts.
+        signal.signal(number, lambda *_: threading.Thread(target=stop.set).start())
     try:
         if not once:
             _serve(fleet, stop, send=not dry_run)
