@@ -94,6 +94,11 @@ class _Resolved(msgspec.Struct):
         self.left -= 1
         return self.left <= 0
 
+    def renewed(self, ends_s: float) -> bool:
+        """Say whether another worker has sent it since we have, or since this was asked last."""
+        before_s, self.ends_s = self.ends_s, max(ends_s, self.ends_s)
+        return ends_s > before_s + _CLOCK_S
+
 
 def lifetime_s(step_s: float) -> float:
     """Return how long an alert lives that nobody sends again."""
@@ -224,15 +229,11 @@ class Member:
             return time.time()
 
     def _others(self, over: dict[Key, _Resolved]) -> set[Key]:
-        """Return what another worker has sent since we have: its data differ, and it ends it."""
-        out = set()
-        for alert in (over and self.active('gpuwatchd="fleet"')) or ():
-            key, ends = tuple(sorted(alert.labels.items())), alert.ends_at
-            if key in over and ends and ends.timestamp() > over[key].ends_s + _CLOCK_S:
-                # Unless it sends it no more.
-                over[key].ends_s = ends.timestamp()
-                out.add(key)
-        return out
+        """Return what another worker still sends: its data differ, and it will end it."""
+        active = self.active('gpuwatchd="fleet"') if over else None
+        known = {tuple(sorted(alert.labels.items())): alert.ends_at for alert in active or ()}
+        ends = {key: at for key in over if (at := known.get(key)) is not None}
+        return {key for key, at in ends.items() if over[key].renewed(at.timestamp())}
 
     def _send(self) -> None:
         with self._lock:

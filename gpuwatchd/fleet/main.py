@@ -283,7 +283,8 @@ def command(
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--shard") from None
     for number in (signal.SIGTERM, signal.SIGINT) if not once else ():
-        signal.signal(number, lambda *_: stop.set())
+        # In a thread: its lock may be held by the very wait that the signal interrupts.
+        signal.signal(number, lambda *_: threading.Thread(target=stop.set).start())
     try:
         if not once:
             _serve(fleet, stop, send=not dry_run)
