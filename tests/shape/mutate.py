@@ -216,8 +216,9 @@ class Copy:
 
     def tests(self, files: Sequence[str], *options: str, limit_s: float) -> int | None:
         """Run files of tests, always in the same order; as ``run``."""
-        fixed = ("-q", "-p", "no:randomly", "-p", "no:cacheprovider", "-m", self._marks)
-        return self.run("-m", "pytest", *fixed, *options, *files, limit_s=limit_s)
+        fixed = ("-q", "-p", "no:randomly", "-p", "no:cacheprovider", "--hypothesis-profile=ci")
+        words = ("-m", "pytest", *fixed, "-m", self._marks, *options, *files)
+        return self.run(*words, limit_s=limit_s)
 
     def write(self, path: str, source: bytes) -> None:
         """Write a module, and forget what was compiled of it."""
