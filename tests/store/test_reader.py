@@ -54,17 +54,6 @@ def test_a_short_span_comes_from_raw_samples(past: Path) -> None:
         assert str(int(HOUR_0 + 60) * 1000) in reader.last_query
 
 
-def test_a_history_that_another_took_the_place_of_is_opened_anew(
-    past: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    fresh = tmp_path_factory.mktemp("fresh")
-    opened(fresh, Time(HOUR_0)).close()
-    with Reader.open(past) as reader:
-        assert len(reader.device_rows("GPU-0", HOUR_0 + 60, HOUR_0 + 120)) == 2
-        (fresh / "history.db").replace(past / "history.db")
-        assert reader.device_rows("GPU-0", HOUR_0 + 60, HOUR_0 + 120) == []
-
-
 def test_days_come_from_minutes_and_are_complete_to_the_last_sample(past: Path) -> None:
     with Reader.open(past) as reader:
         found = reader.device_rows("GPU-0", HOUR_0 - DAY_S, HOUR_0 + DAY_S)
