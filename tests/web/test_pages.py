@@ -18,7 +18,7 @@ from gpuwatchd.store import live
 from gpuwatchd.view.queries import current_state
 from gpuwatchd.view.query import Query
 from gpuwatchd.web import pages
-from gpuwatchd.web.pages import overview
+from gpuwatchd.web.pages import overview, process
 from tests import making
 from tests.cli import recorded, shaped, world
 
@@ -199,3 +199,5 @@ def test_the_usual_span_of_a_chart_begins_where_the_record_does() -> None:
     assert seen_s(whole) == pytest.approx(6 * 3600.0)
     assert seen_s(tight) == pytest.approx(3600.0, rel=0.1)
     assert len(tight["picture"]["curve"]["at_s"]) > 10
+    for said in (whole, tight):
+        assert said["next_s"] == pytest.approx(seen_s(said) / process.POINTS)
