@@ -111,6 +111,14 @@ def test_a_gpu_that_cannot_be_read_has_no_bar_and_says_why() -> None:
     assert any("the driver is gone" in words for words in one["notes"])
 
 
+@pytest.mark.parametrize(("user", "none"), [("alice", False), ("nobody", True)])
+def test_a_gpu_says_where_the_users_that_are_asked_for_have_nothing(user: str, none: bool) -> None:
+    world.write()
+    answer = pages.ANSWERS["overview"](Query(user=[user]), {})
+    notes = json.loads(msgspec.json.encode(answer))["devices"][0]["notes"]
+    assert any(f"no process of {user}" in words for words in notes) is none
+
+
 def test_gaps_of_a_small_curve_stay_gaps() -> None:
     item = msgspec.structs.replace(
         world.state().devices[0], recent_bytes=(10 * making.GIB, None, 20 * making.GIB)
