@@ -15,10 +15,11 @@ from gpuwatchd.alerts import wording
 from gpuwatchd.core.errors import GpuwatchdError, SourceUnavailable
 from gpuwatchd.core.model import ProcessKey
 from gpuwatchd.store import live
+from gpuwatchd.view.blocks import Flow, Page
 from gpuwatchd.view.queries import current_state
 from gpuwatchd.view.query import Query
 from gpuwatchd.web import pages
-from gpuwatchd.web.pages import overview, process
+from gpuwatchd.web.pages import overview, parts, process
 from tests import making
 from tests.cli import recorded, shaped, world
 
@@ -82,7 +83,19 @@ def test_of_a_thousand_processes_two_hundred_are_sent_until_all_are_wanted() -> 
     assert [one["who"] for one in narrow["processes"]] == ["job999[1999] of alice"]
 
 
+def test_the_lines_of_a_page_have_a_depth_and_no_columns() -> None:
+    page = Page()
+    page.line("all")
+    page.line("   a ", "b ")
+    page.line("  ")
+    page.add(Flow(("c", "d"), first="    "))
+    page.add(Flow(("e", "f"), gap=" "))
+    assert [*parts.lines(page)] == [(0, "all"), (1, "a b"), (2, "c, d"), (0, "e f")]
+
+
 def test_a_dead_daemon_is_told_of_and_nothing_is_called_live() -> None:
+    world.write()
+    assert ask("overview")["page"]["live"] is True
     world.write(pid=2**22 + 1, taken_at_s=time.time() - 400)
     page = ask("overview")["page"]
     assert page["live"] is False
