@@ -300,6 +300,9 @@ def main(argv: Sequence[str] | None = None, root: Path = tree.ROOT) -> int:
     parser.add_argument("--at-least", type=float, default=0, help="share to be noticed, 0 to 1")
     parser.add_argument("--verbose", action="store_true", help="name those that are killed, too")
     chosen = parser.parse_args(argv)
+    for name in chosen.package or ():
+        if not (root / "gpuwatchd" / name).is_dir():
+            parser.error(f"there is no package gpuwatchd/{name}")
     found = sample(root, chosen)
     whole = found["all"] = sum(found.values(), Counter())
     print("".join(f"{word:>13}" for word in ("package", "drawn", *OUTCOMES)))
