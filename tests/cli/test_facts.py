@@ -118,6 +118,7 @@ def test_who_holds_it_is_named_as_far_as_is_true(changes: dict[str, Any], said: 
     info = ProcessInfo(key=key, name="python", user="bob", argv=("python", "train.py"))
     known = legacy_text.process(msgspec.structs.replace(info, **changes))
     assert verdict_text.who(known) == said
+    assert legacy_text.process(known) is known
 
 
 def test_growth_on_the_host_is_a_finding_too(ctl: Ctl) -> None:

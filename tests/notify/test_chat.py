@@ -238,10 +238,11 @@ def test_what_is_refused_for_good_costs_the_others_nothing(
         "accepted by json at 127.0.0.1; not by xml at 127.0.0.1: answered 404; "
         "address 3: not understood as an address"
     )
-    service.status = 401
-    with pytest.raises(NotifyError) as caught:
-        notifier.send(msgspec.structs.replace(message, id="another"))
-    assert caught.value.permanent
+    for status, permanent in ((401, True), (422, True), (423, False), (429, False), (503, False)):
+        service.status = status
+        with pytest.raises(NotifyError) as caught:
+            notifier.send(msgspec.structs.replace(message, id=f"answered {status}"))
+        assert caught.value.permanent is permanent
 
 
 @pytest.mark.slow

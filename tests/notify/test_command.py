@@ -54,6 +54,13 @@ def test_the_essentials_are_in_variables(
     assert "GPUWATCHD_ALERT_THREAD" not in seen
 
 
+def test_on_standard_input_is_one_object_without_what_only_people_read(message: Message) -> None:
+    given = json.loads(command.payload(msgspec.structs.replace(message, lead="CRITICAL: ")))
+    assert (given["schema_version"], given["message"]["id"]) == (1, message.id)
+    assert given["finding"]["subject"]["device_uid"] == "GPU-1"
+    assert not {"lead", "finding"} & given["message"].keys()
+
+
 def test_nothing_is_ever_run_by_a_shell(tmp_path: Path, message: Message) -> None:
     out = tmp_path / "args"
     planted = tmp_path / "planted"
@@ -129,8 +136,11 @@ def test_what_cannot_be_started_is_permanent(tmp_path: Path, message: Message) -
     bare = tmp_path / "bare"
     bare.write_text("echo hello\n")
     bare.chmod(0o755)
-    for argv in ([], [str(tmp_path / "missing")], [str(tmp_path)], [str(bare)]):
-        with pytest.raises(NotifyError) as caught:
+    whys = ("no program", "no such program", "no such program", "Exec format error")
+    for why, argv in zip(
+        whys, ([], [str(tmp_path / "missing")], [str(tmp_path)], [str(bare)]), strict=True
+    ):
+        with pytest.raises(NotifyError, match=why) as caught:
             CommandNotifier(argv).send(message)
         assert caught.value.permanent
         assert caught.value.hint

@@ -75,6 +75,18 @@ def test_a_file_that_is_set_and_cannot_be_read_is_not_passed_over(
         _read(file="/nowhere\0")
 
 
+@pytest.mark.parametrize("mode", [0o640, 0o620, 0o610, 0o604, 0o602, 0o601])
+def test_a_secret_that_others_can_get_at_is_refused(file: Path, mode: int) -> None:
+    for own in (0o600, 0o700):
+        file.chmod(own)
+        assert credentials.read_secret(file, guarded=False) == "of-the-file"
+    file.chmod(mode)
+    with pytest.raises(NotifyError, match=f"mode {mode:04o}") as caught:
+        credentials.read_secret(file, guarded=False)
+    assert (caught.value.permanent, caught.value.hint) == (True, f"chmod 600 {file}")
+    assert credentials.read_secret(file, guarded=True) == "of-the-file"
+
+
 def test_of_a_file_no_more_is_read_than_is_asked_for(file: Path) -> None:
     assert credentials.read_private(file, 6, guarded=False, name="it", hint="") == b"of-the"
 
@@ -170,6 +182,15 @@ def test_without_the_extra_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> No
         credentials.ask_keyring("gpuwatchd", "me")
     assert caught.value.permanent
     assert caught.value.hint == f"{sys.executable} -m pip install 'gpuwatchd[keyring]'"
+
+
+def test_a_keyring_that_cannot_be_asked_says_why(
+    keyring: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keyring("return None")
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    with pytest.raises(NotifyError, match="No such file"):
+        credentials.ask_keyring("gpuwatchd", "me")
 
 
 def test_an_answer_does_not_show_itself() -> None:

@@ -216,8 +216,9 @@ class Copy:
 
     def tests(self, files: Sequence[str], *options: str, limit_s: float) -> int | None:
         """Run files of tests, always in the same order; as ``run``."""
-        fixed = ("-q", "-p", "no:randomly", "-p", "no:cacheprovider", "-m", self._marks)
-        return self.run("-m", "pytest", *fixed, *options, *files, limit_s=limit_s)
+        fixed = ("-q", "-p", "no:randomly", "-p", "no:cacheprovider", "--hypothesis-profile=ci")
+        words = ("-m", "pytest", *fixed, "-m", self._marks, *options, *files)
+        return self.run(*words, limit_s=limit_s)
 
     def write(self, path: str, source: bytes) -> None:
         """Write a module, and forget what was compiled of it."""
@@ -299,6 +300,9 @@ def main(argv: Sequence[str] | None = None, root: Path = tree.ROOT) -> int:
     parser.add_argument("--at-least", type=float, default=0, help="share to be noticed, 0 to 1")
     parser.add_argument("--verbose", action="store_true", help="name those that are killed, too")
     chosen = parser.parse_args(argv)
+    for name in chosen.package or ():
+        if not (root / "gpuwatchd" / name).is_dir():
+            parser.error(f"there is no package gpuwatchd/{name}")
     found = sample(root, chosen)
     whole = found["all"] = sum(found.values(), Counter())
     print("".join(f"{word:>13}" for word in ("package", "drawn", *OUTCOMES)))

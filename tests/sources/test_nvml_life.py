@@ -297,6 +297,7 @@ for _ in range(12):
     sample = s.read()
     states = [r.state for r in sample.readings]
     assert all(sample.readings[n].used_bytes is not None for n in (0, 2))
+    assert [fault.where for fault in sample.faults] == ["nvml/1"]
     others.update(states[::2])
     away.add(states[1])
     now[0] += 1

@@ -91,6 +91,22 @@ def test_a_gap_inside_a_point_is_found_too(tmp_path: Path) -> None:
     assert found.holes == [(T + 3 * HOUR, T + 3 * HOUR + 300)]
 
 
+@pytest.mark.parametrize(
+    ("level", "length_s", "rows", "n", "thin"),
+    [
+        ("hour", 3600.0, 1, 96, False), ("hour", 3600.0, 1, 95, True),
+        ("minute", 600.0, 9, 9, False), ("minute", 600.0, 8, 8, True),
+        ("raw", 600.0, 30, 30, False), ("raw", 600.0, 28, 28, True),
+        ("raw", 600.0, 1, 1, False), ("raw", 60.0, 2, 2, False),
+    ],
+)  # fmt: skip
+def test_a_point_with_a_gap_inside_has_fewer_rows_than_usual(
+    level: curves.Level, length_s: float, rows: int, n: int, thin: bool
+) -> None:
+    point = curves.Point(0.0, length_s, rows, n, None, None, None)
+    assert curves._is_thin(level, point, usual=100, limit_s=60.0) is thin
+
+
 def test_a_peak_survives_every_bucket(tmp_path: Path) -> None:
     peak = ("UPDATE gpu_1m SET used_max_bytes = ? WHERE ts_s = ?", [(77_777, T + HOUR)])
     with filled(tmp_path, [minutes(range(T, T + DAY, 60)), peak, rolled(gpu_1m=T + DAY)]) as reader:

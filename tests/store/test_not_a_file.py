@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpuwatchd.store import database
+from tests.making import present
 from tests.store.world import Time, opened
 
 if TYPE_CHECKING:
@@ -34,6 +35,20 @@ def test_a_pipe_that_appears_later_is_set_aside(tmp_path: Path, first: str) -> N
         getattr(history, one)(*(() if one == "check" else (clock.now_s,)))
     assert history.writing
     assert (tmp_path / "history.db").is_file()
+
+
+def test_a_history_is_read_where_nobody_can_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened(tmp_path, Time()).close()
+    assert database._frozen(tmp_path) is None
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert database._frozen(tmp_path / "elsewhere") is None
+    with closing(present(database._frozen(tmp_path))) as history:
+        assert history.execute("SELECT count(*) FROM alert").fetchone() == (0,)
+    with closing(sqlite3.connect(tmp_path / "history.db")) as own:
+        own.execute("PRAGMA application_id = 1")
+    assert database._frozen(tmp_path) is None
 
 
 def test_a_table_with_a_collation_or_module_of_the_users_is_no_damage(tmp_path: Path) -> None:

@@ -15,10 +15,11 @@ from gpuwatchd.alerts import wording
 from gpuwatchd.core.errors import GpuwatchdError, SourceUnavailable
 from gpuwatchd.core.model import ProcessKey
 from gpuwatchd.store import live
+from gpuwatchd.view.blocks import Flow, Page
 from gpuwatchd.view.queries import current_state
 from gpuwatchd.view.query import Query
 from gpuwatchd.web import pages
-from gpuwatchd.web.pages import overview
+from gpuwatchd.web.pages import overview, parts, process
 from tests import making
 from tests.cli import recorded, shaped, world
 
@@ -82,7 +83,19 @@ def test_of_a_thousand_processes_two_hundred_are_sent_until_all_are_wanted() -> 
     assert [one["who"] for one in narrow["processes"]] == ["job999[1999] of alice"]
 
 
+def test_the_lines_of_a_page_have_a_depth_and_no_columns() -> None:
+    page = Page()
+    page.line("all")
+    page.line("   a ", "b ")
+    page.line("  ")
+    page.add(Flow(("c", "d"), first="    "))
+    page.add(Flow(("e", "f"), gap=" "))
+    assert [*parts.lines(page)] == [(0, "all"), (1, "a b"), (2, "c, d"), (0, "e f")]
+
+
 def test_a_dead_daemon_is_told_of_and_nothing_is_called_live() -> None:
+    world.write()
+    assert ask("overview")["page"]["live"] is True
     world.write(pid=2**22 + 1, taken_at_s=time.time() - 400)
     page = ask("overview")["page"]
     assert page["live"] is False
@@ -109,6 +122,14 @@ def test_a_gpu_that_cannot_be_read_has_no_bar_and_says_why() -> None:
     assert one["spark"] == []
     assert one["badge"]["kind"] == "trouble"
     assert any("the driver is gone" in words for words in one["notes"])
+
+
+@pytest.mark.parametrize(("user", "none"), [("alice", False), ("nobody", True)])
+def test_a_gpu_says_where_the_users_that_are_asked_for_have_nothing(user: str, none: bool) -> None:
+    world.write()
+    answer = pages.ANSWERS["overview"](Query(user=[user]), {})
+    notes = json.loads(msgspec.json.encode(answer))["devices"][0]["notes"]
+    assert any(f"no process of {user}" in words for words in notes) is none
 
 
 def test_gaps_of_a_small_curve_stay_gaps() -> None:
@@ -199,3 +220,5 @@ def test_the_usual_span_of_a_chart_begins_where_the_record_does() -> None:
     assert seen_s(whole) == pytest.approx(6 * 3600.0)
     assert seen_s(tight) == pytest.approx(3600.0, rel=0.1)
     assert len(tight["picture"]["curve"]["at_s"]) > 10
+    for said in (whole, tight):
+        assert said["next_s"] == pytest.approx(seen_s(said) / process.POINTS)
