@@ -1,9 +1,9 @@
 """Say which faults no test notices: ``python -m tests.shape.mutate --count 64 --seed 1``.
 
 Draws small faults at random, as many in each package and each kind as often as any other, puts each
-into a copy of the checkout and runs the tests nearest to its module. Slow tests and real parts are
-left out, and so are files that fail or take long without any fault. Text, annotations and what is
-logged stay as they are: no test has to pin them. It takes some ten seconds per fault.
+into a copy of the checkout and runs the tests nearest to its module. Real parts are left out, slow
+tests too unless asked for, and files that fail or take long without any fault. Text, annotations
+and what is logged stay as they are: no test has to pin them. It takes some ten seconds per fault.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PACKAGES = ("analysis", "alerts", "notify", "store", "collect/nvml", "web")
 TRAINED = ("analysis/forecast/eta_coefficients.py", "analysis/forecast/score_weights.py")
 """Figures that training wrote: reports of whole scenarios judge them, no test."""
 OUTCOMES = ("killed", "survived", "timed out")
-_LEFT_OUT = re.compile(r"^pytestmark = .*\b(slow|laboratory|real_\w+)\b", re.MULTILINE)
+_SLOW = re.compile(r"^pytestmark = .*\bslow\b", re.MULTILINE)
 _FOLDERS_LEFT_OUT = ("tests/real/", "tests/scenarios/", "tests/promises/", "tests/browser/")
 _OTHER_FILES = (".*", "build", "site", "dist", "__pycache__", "*.pyc")
 _UNTOUCHED_FIELDS = frozenset({"annotation", "returns", "type_params"})
@@ -156,8 +156,8 @@ def drawn(found: Iterable[Mutant], seed: str) -> Iterator[Mutant]:
             del kinds[kind]
 
 
-def tests_of(module: tree.Module, files: tree.Tree, edges: imports.Graph, most: int) -> list[str]:
-    """Return the paths of the tests nearest to a module, the nearest first.
+def tests_of(module: tree.Module, files: tree.Tree, edges: imports.Graph) -> list[str]:
+    """Return the paths of tests that reach a module, the nearest first.
 
     Near is who imports it over few others, who calls what it defines by name, and whose name and
     folder are like its own; of equals, who imports least goes first.
@@ -179,19 +179,18 @@ def tests_of(module: tree.Module, files: tree.Tree, edges: imports.Graph, most: 
         return distance[name] - like - called, len(edges[name]), name
 
     near = sorted((name for name in distance if ".test_" in name), key=rank)
-    quick = (files[name] for name in near if not _LEFT_OUT.search(files[name].text))
-    paths = [file.path for file in quick if not file.path.startswith(_FOLDERS_LEFT_OUT)]
-    return paths[:most]
+    paths = [files[name].path for name in near]
+    return [path for path in paths if not path.startswith(_FOLDERS_LEFT_OUT)]
 
 
 class Copy:
     """A copy of a checkout, whose modules come before the installed ones."""
 
-    def __init__(self, root: Path, folder: Path) -> None:
+    def __init__(self, root: Path, folder: Path, *, slow: bool = False) -> None:
         self.root = folder / "copy"
         shutil.copytree(root, self.root, ignore=shutil.ignore_patterns(*_OTHER_FILES))
         settings = (root / "pyproject.toml").read_text(encoding="utf-8")
-        marks = {"slow", *re.findall(r'"(laboratory|real_\w+):', settings)}
+        marks = {"laboratory", *re.findall(r'"(real_\w+):', settings), *([] if slow else ["slow"])}
         self._marks = " and ".join(f"not {name}" for name in sorted(marks))
 
     def run(self, *words: str, limit_s: float) -> int | None:
@@ -252,7 +251,8 @@ def sample(root: Path, chosen: argparse.Namespace) -> dict[str, Counter[str]]:
     """Print each fault that survives; return package -> how often each outcome came."""
     package, paths = tree.package(root), (root / "tests").rglob("*.py")
     texts = {one.relative_to(root).as_posix(): one.read_text(encoding="utf-8") for one in paths}
-    files_of_tests = tree.parsed(texts)
+    quick = {path: text for path, text in texts.items() if chosen.slow or not _SLOW.search(text)}
+    files_of_tests = tree.parsed(quick)
     modules = package | files_of_tests
     edges = imports.graph(modules)
     for name, one in modules.items():  # by a string: in a table, in the script of a child
@@ -267,10 +267,10 @@ def sample(root: Path, chosen: argparse.Namespace) -> dict[str, Counter[str]]:
         queues[name] = wanted, [*drawn(kept, f"{chosen.seed}:{name}")][: 2 * wanted + 5]
     near = {m.path: list[str]() for _, queue in queues.values() for m in queue}
     for module in (one for one in package.values() if one.path in near):
-        near[module.path] = tests_of(module, files_of_tests, edges, chosen.files)
+        near[module.path] = tests_of(module, files_of_tests, edges)[: chosen.files]
     found: dict[str, Counter[str]] = {name: Counter() for name in names}
     with tempfile.TemporaryDirectory(prefix="gpuwatchd-mutants-") as folder:
-        copy = Copy(root, Path(folder))
+        copy = Copy(root, Path(folder), slow=chosen.slow)
         taken_s = copy.seconds(sorted({file for files in near.values() for file in files}))
         for name, (wanted, queue) in queues.items():
             for mutant in queue:
@@ -298,6 +298,7 @@ def main(argv: Sequence[str] | None = None, root: Path = tree.ROOT) -> int:
     parser.add_argument("--files", type=int, default=8, help="files of tests per module, at most")
     parser.add_argument("--seconds", type=float, default=40, help="what they may take together")
     parser.add_argument("--at-least", type=float, default=0, help="share to be noticed, 0 to 1")
+    parser.add_argument("--slow", action="store_true", help="run slow tests, too")
     parser.add_argument("--verbose", action="store_true", help="name those that are killed, too")
     chosen = parser.parse_args(argv)
     for name in chosen.package or ():

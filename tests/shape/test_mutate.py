@@ -64,7 +64,7 @@ def test_tests_are_found_by_imports_and_names() -> None:
     }
     files = parsed(tests)
     edges = graph(package | files) | {"gpuwatchd.all": {"gpuwatchd.ring"}}
-    found = mutate.tests_of(package["gpuwatchd.ring"], files, edges, 4)
+    found = mutate.tests_of(package["gpuwatchd.ring"], files, edges)
     assert found == [f"tests/test_{name}.py" for name in ("ring", "adds", "near", "all")]
 
 
