@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import enum
 import logging
+import math
 import os
 import time
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 
@@ -53,11 +55,37 @@ if TYPE_CHECKING:
     from gpuwatchd.pipeline.alert_notifier import AlertHolder
     from gpuwatchd.store.writer import History
 
-# Parts of a tick that may fail without stopping it.
-
-
 T = TypeVar("T")
 _LOG_AGAIN_S = 60.0
+
+log = logging.getLogger("gpuwatchd")
+
+
+class When(enum.Enum):
+    """At which place of a tick a chore is done."""
+
+    BEFORE = enum.auto()
+    """Before anything is sampled: what people have said meanwhile."""
+    BESIDE = enum.auto()
+    """After the judgements: what no curve tells, for the alerts on it."""
+    AFTER = enum.auto()
+    """When all alerts stand: what is sent and written."""
+    LAST = enum.auto()
+    """When everybody knows."""
+
+
+class Chore(NamedTuple):
+    """What a tick does beside samples and alerts, on its own thread.
+
+    What may block gets a thread of its own, and a chore that looks after it.
+    """
+
+    name: str
+    when: When
+    run: Callable[[float], object]
+    """Gets the time: of people, beside the judgements that of the first sample; epoch seconds."""
+    budget_s: float = 0.25
+    """What takes longer is logged: the next sample waits for it."""
 
 
 class Guard:
@@ -66,14 +94,21 @@ class Guard:
     def __init__(self, mono: Callable[[], float]) -> None:
         self._mono = mono
         self._failed: dict[str, tuple[str, float]] = {}
+        self._slow: dict[str, float] = {}
 
     @property
     def whys(self) -> list[str]:
         """What fails now, one sentence each."""
         return [why for why, _ in self._failed.values()]
 
-    def __call__(self, where: str, work: Callable[[], T]) -> T | None:
-        """Run one part and return what it returns; None when it fails."""
+    def __call__(
+        self, where: str, work: Callable[[], T], *, budget_s: float = math.inf
+    ) -> T | None:
+        """Run one part and return what it returns; None when it fails.
+
+        One that takes longer than its budget is logged, once a minute at most.
+        """
+        begun_s = time.perf_counter()
         try:
             result = work()
         except Exception as error:
@@ -86,12 +121,14 @@ class Guard:
                 )
                 self._failed[where] = (why, at_s)
             return None
+        taken_s = time.perf_counter() - begun_s
+        if taken_s > budget_s and self._slow.get(where, -_LOG_AGAIN_S) <= begun_s - _LOG_AGAIN_S:
+            self._slow[where] = begun_s
+            log.warning("slow part=%s took_s=%.2f budget_s=%g", where, taken_s, budget_s)
         if self._failed:
             self._failed.pop(where, None)
         return result
 
-
-log = logging.getLogger("gpuwatchd")
 
 _RSS_EVERY_TICKS = 12
 _LAST_MESSAGES_S = 1.5
@@ -225,6 +262,7 @@ class Pipeline:
         self._clock, self._scene = Clock(), LiveDevices()
         self._judged: tuple[int, dict[str, Finding]] = (-1, {})
         self._pieces = live.Pieces()
+        self._chores = tuple(self._all_chores())
 
     def reconfigure(self, config: Config) -> None:
         """Take over new settings; sources stay as they are."""
@@ -259,10 +297,7 @@ class Pipeline:
         changes: list[Alert] = []
         decisions: list[Decision] = []
         taken_at_s: float | None = None
-        if self.knowledge is not None:
-            self._guard("feedback", self.knowledge.listen)
-        self._guard("silences", lambda: self.silencing.refresh(self._wall()))
-        self._guard("buttons", lambda: self.pressed.step(self._open_alerts, self._wall()))
+        self._do(When.BEFORE, self._wall())
         for label, worker in self.workers.items():
             answer = self._ask(label, worker)
             if isinstance(answer, Sample):
@@ -280,38 +315,58 @@ class Pipeline:
             changes += changed
         self.answered = len(samples)
         shown_s = self._wall() if taken_at_s is None else taken_at_s
-        beside, held = self._beside(shown_s)
+        self._do(When.BESIDE, shown_s)
+        beside, held = self._conditions(shown_s)
         changes, decisions = changes + beside, decisions + held
-        self._guard("digest", lambda: self.digests.step(self._wall()))
-        self._guard("outbox", lambda: self.post.collect(self._wall()))
-        if self.history is not None:
-            history = self.history
-            self._guard("history", lambda: history.flush_due(self._wall()))
+        self._do(When.AFTER, self._wall())
         self._ticks += 1
         state = self._state(shown_s)
         if self.runtime_dir is not None:
             directory = self.runtime_dir
             self._guard("live state", lambda: live.write(directory, state, self._pieces))
-        if self.knowledge is not None:
-            # Now that everybody knows: this may take some milliseconds.
-            self._guard("knowledge", self.knowledge.step)
+        self._do(When.LAST, self._wall())
         return Tick(
             samples=tuple(samples), findings=self._findings(), alerts=state.alerts,
             changes=tuple(changes), decisions=tuple(decisions), state=state,
         )  # fmt: skip
 
-    def _beside(self, now_s: float) -> tuple[list[Alert], list[Decision]]:
-        """Look at what no curve tells; return the alerts that changed, and who is told."""
+    def _all_chores(self) -> Iterator[Chore]:
+        """Yield all that is done beside samples and alerts, in order."""
+        if self.knowledge is not None:
+            listen = self.knowledge.listen
+            yield Chore("feedback", When.BEFORE, lambda _: listen())
+        yield Chore("silences", When.BEFORE, self.silencing.refresh)
+        yield Chore("buttons", When.BEFORE, partial(self.pressed.step, self._open_alerts))
+        yield Chore("endpoints", When.BESIDE, self._look_beside)
+        yield Chore("holdings", When.BESIDE, self.holdings.update)
+        yield Chore("checkpoints", When.BESIDE, lambda _: self.costing.step(self._wall()))
+        yield Chore("digest", When.AFTER, self.digests.step)
+        yield Chore("outbox", When.AFTER, self.post.collect)
+        if self.history is not None:
+            yield Chore("history", When.AFTER, self.history.flush_due, budget_s=1.0)
+        if self.knowledge is not None:
+            step = self.knowledge.step
+            # Now that everybody knows: this may take some milliseconds.
+            yield Chore("knowledge", When.LAST, lambda _: step())
+
+    def _do(self, when: When, now_s: float) -> None:
+        for chore in self._chores:
+            if chore.when is when:
+                self._guard(chore.name, partial(chore.run, now_s), budget_s=chore.budget_s)
+
+    def _look_beside(self, _: float) -> None:
+        """Let what no curve tells be read, where somebody is new or its time has come."""
         present = self.intake.people.present(self.intake.devices.values())
-        self._guard("endpoints", lambda: self.serving.step(present))
+        self._guard("servers", lambda: self.serving.step(present))
         news = (present, self.serving.readings, self.intake.created)
         told = bool(self.declared.waiting) or news != self.declared.news
         if told:
             self._guard("declared sizes", lambda: self.declared.step(news))
         if told or self._mono() >= self.limits.due_s:
             self._guard("memory limits", lambda: self.limits.step(told=told))
-        self._guard("holdings", lambda: self.holdings.update(now_s))
-        self._guard("checkpoints", lambda: self.costing.step(self._wall()))
+
+    def _conditions(self, now_s: float) -> tuple[list[Alert], list[Decision]]:
+        """Raise and end alerts on what no curve tells; return changes, and who is told."""
         alarms, ladder = self.alarms, self.ladder
         if ladder.may_act:
             self._guard("act", lambda: alarms.include(ladder.acted_on(alarms.alarms.values())))

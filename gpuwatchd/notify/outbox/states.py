@@ -37,6 +37,7 @@ _EXPIRED = {
 }
 
 Key = tuple[str, str]
+"""What a row is known by, message and channel; its number may change while the disk is full."""
 
 
 class State(enum.Enum):
@@ -60,11 +61,6 @@ def state_of(row: Delivery) -> State:
     if row.state == "sent":
         return State.SENT
     return State.EXPIRED if row.code in _EXPIRED else State.FAILED
-
-
-def key_of(row: Delivery) -> Key:
-    """Return what a row is known by; its number may change while the disk is full."""
-    return row.message.id, row.channel
 
 
 def incident_of(row: Delivery) -> Key:

@@ -1,0 +1,44 @@
+"""Parts of a tick: one that fails or takes too long is logged, and the others go on."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import TYPE_CHECKING
+
+from gpuwatchd.pipeline.tick import Guard
+from tests.store.world import Time
+
+if TYPE_CHECKING:
+    import pytest
+
+
+def _fails() -> None:
+    raise ValueError("odd")
+
+
+def test_a_part_that_fails_is_remembered_while_it_does_and_logged_once_a_minute(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    now = Time()
+    guard = Guard(now.monotonic)
+    for _ in range(12):
+        assert guard("digest", _fails) is None
+        assert guard("outbox", lambda: 5) == 5
+        assert guard.whys == ["digest: odd"]
+        now.pass_s(10)
+    assert [record.levelno for record in caplog.records] == [logging.ERROR] * 2
+    assert guard("digest", lambda: 6) == 6
+    assert guard.whys == []
+
+
+def test_a_part_that_takes_longer_than_its_budget_is_logged_once_a_minute(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = Time()
+    monkeypatch.setattr("gpuwatchd.pipeline.tick.time.perf_counter", now.monotonic)
+    guard = Guard(now.monotonic)
+    for taken_s in (0.2, 0.3, 60.0, 0.3):
+        guard("history", partial(now.pass_s, taken_s), budget_s=0.25)
+    assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
+    assert guard.whys == []
