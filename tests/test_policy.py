@@ -54,6 +54,14 @@ def test_a_break_in_the_row_starts_anew() -> None:
     assert states(steps) == ["pending", "pending", "-", "pending", "pending", "watch"]
 
 
+def test_a_weak_look_takes_one_confirmation_and_its_time_back() -> None:
+    long = EtaRange(low_s=50_000, mid_s=60_000, high_s=70_000)
+    sure, weak = finding(eta=long), finding(tier="watch", eta=long)
+    found = [present(one) for _, one, _ in live([sure, sure, weak, weak, sure])]
+    assert [one.alert_confirmations for one in found] == [1, 2, 1, 0, 1]
+    assert [one.alert_since_s for one in found] == [10_000.0, 10_000.0, 10_010.0, None, 10_040.0]
+
+
 def test_an_alert_waits_in_proportion_to_the_time_that_is_left() -> None:
     long = EtaRange(low_s=50_000, mid_s=60_000, high_s=70_000)
 

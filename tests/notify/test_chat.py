@@ -379,6 +379,18 @@ def test_probe_imports_nothing_large(write: Any) -> None:
     assert done.stdout.split() == ["True", "False"]
 
 
+def test_what_is_cut_is_what_matters_least(message: Message) -> None:
+    whole = chat._body(message, 10_000).splitlines()
+    assert whole[1] == "Full in 47 min."
+    for room in range(len("\n".join([*whole[:2], whole[-1]])), len("\n".join(whole)) + 1):
+        body = chat._body(message, room)
+        lines = body.splitlines()
+        assert len(body) <= room
+        # As many facts as fit, none of them cut, and the command after them.
+        assert lines == [*whole[: len(lines) - 1], whole[-1]]
+        assert len(lines) == len(whole) or len(body) + len(whole[len(lines) - 1]) + 1 > room
+
+
 def test_a_file_that_others_can_read_is_refused(write: Any, message: Message) -> None:
     notifier = ChatNotifier(write(f"slack://{SECRET}/B/C", mode=0o644))
     available = notifier.probe()
