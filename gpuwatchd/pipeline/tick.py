@@ -262,7 +262,8 @@ class Pipeline:
         self._clock, self._scene = Clock(), LiveDevices()
         self._judged: tuple[int, dict[str, Finding]] = (-1, {})
         self._pieces = live.Pieces()
-        self._chores = tuple(self._all_chores())
+        chores = tuple(self._all_chores())
+        self._chores = {when: [it for it in chores if it.when is when] for when in When}
 
     def reconfigure(self, config: Config) -> None:
         """Take over new settings; sources stay as they are."""
@@ -350,9 +351,8 @@ class Pipeline:
             yield Chore("knowledge", When.LAST, lambda _: step())
 
     def _do(self, when: When, now_s: float) -> None:
-        for chore in self._chores:
-            if chore.when is when:
-                self._guard(chore.name, partial(chore.run, now_s), budget_s=chore.budget_s)
+        for chore in self._chores[when]:
+            self._guard(chore.name, partial(chore.run, now_s), budget_s=chore.budget_s)
 
     def _look_beside(self, _: float) -> None:
         """Let what no curve tells be read, where somebody is new or its time has come."""

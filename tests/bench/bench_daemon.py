@@ -74,15 +74,17 @@ def now_rss():
         return int(file.read().split()[1]) * resource.getpagesize() / 2**20
 import os
 spent = {}
-def timed(owner, name, part):
-    inner = getattr(owner, name)  # a part that has moved is to be found again, not left out
+def around(inner, part):
     def call(*arguments, **named):
         began = time.perf_counter()
         try:
             return inner(*arguments, **named)
         finally:
             spent[part] = spent.get(part, 0.0) + time.perf_counter() - began
-    setattr(owner, name, call)
+    return call
+def timed(owner, name, part):
+    # A part that has moved is to be found again, not left out.
+    setattr(owner, name, around(getattr(owner, name), part))
 if sys.argv[3] == "split":
     from gpuwatchd.store import live
     timed(source, "read", "source: read")
@@ -91,15 +93,11 @@ if sys.argv[3] == "split":
     timed(pipeline, "_judge", "judge")
     timed(pipeline.alert_notifier, "notify", "policy and messages")
     timed(pipeline.alarms, "step", "alarms")
-    timed(pipeline.costing, "step", "money and checkpoints")
-    timed(pipeline.silencing, "refresh", "silences")
-    timed(pipeline.pressed, "step", "buttons")
-    timed(pipeline.digests, "step", "digests")
-    timed(pipeline.post, "collect", "outbox")
     timed(pipeline._keeping, "record", "history: record")
-    timed(pipeline, "_flush", "history: write")
-    timed(pipeline.holdings, "update", "holdings")
-    timed(pipeline.serving, "step", "endpoints")
+    for when, rows in pipeline._chores.items():
+        pipeline._chores[when] = [
+            row._replace(run=around(row.run, f"chore: {row.name}")) for row in rows
+        ]
     timed(pipeline, "_state", "live state: make")
     timed(live, "write", "live state: write")
     timed(pipeline, "tick", "whole tick")
@@ -125,7 +123,7 @@ print(json.dumps({"cpu_ms": each[len(each) // 2], "mean_ms": cpu,
                   "p95_ms": each[int(0.95 * len(each))], "rss_mib": rss, "descriptors": fds,
                   "split_us": {part: round(1e6 * s / (ticks - warm)) for part, s in spent.items()},
                   "alerts": [a.title for a in state.alerts if a.state == "firing"],
-                  "problems": state.problems}))
+                  "problems": state.problems}), flush=True)
 os._exit(0)
 """
 
