@@ -298,7 +298,8 @@ class _Round:
         if 200 <= reply.status < 300:
             self.taken.update(key for key, _ in batch)
             return
-        error = self._connection.refused(reply, reply.content[:1000].decode("utf-8", "replace"))
+        # Not so short that half a secret is left of one.
+        error = self._connection.refused(reply, reply.content[: 1 << 17].decode("utf-8", "replace"))
         if reply.status not in {400, 413, 422}:
             raise error
         if len(batch) == 1:

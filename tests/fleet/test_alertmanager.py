@@ -14,7 +14,7 @@ import pytest
 from gpuwatchd.core.config import Seconds
 from gpuwatchd.fleet import alertmanager
 from gpuwatchd.fleet.alertmanager import Alertmanagers, FleetAlert, lifetime_s
-from tests.fleet.fake import fleet
+from tests.fleet.fake import Reply, fleet, serve
 from tests.fleet.member import Member, member
 from tests.real.stage import until
 
@@ -108,6 +108,19 @@ def test_a_member_that_fails_costs_the_other_nothing_and_learns_it_later(
                 bad.until(bad.active)
         assert not other.posts
         assert "s3cret" not in caplog.text
+
+
+def test_no_part_of_a_long_secret_is_shown(caplog: pytest.LogCaptureFixture) -> None:
+    secret = "Bearer " + "k3y-" * 400
+    with serve(Reply(f"you sent {secret}".encode(), 500)) as server:
+        settings = sends_to(f"http://127.0.0.1:{server.port}")
+        headers = {"Authorization": secret}
+        members = Alertmanagers(msgspec.structs.replace(settings, alertmanager_headers=headers))
+        members.offer([alert()], [])
+        assert until(lambda: members.failures)
+        members.close()
+    assert "500" in caplog.text
+    assert "k3y-" not in caplog.text
 
 
 def test_one_that_is_refused_is_found_and_the_others_stay() -> None:
