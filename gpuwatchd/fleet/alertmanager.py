@@ -47,6 +47,8 @@ _LONGEST_PAUSE_S: Final = 60.0
 _REFUSED_S: Final = 3600.0
 """What was refused is tried again after this time."""
 _CLOSE_S: Final = 5.0
+_LAST_S: Final = datetime.max.replace(tzinfo=UTC).timestamp() - 1
+"""No instant is later."""
 
 
 class FleetAlert(msgspec.Struct, frozen=True, kw_only=True):
@@ -228,9 +230,9 @@ class Member:
         out = set()
         for alert in (over and self.active('gpuwatchd="fleet"')) or ():
             key, ends = tuple(sorted(alert.labels.items())), alert.ends_at
-            if key in over and ends and ends.timestamp() > over[key].ends_s + _CLOCK_S:
+            if key in over and ends and seconds(ends) > over[key].ends_s + _CLOCK_S:
                 # Unless it sends it no more.
-                over[key].ends_s = ends.timestamp()
+                over[key].ends_s = seconds(ends)
                 out.add(key)
         return out
 
@@ -361,5 +363,13 @@ def _posted(alert: FleetAlert, ends_s: float) -> _Posted:
     )
 
 
+def seconds(at: datetime) -> float:
+    """Return an instant that a member has said; 0 for one that no clock of ours can have."""
+    try:
+        return at.timestamp()
+    except (ValueError, OverflowError):
+        return 0.0
+
+
 def _instant(at_s: float) -> datetime:
-    return datetime.fromtimestamp(at_s, UTC)
+    return datetime.fromtimestamp(min(max(at_s, 0.0), _LAST_S), UTC)

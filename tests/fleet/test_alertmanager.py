@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from datetime import datetime
+from datetime import UTC, datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -13,7 +13,7 @@ import pytest
 
 from gpuwatchd.core.config import Seconds
 from gpuwatchd.fleet import alertmanager
-from gpuwatchd.fleet.alertmanager import Alertmanagers, FleetAlert, lifetime_s
+from gpuwatchd.fleet.alertmanager import Alertmanagers, FleetAlert, _posted, lifetime_s, seconds
 from tests.fleet.fake import Reply, fleet, serve
 from tests.fleet.member import Member, member
 from tests.real.stage import until
@@ -121,6 +121,18 @@ def test_no_part_of_a_long_secret_is_shown(caplog: pytest.LogCaptureFixture) -> 
         members.close()
     assert "500" in caplog.text
     assert "k3y-" not in caplog.text
+
+
+def test_a_member_whose_clock_is_at_the_end_of_time_is_sent_alerts_all_the_same() -> None:
+    with member() as one, sending(one.url) as members:
+        one.ahead_s = datetime.max.replace(tzinfo=UTC).timestamp() - 60 - time.time()
+        members.offer([alert()], [])
+        one.until(lambda: one.posts)
+    east = timezone(timedelta(hours=23))
+    bare = [datetime.min, datetime.max]  # noqa: DTZ901 - as a member may answer
+    for odd in (*bare, datetime.min.replace(tzinfo=east)):
+        fires = msgspec.structs.replace(alert(), starts_at_s=seconds(odd))
+        assert _posted(fires, time.time()).starts_at.year in {1970, datetime.now(UTC).year}
 
 
 def test_one_that_is_refused_is_found_and_the_others_stay() -> None:
