@@ -222,7 +222,7 @@ def _checked(file: Path, shard: str | None, *, sends: bool) -> int:
     """
     faults = config.faults(file, shard, sends=sends)
     for fault in faults[:-1]:
-        sys.stderr.write(f"gpuwatchd: {fault.message}\n")
+        sys.stderr.write(f"gpuwatchd: {clean(fault.message, limit=1024)}\n")
     if faults:
         raise faults[-1]
     for name, words in _in_force(config.load(file, shard, sends=sends)):
