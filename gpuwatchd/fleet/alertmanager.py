@@ -131,7 +131,8 @@ class Member:
     def active(self, *matchers: str) -> list[Active] | None:
         """Return the alerts that it has, matched by all; None where it does not say.
 
-        One that lets nobody read, or answers with something else, is taken to have none.
+        One that lets nobody read is taken to have none. One whose answer is cut off, or something
+        else, is asked again: what it has would be forgotten, and end.
         """
         words = "&".join(f"filter={quote(matcher, safe='')}" for matcher in matchers)
         try:
@@ -143,7 +144,8 @@ class Member:
             error = caught
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             why = f"{self.name}: its answer is none of an Alertmanager"
-            error = MetricsServerError(why, status=200)
+            self._count("read", MetricsServerError(why, status=200))
+            return None
         self._count("read", error)
         return None if error.busy else []
 

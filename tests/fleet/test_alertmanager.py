@@ -192,6 +192,8 @@ def test_what_is_open_is_what_any_member_has() -> None:
         # Who lets nobody read is sent to all the same.
         failing.status = 403
         assert Alertmanagers(sends_to(failing.url)).active() == []
+    with serve(Reply(b'[{"labels": {"alertname"')) as cut:
+        assert Alertmanagers(sends_to(f"http://127.0.0.1:{cut.port}")).active() is None
 
 
 def _kept(one: Member) -> list[str]:
