@@ -8,6 +8,8 @@ one line, one hint and an exit code: 0 stopped, 1 already running or cannot run,
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import logging
 import os
 import signal
@@ -23,7 +25,7 @@ import click
 from gpuwatchd import __version__
 from gpuwatchd.collect import selection
 from gpuwatchd.collect.host import Host
-from gpuwatchd.core import config, registry
+from gpuwatchd.core import config, registry, text
 from gpuwatchd.core.codes import ProblemCode
 from gpuwatchd.core.errors import ConfigError, GpuwatchdError
 from gpuwatchd.core.ports import OwnClock
@@ -440,14 +442,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         # A user gets a line, whatever it was.
         log.debug("ended by", exc_info=True)
         why = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        why, hint = f"internal error: {why}", "run again with --log-level debug"
-        return _refuse(GpuwatchdError(why, hint=hint, page="errors#internal"), 1)
+        why, hint, page = f"internal error: {why}", "run again with --log-level debug", "internal"
+        if run is not command:  # it has no such option
+            hint = ""
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            why, hint = "the result cannot be written: no space left", "free some space"
+            page = "no-space"
+        return _refuse(GpuwatchdError(why, hint=hint, page=f"errors#{page}"), 1)
     return int(result or 0)
 
 
 def _refuse(error: GpuwatchdError, code: int) -> int:
-    sys.stderr.write(f"gpuwatchd: {error.message}\n")
-    if error.hint:
-        sys.stderr.write(f"hint: {error.hint}\n")
-    sys.stderr.write(f"see: gpuwatchctl docs {error.page}\n")
+    hint = [f"hint: {error.hint}"] if error.hint else []
+    lines = [f"gpuwatchd: {error.message}", *hint, f"see: gpuwatchctl docs {error.page}"]
+    with contextlib.suppress(OSError):  # perhaps nobody listens
+        sys.stderr.write("".join(f"{text.clean(line, limit=1024)}\n" for line in lines))
+        sys.stderr.flush()
     return code

@@ -47,6 +47,8 @@ _LONGEST_PAUSE_S: Final = 60.0
 _REFUSED_S: Final = 3600.0
 """What was refused is tried again after this time."""
 _CLOSE_S: Final = 5.0
+_LAST_S: Final = datetime.max.replace(tzinfo=UTC).timestamp() - 1
+"""No instant is later."""
 
 
 class FleetAlert(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,7 +136,8 @@ class Member:
     def active(self, *matchers: str) -> list[Active] | None:
         """Return the alerts that it has, matched by all; None where it does not say.
 
-        One that lets nobody read, or answers with something else, is taken to have none.
+        One that lets nobody read is taken to have none. One whose answer is cut off, or something
+        else, is asked again: what it has would be forgotten, and end.
         """
         words = "&".join(f"filter={quote(matcher, safe='')}" for matcher in matchers)
         try:
@@ -146,7 +149,8 @@ class Member:
             error = caught
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             why = f"{self.name}: its answer is none of an Alertmanager"
-            error = MetricsServerError(why, status=200)
+            self._count("read", MetricsServerError(why, status=200))
+            return None
         self._count("read", error)
         return None if error.busy else []
 
@@ -233,7 +237,7 @@ class Member:
         active = self.active('gpuwatchd="fleet"') if over else None
         known = {tuple(sorted(alert.labels.items())): alert.ends_at for alert in active or ()}
         ends = {key: at for key in over if (at := known.get(key)) is not None}
-        return {key for key, at in ends.items() if over[key].renewed(at.timestamp())}
+        return {key for key, at in ends.items() if over[key].renewed(seconds(at))}
 
     def _send(self) -> None:
         with self._lock:
@@ -299,7 +303,8 @@ class _Round:
         if 200 <= reply.status < 300:
             self.taken.update(key for key, _ in batch)
             return
-        error = self._connection.refused(reply, reply.content[:1000].decode("utf-8", "replace"))
+        # Not so short that half a secret is left of one.
+        error = self._connection.refused(reply, reply.content[: 1 << 17].decode("utf-8", "replace"))
         if reply.status not in {400, 413, 422}:
             raise error
         if len(batch) == 1:
@@ -361,5 +366,13 @@ def _posted(alert: FleetAlert, ends_s: float) -> _Posted:
     )
 
 
+def seconds(at: datetime) -> float:
+    """Return an instant that a member has said; 0 for one that no clock of ours can have."""
+    try:
+        return at.timestamp()
+    except (ValueError, OverflowError):
+        return 0.0
+
+
 def _instant(at_s: float) -> datetime:
-    return datetime.fromtimestamp(at_s, UTC)
+    return datetime.fromtimestamp(min(max(at_s, 0.0), _LAST_S), UTC)

@@ -13,7 +13,6 @@ import numpy as np
 
 from gpuwatchd.core import decoding
 from gpuwatchd.core.errors import MetricsServerError
-from gpuwatchd.core.text import clean
 from gpuwatchd.fleet.connection import Connection
 
 if TYPE_CHECKING:
@@ -136,7 +135,7 @@ class Client:
             Unless there is a whole answer.
         """
         form = {**_FORMS[self.backend], "query": query, "time": f"{at_s:.3f}"}
-        rows = _rows(self._ask("/api/v1/query", form), _Answer[_Vector])
+        rows = self._rows(self._ask("/api/v1/query", form), _Answer[_Vector])
         return [bytes(row.metric) for row in rows], _numbers([row.value for row in rows])
 
     def query_range(
@@ -158,7 +157,7 @@ class Client:
                     np.fromiter(map(_AT, row.values), dtype=np.float64, count=len(row.values)),
                     _numbers(row.values),
                 )
-                for row in _rows(content, _Answer[_Matrix])
+                for row in self._rows(content, _Answer[_Matrix])
             ]
 
     def _ask(self, path: str, form: Mapping[str, str] | None = None) -> bytes:
@@ -172,6 +171,15 @@ class Client:
                 why = decoding.decode(reply.content, _Refusal).error
             raise self._server.refused(reply, why, "token-file or headers-file")
         return reply.content
+
+    def _rows(self, content: bytes, kind: type[_Answer[Row]]) -> list[Row]:
+        answer = _decoded(content, kind)
+        if answer.status != "success" or answer.data is None:
+            raise MetricsServerError("the server's answer is no success")
+        if answer.warnings:
+            why = self._server.shown(answer.warnings[0])
+            raise MetricsServerError(f"the server's answer may not be whole: {why}")
+        return answer.data.result
 
 
 def _named(build: _Build) -> str:
@@ -201,16 +209,6 @@ def _decoded(content: bytes, kind: type[Kind]) -> Kind:
         raise MetricsServerError(
             "the server's answer is none of a Prometheus, or cut off"
         ) from None
-
-
-def _rows(content: bytes, kind: type[_Answer[Row]]) -> list[Row]:
-    answer = _decoded(content, kind)
-    if answer.status != "success" or answer.data is None:
-        raise MetricsServerError("the server's answer is no success")
-    if answer.warnings:
-        why = clean(answer.warnings[0], limit=200)
-        raise MetricsServerError(f"the server's answer may not be whole: {why}")
-    return answer.data.result
 
 
 def _numbers(points: list[Point]) -> FloatArray:

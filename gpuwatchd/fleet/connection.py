@@ -111,6 +111,8 @@ class Connection:
             connection.request(method, self._prefix + path, body, headers)
             with contextlib.closing(connection.getresponse()) as response:
                 content = self._body(response)
+                if late.is_set():  # what is of no known length seems whole where it was cut
+                    raise TimeoutError
                 return Reply(response.status, response.headers, content)
         finally:
             if timer is not None:
@@ -123,7 +125,9 @@ class Connection:
         unpack = zlib.decompressobj(31) if packed else None
         parts: list[bytes] = []
         length = 0
-        while part := response.read(_PART_BYTES):
+        # In chunks read() takes their lengths as given: one of -1 is all that ever comes, at once.
+        read = response.read1 if response.chunked else response.read
+        while part := read(_PART_BYTES):
             if unpack is not None:
                 try:
                     part = unpack.decompress(part, self._limit_bytes - length + 1)
@@ -140,8 +144,7 @@ class Connection:
     def refused(self, reply: Reply, why: str = "", keys: str = "") -> MetricsServerError:
         """Return the error that an answer without success is.
 
-        ``why``: in its own words; secrets in them are masked, since a proxy may print what it was
-        sent. ``keys``: what of the configuration holds the secrets.
+        ``why``: in its own words. ``keys``: what of the configuration holds the secrets.
         """
         status = reply.status
         if 300 <= status < 400:
@@ -150,13 +153,17 @@ class Connection:
         if status in {401, 403}:
             hint = f"{keys} must hold what it asks for" if keys else ""
             return self._error(f"it refuses us ({status})", status=status, hint=hint)
-        for secret in self._headers.values():
-            for word in (secret, *secret.split()):
-                why = why.replace(word, "***")
         wait = reply.headers.get("Retry-After", "")
         wait_s = min(float(wait), _LONGEST_WAIT_S) if wait.isascii() and wait.isdigit() else None
-        why = clean(why, limit=200)
-        return self._error(f"it answers {status} {why}".rstrip(), status=status, wait_s=wait_s)
+        why = f"it answers {status} {self.shown(why)}".rstrip()
+        return self._error(why, status=status, wait_s=wait_s)
+
+    def shown(self, words: str) -> str:
+        """Return a server's words without secrets: a proxy may print what it was sent."""
+        for secret in self._headers.values():
+            for word in (secret, *secret.split()):
+                words = words.replace(word, "***")
+        return clean(words, limit=200)
 
     def _error(
         self, why: str, *, status: int | None = None, wait_s: float | None = None, hint: str = ""

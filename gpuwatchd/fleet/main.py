@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import os
@@ -47,28 +48,39 @@ _WARNINGS: Final = {
 """What is counted in `dropped`, and may be a fault of the site's."""
 
 
-class Stop(threading.Event):
+class Stop:
     """Set to end the worker; whoever looks at it or waits for it tells the service manager so.
 
-    Between two looks is an answer, or a judgement of all GPUs, at most.
+    Between two looks is an answer, or a judgement of all GPUs, at most. A handler of a signal sets
+    it, also while this very thread waits: an event of `threading` would stand still then, for ever.
     """
 
     def __init__(self) -> None:
-        super().__init__()
         self._feed_every_s = watchdog_s(os.environ) / 2
         self.manager = NotifySocket(os.environ.pop("NOTIFY_SOCKET", ""))
+        self._told = False
+        self._closed = threading.Lock()
+        self._closed.acquire()
+
+    def set(self) -> None:
+        """End it, and all that waits."""
+        self._told = True
+        with contextlib.suppress(RuntimeError):  # open already
+            self._closed.release()
 
     def is_set(self) -> bool:
         """Say whether it is."""
         self.manager.send("WATCHDOG=1")
-        return super().is_set()
+        return self._told
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for it, by default for ever; return whether it is set."""
         until_s = math.inf if timeout is None else time.monotonic() + timeout
         while not self.is_set() and (left_s := until_s - time.monotonic()) > 0:
-            super().wait(min(left_s, self._feed_every_s))
-        return self.is_set()
+            most_s = min(left_s, self._feed_every_s, threading.TIMEOUT_MAX)
+            if self._closed.acquire(timeout=most_s):
+                self.set()  # for the others that wait
+        return self._told
 
 
 def _rounds(
@@ -210,7 +222,7 @@ def _checked(file: Path, shard: str | None, *, sends: bool) -> int:
     """
     faults = config.faults(file, shard, sends=sends)
     for fault in faults[:-1]:
-        sys.stderr.write(f"gpuwatchd: {fault.message}\n")
+        sys.stderr.write(f"gpuwatchd: {clean(fault.message, limit=1024)}\n")
     if faults:
         raise faults[-1]
     for name, words in _in_force(config.load(file, shard, sends=sends)):
@@ -283,8 +295,7 @@ def command(
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--shard") from None
     for number in (signal.SIGTERM, signal.SIGINT) if not once else ():
-        # In a thread: its lock may be held by the very wait that the signal interrupts.
-        signal.signal(number, lambda *_: threading.Thread(target=stop.set).start())
+        signal.signal(number, lambda *_: stop.set())
     try:
         if not once:
             _serve(fleet, stop, send=not dry_run)

@@ -13,20 +13,21 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, cast, get_args
 
 import msgspec
 
 from gpuwatchd.alerts.policy_types import RANK
 from gpuwatchd.core import units
+from gpuwatchd.core.model import Pattern
 from gpuwatchd.core.text import clean
-from gpuwatchd.fleet.alertmanager import Alertmanagers, FleetAlert
+from gpuwatchd.fleet.alertmanager import Alertmanagers, FleetAlert, seconds
 from gpuwatchd.fleet.judging import silent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gpuwatchd.core.model import Alert, Pattern, Severity
+    from gpuwatchd.core.model import Alert, Severity
     from gpuwatchd.fleet.alertmanager import Active, Key
     from gpuwatchd.fleet.config import Fleet
     from gpuwatchd.fleet.judging import Judge
@@ -37,6 +38,8 @@ log = logging.getLogger("gpuwatchd.fleet")
 ALERTNAME: Final = "GpuMemoryLeak"
 _MOST_LISTED: Final = 64
 """GPUs that one alert names."""
+_LONGEST: Final = 2048
+"""Characters of a label, or a line about a GPU: more than those of all its parts."""
 _UNSEEN_S: Final = 86_400.0
 """A GPU whose alert was read back, and that has had no value since, is waited for so long."""
 _READS: Final = 10
@@ -69,7 +72,8 @@ class _Group(msgspec.Struct):
         self.starts_at_s = min(self.starts_at_s, starts_at_s)
         lines = annotations.get("gpus", "").splitlines()[:_MOST_LISTED]
         self.more = len(lines) == _MOST_LISTED
-        self.unseen.update(dict.fromkeys(map(clean, lines), time.monotonic()))
+        lines = [clean(line, limit=_LONGEST) for line in lines]
+        self.unseen.update(dict.fromkeys(lines, time.monotonic()))
         self.annotations = {name: clean(word, limit=4096) for name, word in annotations.items()}
 
     def describe(self, annotations: dict[str, str]) -> None:
@@ -140,7 +144,9 @@ class Sender:
                 ):
                     continue
                 if self._pins.setdefault(rings.gpus[row].id, key) == key:
-                    pattern = cast("Pattern", dict(key).get("pattern", "unknown"))
+                    said = dict(key).get("pattern", "")
+                    # Another version may have others.
+                    pattern = cast("Pattern", said if said in get_args(Pattern) else "unknown")
                     judge.restore(rings, row, group.severity, pattern, group.starts_at_s)
                 elif not group.unseen and key not in self._pins.values():
                     # Another worker's alert on the same GPU: it is not ours to end.
@@ -162,13 +168,13 @@ class Sender:
 
     def _adopt(self, alert: Active) -> None:
         """Take over an alert that is ours; where there are two of it the milder one is over."""
-        labels = {name: clean(word) for name, word in alert.labels.items()}
+        labels = {name: clean(word, limit=_LONGEST) for name, word in alert.labels.items()}
         severity = cast("Severity", labels.pop("severity", ""))
         if severity not in RANK or clean(alert.annotations.get("source", "")) != self._source:
             return
         if {name: labels[name] for name in _COMMON if name in labels} != self._common:
             return
-        key, starts_at_s = tuple(sorted(labels.items())), alert.starts_at.timestamp()
+        key, starts_at_s = tuple(sorted(labels.items())), seconds(alert.starts_at)
         group = self._groups.setdefault(key, _Group(severity, starts_at_s, {}, {}))
         if (milder := group.raise_to(severity)) is not None:
             self._over.append(_alert(key, group, milder))

@@ -193,6 +193,10 @@ class Worker:
         out[rows[good]] = values[good] * self._map.bytes_each
         return out
 
+    def _in_bytes(self, values: FloatArray) -> FloatArray:
+        with np.errstate(over="ignore"):  # infinite, which no ring takes
+            return values * self._map.bytes_each
+
     def _newest(self, slot: int) -> None:
         of_each, values = self._of_each(self._map.used, slot * self.step_s)
         rings = self.rings
@@ -201,7 +205,7 @@ class Worker:
         rows, first = np.unique(of_each[known], return_index=True)
         rings.drop("duplicate", known.size - rows.size)
         rings.present[rows] = slot
-        newest = values[known[first]] * self._map.bytes_each
+        newest = self._in_bytes(values[known[first]])
         if self.missing:
             # Their past comes first: values are taken in order.
             ready = [rings.gpus[row].uuid not in self.missing for row in rows.tolist()]
@@ -309,10 +313,15 @@ class Worker:
     def _take(self, answer: list[RangeSeries]) -> None:
         """Put the past into the rings: of each GPU one job after the other."""
         by_row: dict[int, dict[tuple[str, ...], list[RangeSeries]]] = {}
-        for series in answer:
-            row = self.rings.row_of(series.labels)
+        end_s = self.rings.end * self.step_s
+        for labels, at_s, values in answer:
+            row = self.rings.row_of(labels)
+            # A job that began at an instant to come would hide its GPU until then.
+            asked = (at_s >= 0) & (at_s <= end_s)
+            self.rings.drop("out-of-order", int(np.count_nonzero(~asked)))
+            series = RangeSeries(labels, at_s[asked], values[asked])
             if row is not None and series.at_s.size:
-                names = tuple(series.labels.get(name, "") for name in self._job)
+                names = tuple(labels.get(name, "") for name in self._job)
                 by_row.setdefault(row, {}).setdefault(names, []).append(series)
         for row, named in by_row.items():
             jobs = [_merged(several) for several in named.values()]
@@ -322,7 +331,7 @@ class Worker:
                 slots = np.rint(series.at_s / self.step_s).astype(np.int64)
                 new = slots > known
                 if new.any():
-                    slots, values = slots[new], series.values[new] * self._map.bytes_each
+                    slots, values = slots[new], self._in_bytes(series.values[new])
                     self.rings.label(row, series.labels, int(slots[0]))
                     self.rings.put(row, slots, values)
                     self.rings.label(row, series.labels, int(slots[-1]))

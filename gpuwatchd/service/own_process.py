@@ -117,11 +117,14 @@ _STAMP: Final = "started-anew"
 def hold_standard_descriptors() -> None:
     """Open what is closed of the descriptors 0 to 2.
 
-    The next file that we open would otherwise get what libraries print.
+    The next file that we open would otherwise get what libraries print; and the interpreter has no
+    streams for those that it was started without.
     """
     while (handle := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(handle, True)  # noqa: FBT003 - its only form
     os.close(handle)
+    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
 
 
 class _OneLine(logging.Formatter):

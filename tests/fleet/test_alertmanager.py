@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from datetime import datetime
+from datetime import UTC, datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -13,8 +13,8 @@ import pytest
 
 from gpuwatchd.core.config import Seconds
 from gpuwatchd.fleet import alertmanager
-from gpuwatchd.fleet.alertmanager import Alertmanagers, FleetAlert, lifetime_s
-from tests.fleet.fake import fleet
+from gpuwatchd.fleet.alertmanager import Alertmanagers, FleetAlert, _posted, lifetime_s, seconds
+from tests.fleet.fake import Reply, fleet, serve
 from tests.fleet.member import Member, member
 from tests.real.stage import until
 
@@ -110,6 +110,31 @@ def test_a_member_that_fails_costs_the_other_nothing_and_learns_it_later(
         assert "s3cret" not in caplog.text
 
 
+def test_no_part_of_a_long_secret_is_shown(caplog: pytest.LogCaptureFixture) -> None:
+    secret = "Bearer " + "k3y-" * 400
+    with serve(Reply(f"you sent {secret}".encode(), 500)) as server:
+        settings = sends_to(f"http://127.0.0.1:{server.port}")
+        headers = {"Authorization": secret}
+        members = Alertmanagers(msgspec.structs.replace(settings, alertmanager_headers=headers))
+        members.offer([alert()], [])
+        assert until(lambda: members.failures)
+        members.close()
+    assert "500" in caplog.text
+    assert "k3y-" not in caplog.text
+
+
+def test_a_member_whose_clock_is_at_the_end_of_time_is_sent_alerts_all_the_same() -> None:
+    with member() as one, sending(one.url) as members:
+        one.ahead_s = datetime.max.replace(tzinfo=UTC).timestamp() - 60 - time.time()
+        members.offer([alert()], [])
+        one.until(lambda: one.posts)
+    east = timezone(timedelta(hours=23))
+    bare = [datetime.min, datetime.max]  # noqa: DTZ901 - as a member may answer
+    for odd in (*bare, datetime.min.replace(tzinfo=east)):
+        fires = msgspec.structs.replace(alert(), starts_at_s=seconds(odd))
+        assert _posted(fires, time.time()).starts_at.year in {1970, datetime.now(UTC).year}
+
+
 def test_one_that_is_refused_is_found_and_the_others_stay() -> None:
     with member() as one, sending(one.url) as members:
         bad = [alert(7, **{"a b": "x"}), alert(600, **{"-": "x"})]
@@ -167,6 +192,8 @@ def test_what_is_open_is_what_any_member_has() -> None:
         # Who lets nobody read is sent to all the same.
         failing.status = 403
         assert Alertmanagers(sends_to(failing.url)).active() == []
+    with serve(Reply(b'[{"labels": {"alertname"')) as cut:
+        assert Alertmanagers(sends_to(f"http://127.0.0.1:{cut.port}")).active() is None
 
 
 def _kept(one: Member) -> list[str]:

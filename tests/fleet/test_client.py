@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import ssl
 import time
+import tracemalloc
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -78,6 +79,7 @@ def test_what_is_packed_is_unpacked_within_the_same_limit() -> None:
         Reply(b'{"status": "success", "data": {"result": [{"metric": {}}]}}'),
         Reply(msgspec.json.encode({"status": "error", "error": "x"})),
         Reply(body("1", warnings=["one store did not answer"])),
+        Reply(body("1", warnings=["you sent Bearer s3cret to a store"])),
         Reply(b" " * 2_000_000),
     ],
 )
@@ -112,6 +114,21 @@ def test_a_server_that_sends_a_byte_now_and_then_is_left() -> None:
     error = refused(Reply(body("1") * 50, drip_s=0.2), timeout=Seconds(1))
     assert error.status is None
     assert time.monotonic() - begun < 30
+
+
+def test_one_that_never_says_where_its_answer_ends_has_not_answered() -> None:
+    reply = Reply(body("1") + b" " * 3000, length=-1, drip_s=0.002)
+    assert refused(reply, timeout=Seconds(1)).status is None
+
+
+def test_a_chunk_of_negative_length_is_not_all_that_ever_comes() -> None:
+    chunk = Reply(b"-1\r\n" + b" " * (32 << 20), headers=(("Transfer-Encoding", "chunked"),))
+    tracemalloc.start()
+    try:
+        assert refused(chunk, answer=Size(1 << 20)).status is None
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_nobody_there() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -11,9 +13,6 @@ from gpuwatchd.core.errors import ConfigError
 from gpuwatchd.core.state_log import StateLog
 from gpuwatchd.daemon.main import main
 from gpuwatchd.fleet import config
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LOCAL = 'url = "http://127.0.0.1:9090"\n'
 
@@ -167,3 +166,27 @@ def test_without_a_member_to_send_to_it_runs_only_where_that_is_said(
 ) -> None:
     assert main(["fleet", "--config", str(write(tmp_path, f"[fleet]\n{LOCAL}"))]) == 78
     assert {"alertmanagers:", "--dry-run"} <= set(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "ends", "code"),
+    [
+        ("none.toml", "2>&-", 78), ("none.toml", "2>/dev/full", 78), ("a\x1b[2J\nb", "", 78),
+        ("fleet.toml --check --dry-run", ">&-", 0),
+        ("fleet.toml --check --dry-run", ">/dev/full", 1),
+    ],
+)  # fmt: skip
+def test_codes_are_the_same_where_nobody_reads(
+    words: str, ends: str, code: int, tmp_path: Path
+) -> None:
+    if "full" in ends and not Path("/dev/full").exists():
+        pytest.skip("Linux has it")
+    write(tmp_path, f"[fleet]\n{LOCAL}")
+    program = "import sys; from gpuwatchd.daemon.main import main; sys.exit(main())"
+    file, *options = [words] if "\n" in words else words.split()
+    argv = [sys.executable, "-c", program, "fleet", "--config", str(tmp_path / file), *options]
+    run = ["sh", "-c", f'exec "$@" {ends}', "sh", *argv]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == code
+    assert "\x1b" not in done.stderr
+    assert len(done.stderr.splitlines()) == (0 if "2>" in ends or not code else 3)

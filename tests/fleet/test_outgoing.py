@@ -283,6 +283,29 @@ def test_after_a_kill_one_without_values_stays_and_one_whose_job_has_gone_is_ove
     assert [labels["job"] for labels in run.taken.over] == ["q"]
 
 
+def test_after_a_kill_names_of_any_length_are_known_again() -> None:
+    ends = leak()
+    ends[406:] = 4.0
+    run = Run({("GPU-" + "a" * 36, "h" * 250, ""): ends}).to(404)
+    assert len(run.taken.active_now) == 1
+    run.start(404)
+    run.to(412, 404)
+    assert not run.taken.active_now
+
+
+def test_a_pattern_that_only_another_version_has_is_unknown() -> None:
+    late = leak()
+    late[405:] = np.nan
+    run = Run({("GPU-a", "n1", "p"): late}).to(404)
+    (alert,) = run.taken.active_now.values()
+    other = msgspec.structs.replace(alert, labels={**alert.labels, "pattern": "spiral"})
+    run.taken.active_now = {other.key: other}
+    run.start(404)
+    run.to(405, 405)
+    assert list(run.taken.active_now) == [other.key]
+    assert [finding.pattern for finding in run.judge.findings.values()] == ["unknown"]
+
+
 def test_alerts_of_other_workers_are_left_alone() -> None:
     theirs = Run({("GPU-x", "n9", "p"): leak()}).to(401).taken
     (alert,) = theirs.active_now.values()

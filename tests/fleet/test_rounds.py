@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import jsonschema
 import numpy as np
@@ -356,6 +356,25 @@ def test_time_that_goes_back_changes_nothing() -> None:
     rings.put(0, np.array([999, 1000]), np.array([5.0, 6.0]))
     assert rings.series(0)[1].tolist() == [1.0, 4.0, 6.0]
     assert rings.dropped == {"out-of-order": 3}
+
+
+def test_instants_that_were_not_asked_for_and_values_beyond_all_bounds_are_left_out() -> None:
+    class Odd(Played):
+        def query_range(self, *args: Any) -> list[RangeSeries]:
+            names = {"UUID": "GPU-a", "Hostname": "n1", "pod": "q"}
+            at_s = np.array([-1e300, at(399) - LAG_S, 1e15, 1e300])
+            return [*super().query_range(*args), RangeSeries(names, at_s, np.full(4, 1e308))]
+
+    played = Odd({("GPU-a", "n1", "p"): leak()}, START)
+    worker = Worker(fleet(), cast("Client", played), sleep=lambda _: None)
+    worker.round(at(400))
+    assert worker.rings.dropped == {"out-of-order": 3, "not-a-number": 1}
+    played.curves["GPU-a", "n1", "p"][401] = 1e308
+    worker.round(at(401))
+    worker.round(at(402))
+    assert worker.rings.dropped == {"out-of-order": 3, "not-a-number": 2}
+    # The job that it had then goes on.
+    assert judging.series_of(worker.rings, 0).t_s[-1] == at(402) - LAG_S
 
 
 def test_a_ring_goes_on_past_its_room() -> None:

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -421,3 +422,30 @@ def test_the_service_manager_hears_of_it_and_a_closed_pipe_ends_it_in_order(tmp_
             assert child.wait(30) == 141
         os.close(writes)
     assert fleet_state.read(file).stopped
+
+
+def test_a_signal_at_any_instant_of_a_wait_ends_it() -> None:
+    seen = 0
+
+    def run(stop: fleet_main.Stop, nth: int) -> None:
+        def handler(*_: object) -> None:
+            nonlocal seen
+            seen += 1
+            if seen == nth:
+                stop.set()
+
+        sys.setprofile(handler)
+        stop.wait(0.01)
+        sys.setprofile(None)
+
+    for nth in range(1, 100):
+        seen, stop = 0, fleet_main.Stop()
+        thread = threading.Thread(target=run, args=(stop, nth), daemon=True)
+        thread.start()
+        thread.join(10)
+        assert not thread.is_alive()
+        if seen < nth:
+            break
+        assert stop.is_set()
+    else:
+        raise AssertionError(seen)
