@@ -183,11 +183,11 @@ class Outbox:
         now_s = self._wall()
         if old is not None:
             for left in old.close(timeout_s=0.1):
-                self._note(states.claimed(left, None))
-                if left.lease_until_s is not None:
+                row = self._rows.get(_key(left))
+                # It is not there, or not held, where an earlier attempt has had success after all.
+                if row and row.holder is old and left.lease_until_s is not None:
                     wait_s = min(max(0.0, left.lease_until_s - now_s), LEASE_S)
-                    until_mono_s = self._mono() + wait_s
-                    self._set(self._rows[_key(left)], holder=old, until_mono_s=until_mono_s)
+                    self._set(row, until_mono_s=self._mono() + wait_s)
             self._former.append(old)
             self._look_after_former()
         for row in list(self._waiting()):
@@ -253,6 +253,9 @@ class Outbox:
         key = _key(delivery)
         before = self._rows.get(key)
         self._rows[key] = _Row(delivery, tried=before is not None and before.tried)
+        # A fallback is not asked again for what has expired there; its own channels do not count.
+        if states.state_of(delivery) is State.EXPIRED and not delivery.fallback_of:
+            del self._rows[key]
         self.reach.note(delivery)
         self._health = None
 
@@ -308,7 +311,7 @@ class Outbox:
             if not done.dry_run and self._channels.delivered(done.channel, done.sent_at_s):
                 log.info("channel %s delivers again", done.channel)
             return
-        self._set(self._rows[_key(done)], tried=True)
+        self._set(self._rows[_key(done)], tried=done.state == "pending")
         why = done.error or "unknown error"
         if self._channels.failed(
             done.channel, why, at_s=now_s, mono_s=mono_s, kind=(done.code, done.facts)
@@ -317,10 +320,8 @@ class Outbox:
 
     def _expire(self, delivery: Delivery) -> None:
         log.info("message dropped channel=%s why=%r", delivery.channel, delivery.error)
-        self._rows.pop(_key(delivery), None)
-        self.reach.note(delivery)
+        self._note(delivery)
         self._changed.append(delivery)
-        self._health = None
 
     def _fall_back(self, now_s: float) -> None:
         """Hand messages to other channels, and forget those of which nothing waits any more."""
@@ -366,6 +367,9 @@ class Outbox:
         if self._store is None or not untold:
             return
         for delivery in self._store.told_of_open():
+            row = self._rows.get(_key(delivery))
+            if row and row.holder:
+                continue  # on its way: a disk that is full has how it stood before
             given_up = states.state_of(delivery) is State.FAILED
             if given_up and untold & {delivery.alert_key, *delivery.message.also}:
                 self._note(states.revived(delivery, now_s))
@@ -377,8 +381,7 @@ class Outbox:
         if abs(offset_s - before_s) <= CLOCK_STEP_S:
             return
         for row in list(self._rows.values()):
-            if row.delivery.state == "pending":
-                self._set(row, states.clock_moved(row.delivery, offset_s - before_s, now_s))
+            self._set(row, states.clock_moved(row.delivery, offset_s - before_s, now_s))
 
 
 def _key(delivery: Delivery) -> Key:
