@@ -9,6 +9,7 @@ ends later than we said is sent by another worker as well, and is not resolved w
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -89,6 +90,8 @@ class _Resolved(msgspec.Struct):
     """When it was resolved, on the monotonic clock."""
     ends_s: float
     """When it would have ended by itself, as far as it is known who sends it."""
+    renewed_at_s: float = -math.inf
+    """When another worker was last seen to have sent it."""
     left: int = _TIMES
 
     def sent(self) -> bool:
@@ -96,10 +99,14 @@ class _Resolved(msgspec.Struct):
         self.left -= 1
         return self.left <= 0
 
-    def renewed(self, ends_s: float) -> bool:
-        """Say whether another worker has sent it since we have, or since this was asked last."""
-        before_s, self.ends_s = self.ends_s, max(ends_s, self.ends_s)
-        return ends_s > before_s + _CLOCK_S
+    def renewed(self, ends_s: float, now_s: float, within_s: float) -> bool:
+        """Say whether another worker has lately sent it, and since we have.
+
+        Both send at the same seconds of each step: now the one is first, now the other.
+        """
+        if ends_s > self.ends_s + _CLOCK_S:
+            self.ends_s, self.renewed_at_s = ends_s, now_s
+        return now_s - self.renewed_at_s < within_s
 
 
 def lifetime_s(step_s: float) -> float:
@@ -187,8 +194,9 @@ class Member:
 
     def _run(self) -> None:
         while True:
-            # Also without news: its alerts live on while a round takes long.
-            self._news.wait(self._step_s)
+            # Also without news: its alerts live on while a round takes long. Not as soon as one is
+            # late: what another worker sent in this step would seem to be older than ours.
+            self._news.wait(1.5 * self._step_s)
             self._news.clear()
             stopping = self._stop.is_set()
             try:
@@ -232,12 +240,13 @@ class Member:
         except (ValueError, TypeError, OverflowError):
             return time.time()
 
-    def _others(self, over: dict[Key, _Resolved]) -> set[Key]:
+    def _others(self, over: dict[Key, _Resolved], now_s: float) -> set[Key]:
         """Return what another worker still sends: its data differ, and it will end it."""
         active = self.active('gpuwatchd="fleet"') if over else None
         known = {tuple(sorted(alert.labels.items())): alert.ends_at for alert in active or ()}
         ends = {key: at for key in over if (at := known.get(key)) is not None}
-        return {key for key, at in ends.items() if over[key].renewed(seconds(at))}
+        within_s = 2 * self._step_s
+        return {k for k, at in ends.items() if over[k].renewed(seconds(at), now_s, within_s)}
 
     def _send(self) -> None:
         with self._lock:
@@ -245,7 +254,8 @@ class Member:
             keys = sorted((firing.keys() | over.keys()) - self._refused.keys())
         if not keys:
             return
-        others, now_s = self._others(over), self._now_s()
+        now_s = self._now_s()
+        others = self._others(over, now_s)
         self._ends_s = ends_s = now_s + lifetime_s(self._step_s)
         elapsed_s = time.monotonic()
         posts = [

@@ -342,7 +342,8 @@ class Pipeline:
         yield Chore("holdings", When.BESIDE, self.holdings.update)
         yield Chore("checkpoints", When.BESIDE, lambda _: self.costing.step(self._wall()))
         yield Chore("digest", When.AFTER, self.digests.step)
-        yield Chore("outbox", When.AFTER, self.post.collect)
+        # Asked anew: a digest that takes long is no step of the wall clock.
+        yield Chore("outbox", When.AFTER, lambda _: self.post.collect(self._wall()))
         if self.history is not None:
             yield Chore("history", When.AFTER, self.history.flush_due, budget_s=1.0)
         if self.knowledge is not None:

@@ -91,6 +91,41 @@ def test_what_has_ended_is_kept_while_another_channel_of_its_message_waits(state
     assert len(post._rows) == 2
 
 
+class Hung:
+    """A dispatcher whose channel hangs; of an earlier attempt it hears yet."""
+
+    def __init__(self) -> None:
+        self.got: list[Delivery] = []
+        self.done: list[Delivery] = []
+
+    def submit(self, delivery: Delivery) -> bool:
+        self.got.append(delivery)
+        return True
+
+    def results(self) -> list[Delivery]:
+        done, self.done = self.done, []
+        return done
+
+    def close(self, timeout_s: float = 2.0) -> list[Delivery]:
+        return [msgspec.structs.replace(one, lease_until_s=NOW_S + 25) for one in self.got]
+
+
+def test_a_reload_does_not_send_again_what_has_arrived_while_it_was_tried_once_more() -> None:
+    old, new = Hung(), Hung()
+    mono_s = [0.0]
+    policy = PolicySection(channels=("desktop",))
+    post = Outbox(old, None, policy=policy, wall=NOW, mono=lambda: mono_s[0])
+    other = delivery("email", attempts=0, error=None, held="quiet hours until 07:00")
+    post.send([delivery(), msgspec.structs.replace(other, next_try_at_s=NOW_S + 60)])
+    old.done = [delivery(state="sent", error=None)]
+    post.collect(NOW_S)
+    post.replace(new)
+    mono_s[0] += 30.0
+    post.collect(NOW_S + 30)
+    assert [one.channel for one in old.got] == ["desktop"]
+    assert new.got == []
+
+
 _STATES = st.sampled_from(["pending", "sent", "failed"])
 
 

@@ -301,3 +301,32 @@ def test_clock_set_back_before_the_first_turn_after_a_start(office: Office, mail
     assert mail.tries == 0
     office.turn(3600)
     assert mail.ids == ["a"]
+
+
+def test_what_a_fallback_has_a_later_message_of_is_not_sent_there_again(
+    new_office: NewOffice,
+) -> None:
+    mail, spare = Channel("email", WRONG), Channel("chat", DOWN)
+    office = new_office(mail, spare, channels=("email",), fallback=("chat",))
+    office.send("a")
+    office.turn(1.0)
+    office.send("later", thread="a")
+    for _ in range(5):
+        office.turn(1.0)
+    assert [one.message.id for one in office.rows("a")] == ["a", "a", "later", "later"]
+    spare.answer = None
+    office.turn(60.0)
+    assert spare.ids == ["later"]
+
+
+def test_a_channel_that_a_reload_has_mended_is_tried_before_its_fallback(
+    new_office: NewOffice,
+) -> None:
+    mail, desktop, spare = Channel("email", WRONG), Channel("desktop", DOWN), Channel("chat")
+    office = new_office(mail, desktop, spare, channels=("email", "desktop"), fallback=("chat",))
+    office.tell("a")
+    wait_for(lambda: mail.tries + desktop.tries == 2)
+    office.reload()
+    mail.answer = None
+    office.turn(700.0)
+    assert (mail.ids, spare.ids) == (["a"], [])

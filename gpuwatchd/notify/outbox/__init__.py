@@ -7,7 +7,7 @@ hours or for a channel that was down.
 =======  ==============================  =======  ============================================
 from     event                           to       transition
 =======  ==============================  =======  ============================================
-(none)   decided, for now or for later   pending  made by who decides
+(none)   decided, for now or for later   pending  by the caller
 pending  handed to its channel           sending  :func:`~.states.claimed`, before the attempt
 sending  the channel has accepted it     sent     :func:`~.states.sent`
 sending  the channel refused for now     pending  :func:`~.states.refused`: tried again later
@@ -15,8 +15,10 @@ sending  the channel refused for good    failed   :func:`~.states.refused`
 sending  two days of attempts in vain    failed   :func:`~.states.refused`
 sending  the daemon died                 pending  :func:`~.states.inherited`: tried again soon
 sending  a reload, and no answer since   pending  by :class:`~.outbox.Outbox`, when the lease ends
-pending  a later row of the incident,    expired  :func:`~.states.expired`, chosen by
-         or another channel, says it              :func:`~.turn.plan` and :func:`~.turn.fallbacks`
+sending  not begun: full, or a reload    pending  by :class:`~.outbox.Outbox`, at once
+(any)    it arrives after all            sent     :func:`~.states.sent`, by a channel that hung
+pending  it is overtaken, over before    expired  :func:`~.states.expired`, chosen by
+         it was sent, or sent elsewhere           :func:`~.turn.plan` and :func:`~.turn.fallbacks`
 pending  the wall clock was set          pending  :func:`~.states.clock_moved`
 pending  quiet hours were changed        pending  :func:`~.states.requieted`
 failed   nobody else has told it         (new     :func:`~.states.redirected`, to the next

@@ -22,7 +22,7 @@ from gpuwatchd.core.errors import GpuwatchdError, NotifyError
 from gpuwatchd.core.model import Availability
 from gpuwatchd.core.registry import load
 from gpuwatchd.notify import NOTIFIERS
-from gpuwatchd.notify.outbox.states import Key, refused, sent
+from gpuwatchd.notify.outbox.states import Key, key_of, refused, sent
 from gpuwatchd.notify.outbox.turn import digest, leaves_with_others
 
 if TYPE_CHECKING:
@@ -339,7 +339,7 @@ class MessageDispatcher:
         True when it is (or already was) in hand: its result will come. False when the channel's
         queue is full or the dispatcher is closed: submit it again later.
         """
-        key = _key(delivery)
+        key = key_of(delivery)
         with self._lock:
             if self._closed:
                 return False
@@ -376,7 +376,7 @@ class MessageDispatcher:
                 self._look_after(lane)
         with self._lock:
             done, self._done = self._done, []
-            self._held.difference_update(_key(delivery) for delivery in done)
+            self._held.difference_update(key_of(delivery) for delivery in done)
         return done
 
     @property
@@ -415,8 +415,8 @@ class MessageDispatcher:
     def _attempt(self, deliveries: list[Delivery], notifier: Notifier) -> list[Delivery]:
         """Send once; several late ones as one message. Never raises."""
         with self._lock:
-            done = [self._late[key] for key in map(_key, deliveries) if key in self._late]
-            rest = [delivery for delivery in deliveries if _key(delivery) not in self._late]
+            done = [self._late[key] for key in map(key_of, deliveries) if key in self._late]
+            rest = [delivery for delivery in deliveries if key_of(delivery) not in self._late]
         if not rest:
             return done
         value, failure = "", None
@@ -437,7 +437,7 @@ class MessageDispatcher:
             return done + [sent(delivery, now_s, value) for delivery in rest]
         failed = [refused(delivery, failure, now_s) for delivery in rest]
         with self._lock:  # an abandoned worker may have had success after all
-            return done + [self._late.get(_key(delivery), delivery) for delivery in failed]
+            return done + [self._late.get(key_of(delivery), delivery) for delivery in failed]
 
     def _report(self, delivery: Delivery, abandoned: bool = False) -> None:  # noqa: FBT001, FBT002
         with self._lock:
@@ -446,7 +446,7 @@ class MessageDispatcher:
                     return  # its failure was reported when the worker was given up
                 while len(self._late) >= _REMEMBERED:
                     self._late.pop(next(iter(self._late)))
-                self._late[_key(delivery)] = delivery
+                self._late[key_of(delivery)] = delivery
             self._done.append(delivery)
 
     def _look_after(self, lane: ChannelWorker) -> None:
@@ -456,7 +456,3 @@ class MessageDispatcher:
 
 def _hanging(lane: ChannelWorker) -> NotifyError:
     return NotifyError(f"no answer within {lane.limit_s:g} s")
-
-
-def _key(delivery: Delivery) -> Key:
-    return delivery.message.id, delivery.channel

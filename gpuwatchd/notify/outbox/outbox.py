@@ -14,7 +14,7 @@ from gpuwatchd.core.config import PolicySection
 from gpuwatchd.core.units import Local
 from gpuwatchd.notify.outbox import states, turn
 from gpuwatchd.notify.outbox.channel_health import Channels, Reach
-from gpuwatchd.notify.outbox.states import CLOCK_STEP_S, State, incident_of, is_held
+from gpuwatchd.notify.outbox.states import CLOCK_STEP_S, State, incident_of, is_held, key_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -183,11 +183,11 @@ class Outbox:
         now_s = self._wall()
         if old is not None:
             for left in old.close(timeout_s=0.1):
-                self._note(states.claimed(left, None))
-                if left.lease_until_s is not None:
+                row = self._rows.get(key_of(left))
+                # It is not there, or not held, where an earlier attempt has had success after all.
+                if row and row.holder is old and left.lease_until_s is not None:
                     wait_s = min(max(0.0, left.lease_until_s - now_s), LEASE_S)
-                    until_mono_s = self._mono() + wait_s
-                    self._set(self._rows[_key(left)], holder=old, until_mono_s=until_mono_s)
+                    self._set(row, until_mono_s=self._mono() + wait_s)
             self._former.append(old)
             self._look_after_former()
         for row in list(self._waiting()):
@@ -246,13 +246,16 @@ class Outbox:
 
     def _set(self, row: _Row, delivery: Delivery | None = None, **changes: Any) -> None:
         delivery = delivery or row.delivery
-        self._rows[_key(delivery)] = msgspec.structs.replace(row, delivery=delivery, **changes)
+        self._rows[key_of(delivery)] = msgspec.structs.replace(row, delivery=delivery, **changes)
 
     def _note(self, delivery: Delivery) -> None:
         """Take in how a delivery that nobody holds stands now."""
-        key = _key(delivery)
+        key = key_of(delivery)
         before = self._rows.get(key)
         self._rows[key] = _Row(delivery, tried=before is not None and before.tried)
+        # A fallback is not asked again for what has expired there; its own channels do not count.
+        if states.state_of(delivery) is State.EXPIRED and not delivery.fallback_of:
+            del self._rows[key]
         self.reach.note(delivery)
         self._health = None
 
@@ -264,7 +267,7 @@ class Outbox:
             delivery = msgspec.structs.replace(claim, lease_until_s=None)
             to = self.message_dispatcher
             taken = to is not None and to.submit(delivery)
-            self._set(self._rows[_key(claim)], delivery, holder=to if taken else None)
+            self._set(self._rows[key_of(claim)], delivery, holder=to if taken else None)
             self._health = None
 
     def _written(self, deliveries: list[Delivery]) -> list[Delivery]:
@@ -296,7 +299,7 @@ class Outbox:
             self._revive(self._wall())
 
     def _ended(self, done: Delivery) -> None:
-        row = self._rows.get(_key(done))
+        row = self._rows.get(key_of(done))
         now_s, mono_s = self._wall(), self._mono()
         if row is not None and row.holder and row.delivery.created_at_s != done.created_at_s:
             done = states.made_at(done, row.delivery.created_at_s, now_s)
@@ -308,7 +311,7 @@ class Outbox:
             if not done.dry_run and self._channels.delivered(done.channel, done.sent_at_s):
                 log.info("channel %s delivers again", done.channel)
             return
-        self._set(self._rows[_key(done)], tried=True)
+        self._set(self._rows[key_of(done)], tried=done.state == "pending")
         why = done.error or "unknown error"
         if self._channels.failed(
             done.channel, why, at_s=now_s, mono_s=mono_s, kind=(done.code, done.facts)
@@ -317,10 +320,8 @@ class Outbox:
 
     def _expire(self, delivery: Delivery) -> None:
         log.info("message dropped channel=%s why=%r", delivery.channel, delivery.error)
-        self._rows.pop(_key(delivery), None)
-        self.reach.note(delivery)
+        self._note(delivery)
         self._changed.append(delivery)
-        self._health = None
 
     def _fall_back(self, now_s: float) -> None:
         """Hand messages to other channels, and forget those of which nothing waits any more."""
@@ -332,13 +333,13 @@ class Outbox:
         def lost(delivery: Delivery) -> bool:
             for_s = self._channels.failing_for_s(delivery.channel, mono_s)
             late = for_s is not None and for_s >= self.policy.fallback_after
-            return late and self._rows[_key(delivery)].tried
+            return late and self._rows[key_of(delivery)].tried
 
         new, spare = turn.fallbacks(
             messages.values(),
             self.policy,
             lambda: Local.at(now_s),
-            waits=lambda delivery: self._rows[_key(delivery)].holder is None,
+            waits=lambda delivery: self._rows[key_of(delivery)].holder is None,
             lost=lost,
         )
         for delivery in spare:
@@ -355,7 +356,7 @@ class Outbox:
         live = {delivery.message.id for delivery in self._under_way()}
         for name in messages.keys() - live:
             for delivery in messages[name]:
-                self._rows.pop(_key(delivery), None)
+                self._rows.pop(key_of(delivery), None)
 
     def _revive(self, now_s: float) -> None:
         """Try again what nobody was told of although it is still so: the settings may be right now.
@@ -366,6 +367,9 @@ class Outbox:
         if self._store is None or not untold:
             return
         for delivery in self._store.told_of_open():
+            row = self._rows.get(key_of(delivery))
+            if row and row.holder:
+                continue  # on its way: a disk that is full has how it stood before
             given_up = states.state_of(delivery) is State.FAILED
             if given_up and untold & {delivery.alert_key, *delivery.message.also}:
                 self._note(states.revived(delivery, now_s))
@@ -377,9 +381,4 @@ class Outbox:
         if abs(offset_s - before_s) <= CLOCK_STEP_S:
             return
         for row in list(self._rows.values()):
-            if row.delivery.state == "pending":
-                self._set(row, states.clock_moved(row.delivery, offset_s - before_s, now_s))
-
-
-def _key(delivery: Delivery) -> Key:
-    return delivery.message.id, delivery.channel
+            self._set(row, states.clock_moved(row.delivery, offset_s - before_s, now_s))

@@ -19,7 +19,14 @@ from gpuwatchd.core import text, units
 from gpuwatchd.core.codes import Failure
 from gpuwatchd.core.model import Message
 from gpuwatchd.notify import plain_text
-from gpuwatchd.notify.outbox.states import expired, incident_of, is_held, redirected
+from gpuwatchd.notify.outbox.states import (
+    State,
+    expired,
+    incident_of,
+    is_held,
+    redirected,
+    state_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -181,7 +188,7 @@ def _given_up(
     row: Delivery, waits: Callable[[Delivery], bool], lost: Callable[[Delivery], bool]
 ) -> bool:
     if row.state == "failed":
-        return True
+        return state_of(row) is State.FAILED
     return row.error is not None and not is_held(row) and waits(row) and lost(row)
 
 
