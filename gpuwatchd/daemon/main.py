@@ -173,7 +173,7 @@ class Daemon:
             wall=self._wall,
             mono=mono,
         )
-        self.pipeline.pressed.file = None if file is None else file.absolute()
+        self.pipeline.action_handler.file = None if file is None else file.absolute()
         self.letting_go = DriverRelease(self.runtime_dir, self.pipeline.workers.values())
         self._refused: tuple[str, ...] = ()
         """Why the newest configuration is not in force."""
@@ -181,7 +181,7 @@ class Daemon:
 
     def _new_dispatcher(self, settings: Config) -> dispatcher.MessageDispatcher:
         channels = dispatcher.build(settings.notify, config.channels.used(settings))
-        put = lambda *press: self.pipeline.pressed.put(*press)  # noqa: E731, PLW0108 - comes later
+        put = lambda *press: self.pipeline.action_handler.put(*press)  # noqa: E731, PLW0108 - comes later
         return dispatcher.MessageDispatcher(channels, clock=self._wall, pressed=put)
 
     def run(self, *, once: bool = False) -> int:
@@ -354,7 +354,7 @@ class Daemon:
         restart = own_process.takes_restart(self._begun, fresh)
         self._warnings = (*loaded.warnings, *unused, *restart)
         self.pipeline.reconfigure(fresh)
-        self.pipeline.post.replace(message_dispatcher)
+        self.pipeline.outbox.replace(message_dispatcher)
         log.info("configuration reloaded")
 
     def _on_stop(self, *_: object) -> None:

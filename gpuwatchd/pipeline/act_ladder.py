@@ -68,7 +68,7 @@ class ActLadder:
         settings: Settings,
         intake: SampleIntake,
         holdings: IdleMemory,
-        post: Outbox,
+        outbox: Outbox,
         *,
         runner: StepRunner,
         silencing: ActiveSilences,
@@ -79,7 +79,7 @@ class ActLadder:
         least to forget the rules that are not in force any more."""
         self._intake = intake
         self._holdings = holdings
-        self._post = post
+        self._outbox = outbox
         self._runner, self._rehearses = runner, False
         self._silencing = silencing
         self._offset_s, self._now_s = runner.wall() - runner.mono(), 0.0
@@ -417,7 +417,10 @@ class ActLadder:
 
     def _take_in_arrivals(self) -> None:
         notices = [notice for one in self._countdowns.values() for notice in one.notices]
-        arrived, mono_s = self._post.wait_for(it.message_id for it in notices), self._runner.mono()
+        arrived, mono_s = (
+            self._outbox.wait_for(it.message_id for it in notices),
+            self._runner.mono(),
+        )
         for notice in notices:
             if notice.message_id in arrived and notice.sent_mono_s is None:
                 notice.sent_mono_s = mono_s

@@ -302,24 +302,24 @@ class AlertNotifier:
     def __init__(
         self,
         watcher: Watcher,
-        post: Outbox,
+        outbox: Outbox,
         history: History | None,
         *,
-        dresser: MessageBuilder,
+        message_builder: MessageBuilder,
         silencing: ActiveSilences,
         wall: Callable[[], float],
         mono: Callable[[], float],
     ) -> None:
         self._watcher = watcher
-        self._post = post
+        self._outbox = outbox
         self._history = history
-        self._dresser = dresser
+        self._message_builder = message_builder
         self._silencing = silencing
         # Clocks of the people who are told: the clock of a source may be a recorded one.
         self._wall = wall
         self._mono = mono
         self._sent_mono_s: deque[float] = deque(maxlen=1000)
-        self._bygone = ResolvedAlerts()
+        self._resolved = ResolvedAlerts()
         self.deaths = RecentDeaths(history)
         self._open: dict[str, tuple[Alert, ...]] = {}
         """Source -> its alerts that are open."""
@@ -328,11 +328,11 @@ class AlertNotifier:
 
     def is_busy(self, source: str) -> bool:
         """Say whether a source has anything to announce even where no alert is given."""
-        return source in self._open or bool(self._bygone.owing)
+        return source in self._open or bool(self._resolved.owing)
 
     def resume(self, over: Iterable[Alert], sent_at_s: Iterable[float], now_s: float) -> None:
         """Take up what an earlier run left."""
-        self._bygone.recall(over, now_s)
+        self._resolved.recall(over, now_s)
         mono_s = self._mono()
         # What was sent "in the future" of a clock that was set back counts as sent now; further
         # away it cannot be of this hour.
@@ -345,7 +345,7 @@ class AlertNotifier:
 
     def move(self, source: str, alerts: list[Alert], by_s: float) -> None:
         """Take over alerts whose times were moved by a step of the wall clock."""
-        alerts = alerts + self._bygone.move(source, by_s)
+        alerts = alerts + self._resolved.move(source, by_s)
         if self._history is not None and alerts:
             self._history.apply(alerts, [])
 
@@ -361,7 +361,7 @@ class AlertNotifier:
             if bearer.alert is not None and bearer.alert.state != "pending"
         }
         news = self._news(source, holders, changes, now_s)
-        owed = self._bygone.owed(source)
+        owed = self._resolved.owed(source)
         if not (holders or news or owed):
             self._open.pop(source, None)
             return []
@@ -379,7 +379,7 @@ class AlertNotifier:
             if alert.key not in unmade:
                 alert = priced.get(alert.key, alert)  # noqa: PLW2901
                 if alert.state == "resolved":
-                    self._bygone.add(source, alert, self._watcher.settings.rules, now_s)
+                    self._resolved.add(source, alert, self._watcher.settings.rules, now_s)
                 else:
                     holders[alert.key].alert = alert
                 news[alert.key, alert.opened_at_s] = alert
@@ -388,7 +388,7 @@ class AlertNotifier:
         if self._history is not None and (news or deliveries or decisions):
             self._history.decide(decisions)
             deliveries = self._history.apply(list(news.values()), deliveries)
-        self._post.send(deliveries)
+        self._outbox.send(deliveries)
         return decisions
 
     def _news(
@@ -402,22 +402,22 @@ class AlertNotifier:
             bearer = holders.get(alert.key)
             if alert.state == "resolved":
                 if alert.died and alert.kind == "leak":
-                    now = self._dresser.final(alert, now_s)
+                    now = self._message_builder.final(alert, now_s)
                 if alert.next_notice_at_s is not None and self._is_unheard(alert.key):
                     why = wording.hold_fields(Hold.BEGINNING_UNDELIVERED)
                     now = msgspec.structs.replace(now, next_notice_at_s=None, **why)
                     self._explain(now, now_s)
                 if now.next_notice_at_s is None:
                     self.failing.pop(now.key, None)
-                self._bygone.add(source, now, rules, now_s)
+                self._resolved.add(source, now, rules, now_s)
             elif bearer is not None and bearer.alert is not None:
-                now = self._dresser.introduced(bearer.alert)
+                now = self._message_builder.introduced(bearer.alert)
                 if not now.group:
                     beside = [*_alerts(holders), *self._elsewhere(source)]
                     now = msgspec.structs.replace(now, group=policy.group_of(now, beside))
                     news |= _regrouped(now, holders)
                 if now.state == "firing" and now.firing_at_s == now.changed_at_s:
-                    now, not_over = self._bygone.reopened(source, now, rules, now_s)
+                    now, not_over = self._resolved.reopened(source, now, rules, now_s)
                     if not_over is not None:
                         news[not_over.key, not_over.opened_at_s] = not_over
                         self._explain(not_over, now_s)
@@ -427,7 +427,7 @@ class AlertNotifier:
 
     def _is_unheard(self, key: str) -> bool:
         """Say whether every channel has given up to tell that an alert began."""
-        if self._history is None or key not in self._post.reach.untold():
+        if self._history is None or key not in self._outbox.reach.untold():
             return False
         # What still waits is dropped by the post, with the end of what it tells.
         return not any(
@@ -476,7 +476,7 @@ class AlertNotifier:
             local=units.Local.at(self._wall()) if silences or rules.quiet else None,
             silences=tuple(silences),
             others=tuple(self._elsewhere(source)),
-            past=self._bygone.lately(),
+            past=self._resolved.lately(),
             levels=levels,
         )
         return self._asked(alerts, around, now_s)
@@ -531,10 +531,12 @@ class AlertNotifier:
             keys = [notice.alert.key, *(one.key for one in notice.also)]
             try:
                 first, *others = (booked[key] for key in keys)
-                costs = {first.key: self._dresser.priced(first, now_s)}
+                costs = {first.key: self._message_builder.priced(first, now_s)}
                 thread = costs[first.key].first_message
                 costs |= {
-                    one.key: self._dresser.priced(one, now_s, thread, counted=number < PRICED)
+                    one.key: self._message_builder.priced(
+                        one, now_s, thread, counted=number < PRICED
+                    )
                     for number, one in enumerate(others, start=1)
                 }
                 out += self._deliveries(_priced(notice, costs), holders, now_s)
@@ -558,7 +560,7 @@ class AlertNotifier:
         bearer = holders.get(notice.alert.key)
         died = self._watcher.died.pop(notice.alert.key, None)
         curve = bearer if isinstance(bearer, Track) else died
-        message = self._dresser.message(notice, curve, now_s)
+        message = self._message_builder.message(notice, curve, now_s)
         if notice.kind == "resolved" and self._goes_on(notice):
             message = msgspec.structs.replace(message, others_open=True)
         at_s = self._wall()

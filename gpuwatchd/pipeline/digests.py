@@ -195,7 +195,7 @@ class Digests:
 
     def __init__(
         self,
-        post: Outbox,
+        outbox: Outbox,
         history: History | None,
         holdings: IdleMemory,
         price: Callable[[Alert, float], Cost | None] = lambda alert, _: alert.cost,
@@ -204,7 +204,7 @@ class Digests:
         self._sent = sent
         # What is on record of an alert is as of its last notice.
         self._price = price
-        self._post = post
+        self._outbox = outbox
         self._history = history
         self._holdings = holdings
         self._section: PolicySection | None = None
@@ -213,7 +213,7 @@ class Digests:
 
     def step(self, now_s: float) -> None:
         """Send one if its time has come; a comparison otherwise."""
-        section = self._post.policy
+        section = self._outbox.policy
         if section is not self._section:
             self._section, self._next_s = section, float("-inf")
         if now_s < self._next_s and (self._last_s is None or now_s > self._last_s - DAY_S):
@@ -221,7 +221,7 @@ class Digests:
         if (
             section.digest == "off"
             or self._history is None
-            or self._post.message_dispatcher is None
+            or self._outbox.message_dispatcher is None
         ):
             self._next_s = float("inf")
             self._last_s = None
@@ -271,7 +271,7 @@ class Digests:
             from_s=from_s,
             now_s=now_s,
         )
-        self._post.send(history.apply([], deliveries(message, section.digest_channels, now_s)))
+        self._outbox.send(history.apply([], deliveries(message, section.digest_channels, now_s)))
         self._sent()
 
     def _as_of(self, now_s: float, alert: Alert) -> Alert:

@@ -126,7 +126,7 @@ class HistoryLink:
 
     def resume(
         self,
-        post: Outbox,
+        outbox: Outbox,
         alarms: ConditionAlerts,
         alert_notifier: AlertNotifier,
         now_s: float,
@@ -137,16 +137,18 @@ class HistoryLink:
         span_s = intake.watcher.settings.config.detection.analysis_window_hours * 3600.0
         step_s = 0.0 if last is None else last.stepped_s
         past = self._history.recent_series(now_s - span_s, stepped_s=step_s)
-        intake.estate.refill(past, span_s)
+        intake.restored.refill(past, span_s)
         for uid, points in self._history.recent_activity(now_s - SPAN_S, stepped_s=step_s):
-            intake.estate.activity[uid] = RecentActivity(points)
+            intake.restored.activity[uid] = RecentActivity(points)
         if last is not None:
             if step_s:
                 # Rows of before and of now are on two clocks; the next start must not mix them.
                 self._history.segment("clock-step", wall_step_s=step_s)
-            intake.estate.extend(last.taken_at_s, last.newest())
-            intake.estate.attributed_at_s.update(dict.fromkeys(last.attributed(), last.taken_at_s))
-            intake.estate.pending.update({one.subject.id: one for one in last.pending()})
+            intake.restored.extend(last.taken_at_s, last.newest())
+            intake.restored.attributed_at_s.update(
+                dict.fromkeys(last.attributed(), last.taken_at_s)
+            )
+            intake.restored.pending.update({one.subject.id: one for one in last.pending()})
         for alert in self._history.open_alerts():
             known = alert if last is None else moved_alert(last.brought(alert), step_s)
             known = resumed(known, intake.watcher.settings.rules, now_s)
@@ -164,7 +166,7 @@ class HistoryLink:
             now_s,
         )
         alert_notifier.deaths.note(self._history.over_since(now_s - SAID_FOR_S))
-        post.resume(now_s)
+        outbox.resume(now_s)
 
     def allocators(
         self, now_s: float, last: Last | None

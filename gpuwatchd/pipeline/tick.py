@@ -200,7 +200,7 @@ class Pipeline:
         self.prepared = PreparedProcesses(self.intake)
         self._guard = Guard(mono)
         self._device_log = DeviceLog(mono)
-        self._keeping = None if history is None else HistoryLink(history, self.intake)
+        self._history_link = None if history is None else HistoryLink(history, self.intake)
         self._absences = absences
         self.workers = {
             label: SourceWorker(
@@ -212,12 +212,14 @@ class Pipeline:
         }
         self.history = history
         self.runtime_dir = runtime_dir
-        self.knowledge = (
+        self.run_baselines = (
             None if history is None else RunBaselines(self.watcher, self.intake, history.shelf)
         )
-        self.post = Outbox(message_dispatcher, history, policy=config.policy, wall=wall, mono=mono)
-        self._undelivered = UndeliveredAlerts(history, self.post.reach)
-        self.happenings = EventLog(history)
+        self.outbox = Outbox(
+            message_dispatcher, history, policy=config.policy, wall=wall, mono=mono
+        )
+        self._undelivered = UndeliveredAlerts(history, self.outbox.reach)
+        self.event_log = EventLog(history)
         self.serving = Serving(settings, host)
         self.declared = DeclaredSizes(self.intake, self.serving, host)
         self.limits = MemoryLimits(self.intake, host, mono)
@@ -229,25 +231,25 @@ class Pipeline:
         booted_at_s = None if host is None else host.booted_at_s
         shelf = None if history is None else history.shelf
         self.ladder = ActLadder(
-            settings, self.intake, self.holdings, self.post,
+            settings, self.intake, self.holdings, self.outbox,
             runner=StepRunner(
                 shelf, self.costing.saved, wall=wall, mono=mono, booted_at_s=booted_at_s
             ),
             silencing=self.silencing,
         )  # fmt: skip
-        self.pressed = ActionHandler(
+        self.action_handler = ActionHandler(
             settings, silencing=self.silencing, shelf=shelf,
             booted_at_s=booted_at_s, ladder=self.ladder,
         )  # fmt: skip
-        self.dresser = MessageBuilder(
+        self.message_builder = MessageBuilder(
             settings, self.intake, self.costing, ladder=self.ladder, booted_at_s=booted_at_s
         )
         self.alert_notifier = AlertNotifier(
-            self.watcher, self.post, history,
-            dresser=self.dresser, silencing=self.silencing, wall=wall, mono=mono,
+            self.watcher, self.outbox, history,
+            message_builder=self.message_builder, silencing=self.silencing, wall=wall, mono=mono,
         )  # fmt: skip
         self.digests = Digests(
-            self.post, history, self.holdings, self.costing.of, self.alert_notifier.sent
+            self.outbox, history, self.holdings, self.costing.of, self.alert_notifier.sent
         )
         self.extra_problems: tuple[Problem, ...] = ()
         """What the daemon wants shown beside our own (a refused configuration, a late chore)."""
@@ -269,7 +271,7 @@ class Pipeline:
         """Take over new settings; sources stay as they are."""
         self.settings.replace(config)
         self.ladder.reloaded()
-        self.post.policy = config.policy
+        self.outbox.policy = config.policy
         self.intake.look_back(config.detection.analysis_window_hours * 3600.0)
         for worker in self.workers.values():
             worker.deadline_s = config.daemon.source_deadline
@@ -280,17 +282,17 @@ class Pipeline:
         before = None
         if directory is not None:
             before = self._guard("live state", lambda: live.read(directory))
-        if self._keeping is not None:
-            keeping, now_s = self._keeping, self._wall()
+        if self._history_link is not None:
+            link, now_s = self._history_link, self._wall()
             last = Last.of(before, self._boot_id(), now_s, now_s - self._mono())
-            self._guard("mailboxes", lambda: self.prepared.resume(keeping.allocators(now_s, last)))
+            self._guard("mailboxes", lambda: self.prepared.resume(link.allocators(now_s, last)))
             self._guard(
                 "history",
-                lambda: keeping.resume(self.post, self.alarms, self.alert_notifier, now_s, last),
+                lambda: link.resume(self.outbox, self.alarms, self.alert_notifier, now_s, last),
             )
         if directory is not None:
             self._guard("holdings", lambda: self.holdings.resume(before))
-            self._guard("events", lambda: self.happenings.resume(before))
+            self._guard("events", lambda: self.event_log.resume(before))
 
     def tick(self) -> Tick:
         """Do the whole job once. Never raises: what fails is a fault, logged and shown."""
@@ -333,21 +335,21 @@ class Pipeline:
 
     def _all_chores(self) -> Iterator[Chore]:
         """Yield all that is done beside samples and alerts, in order."""
-        if self.knowledge is not None:
-            listen = self.knowledge.listen
+        if self.run_baselines is not None:
+            listen = self.run_baselines.listen
             yield Chore("feedback", When.BEFORE, lambda _: listen())
         yield Chore("silences", When.BEFORE, self.silencing.refresh)
-        yield Chore("buttons", When.BEFORE, partial(self.pressed.step, self._open_alerts))
-        yield Chore("endpoints", When.BESIDE, self._look_beside)
+        yield Chore("buttons", When.BEFORE, partial(self.action_handler.step, self._open_alerts))
+        yield Chore("beside the curve", When.BESIDE, self._look_beside)
         yield Chore("holdings", When.BESIDE, self.holdings.update)
         yield Chore("checkpoints", When.BESIDE, lambda _: self.costing.step(self._wall()))
         yield Chore("digest", When.AFTER, self.digests.step)
         # Asked anew: a digest that takes long is no step of the wall clock.
-        yield Chore("outbox", When.AFTER, lambda _: self.post.collect(self._wall()))
+        yield Chore("outbox", When.AFTER, lambda _: self.outbox.collect(self._wall()))
         if self.history is not None:
             yield Chore("history", When.AFTER, self.history.flush_due, budget_s=1.0)
-        if self.knowledge is not None:
-            step = self.knowledge.step
+        if self.run_baselines is not None:
+            step = self.run_baselines.step
             # Now that everybody knows: this may take some milliseconds.
             yield Chore("knowledge", When.LAST, lambda _: step())
 
@@ -358,7 +360,7 @@ class Pipeline:
     def _look_beside(self, _: float) -> None:
         """Let what no curve tells be read, where somebody is new or its time has come."""
         present = self.intake.people.present(self.intake.devices.values())
-        self._guard("servers", lambda: self.serving.step(present))
+        self._guard("endpoints", lambda: self.serving.step(present))
         news = (present, self.serving.readings, self.intake.created)
         told = bool(self.declared.waiting) or news != self.declared.news
         if told:
@@ -376,7 +378,7 @@ class Pipeline:
             self._guard("steps", lambda: ladder.step(alarms.alarms.values(), now_s))
         decisions = self._notify(ALARMS, list(self.alarms.alarms.values()), changed, now_s)
         return changed, decisions + self._notify(
-            EARLIER, self.intake.estate.unseen(now_s), [], now_s
+            EARLIER, self.intake.restored.unseen(now_s), [], now_s
         )
 
     def _findings(self) -> dict[str, Finding]:
@@ -406,7 +408,7 @@ class Pipeline:
             log.warning("clock stepped source=%s by_s=%.1f", label, step_s)
             self.alert_notifier.move(label, self.intake.move(label, step_s), step_s)
             if label == next(iter(self.workers)):  # by whose clock alarms go
-                moved = self.alarms.move(step_s) + self.intake.estate.move(step_s)
+                moved = self.alarms.move(step_s) + self.intake.restored.move(step_s)
                 self.alert_notifier.move(ALARMS, moved, step_s)
                 self.alert_notifier.deaths.move(step_s)
         devices = self._guard(f"{label} devices", lambda: tuple(source.devices())) or ()
@@ -418,17 +420,17 @@ class Pipeline:
         named = partial(
             event_log.with_process_names, sample, self.intake.devices, self.intake.infos
         )
-        self._guard("events", lambda: self.happenings.take(named()))
-        if self._keeping is not None:
-            keeping = self._keeping
-            self._guard("history", lambda: keeping.record(sample, devices, step_s, inside or ()))
+        self._guard("events", lambda: self.event_log.take(named()))
+        if self._history_link is not None:
+            link = self._history_link
+            self._guard("history", lambda: link.record(sample, devices, step_s, inside or ()))
         return now_s, ended or []
 
     def _judge(self, label: str, now_s: float) -> list[Alert]:
         """Do what the user said of a source's subjects, then judge what is due, at its own time."""
         ended: list[Alert] = []
-        if self.knowledge is not None:
-            obey = partial(self.knowledge.obey, self.intake.tracks(label), now_s)
+        if self.run_baselines is not None:
+            obey = partial(self.run_baselines.obey, self.intake.tracks(label), now_s)
             ended = self._guard("feedback", obey) or []
         due = self.intake.due(label, now_s)
         if not due:
@@ -438,7 +440,7 @@ class Pipeline:
             changed = self.watcher.judge(due, now_s)
             changed = restored_state.take_over(self.watcher, self.intake.devices, changed, now_s)
             alerts = [self._blame(alert) for alert in changed]
-            self.happenings.accompany(due, self.watcher.tracks)
+            self.event_log.accompany(due, self.watcher.tracks)
             return alerts
 
         return ended + (self._guard("detectors", work) or [])
@@ -450,7 +452,7 @@ class Pipeline:
         told = alert_notifier.with_attribution(
             alert, device, self.intake.infos, self.watcher.tracks
         )
-        return self.happenings.advised(told, device.device, self.watcher.tracks)
+        return self.event_log.advised(told, device.device, self.watcher.tracks)
 
     def _notify(
         self, label: str, bearers: Sequence[AlertHolder], changed: list[Alert], now_s: float
@@ -476,7 +478,7 @@ class Pipeline:
         return [
             *told,
             *((text, other) for text in texts),
-            *((text, ProblemCode.CHANNEL) for text in self.post.problems()),
+            *((text, ProblemCode.CHANNEL) for text in self.outbox.problems()),
             *self.extra_problems,
         ]
 
@@ -506,7 +508,7 @@ class Pipeline:
                 spark=self._scene.spark(uid, position, self._ticks, self.watcher.tracks),
                 infos=infos,
                 known=pair,
-                events=self.happenings.recent(uid),
+                events=self.event_log.recent(uid),
             )
             for position, (uid, device) in enumerate(self.intake.devices.items())
         ]
@@ -522,15 +524,15 @@ class Pipeline:
             devices=tuple(devices),
             boot_id=self._boot_id(),
             clock_ahead_s=self._wall() - self._mono(),
-            alerts=(*self._open_alerts(), *self.intake.estate.alerts.values()),
+            alerts=(*self._open_alerts(), *self.intake.restored.alerts.values()),
             pending=tuple(self._pending()),
             problems=tuple([text for text, _ in problems]),
             problem_codes=tuple([code for _, code in problems]),
             rss_bytes=self._rss_bytes,
             holdings=self.holdings.found,
             silences=self.silencing.active,
-            channels=self.post.channel_health(),
-            untold=self.post.reach.untold(), lost=self._undelivered.lost(now_s),
+            channels=self.outbox.channel_health(),
+            untold=self.outbox.reach.untold(), lost=self._undelivered.lost(now_s),
             deaths=self.alert_notifier.deaths.unseen(now_s),
             servers=self.serving.readings,
         )  # fmt: skip
@@ -540,17 +542,17 @@ class Pipeline:
 
         In this order: a driver that hangs while it is let go must cost nothing that is written.
         """
-        self._guard("buttons", self.pressed.close)
+        self._guard("buttons", self.action_handler.close)
         self._guard("endpoints", self.serving.close)
         self._guard("declared sizes", self.declared.close)
-        self._guard("outbox", lambda: self.post.close(timeout_s=_LAST_MESSAGES_S))
+        self._guard("outbox", lambda: self.outbox.close(timeout_s=_LAST_MESSAGES_S))
         if self.runtime_dir is not None:
             directory = self.runtime_dir
             last = msgspec.structs.replace(self._state(self._wall()), stopped=True)
             self._guard("live state", lambda: live.write(directory, last))
         if self.history is not None:
-            if self.knowledge is not None:
-                self._guard("knowledge", self.knowledge.close)
+            if self.run_baselines is not None:
+                self._guard("knowledge", self.run_baselines.close)
             self._guard("history", self.history.close)
         for worker in self.workers.values():
             self._guard("close", worker.close)

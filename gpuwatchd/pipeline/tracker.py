@@ -141,7 +141,7 @@ class SampleIntake:
         """Tracks ever made."""
         self.renamed = False
         """Whether what a process runs has become known since."""
-        self.estate = RestoredState()
+        self.restored = RestoredState()
         self.hosts = HostMemory(self)
         self.baselines: dict[str, attribution.Baseline] = {}
         """What nobody owns on idle devices, by UUID, as far as it was learned before."""
@@ -153,7 +153,7 @@ class SampleIntake:
 
     def adopt(self, alert: Alert) -> None:
         """Remember an open alert of an earlier run, for the track that will appear."""
-        self.estate.alerts[alert.subject.id] = alert
+        self.restored.alerts[alert.subject.id] = alert
 
     def look_back(self, span_s: float) -> None:
         """Keep points for so long from now on; what was dropped before does not come back."""
@@ -219,10 +219,10 @@ class SampleIntake:
                 del self.devices[tracked_device.device.uid]
                 tracks = tracked_device.tracks()
                 changed += self.watcher.retire(tracks, Ending.DEVICE_GONE, now_s)
-        if self.estate.alerts and now_s - self._begun_s >= FORGET_DEVICE_S:
-            changed += self.estate.expired(self.devices, self.watcher.settings.rules, now_s)
-        if self.estate.pending and now_s - self._begun_s >= PENDING_S:
-            self.estate.pending.clear()
+        if self.restored.alerts and now_s - self._begun_s >= FORGET_DEVICE_S:
+            changed += self.restored.expired(self.devices, self.watcher.settings.rules, now_s)
+        if self.restored.pending and now_s - self._begun_s >= PENDING_S:
+            self.restored.pending.clear()
         changed += self.hosts.feed(source, self._of(source), now_s)
         # First: who goes on with an alert may have ended in the same tick.
         changed[:0] = self.watcher.passed_on
@@ -259,7 +259,7 @@ class SampleIntake:
             not same
             or tracked_device.listed is None
             or tracked_device.news != self.people.news
-            or self.estate.alerts
+            or self.restored.alerts
         ):
             changed += self._farewell(tracked_device, reading, now_s)
         if reading.uses is None and boot_id is not None:
@@ -330,8 +330,8 @@ class SampleIntake:
         tracked_device = self.devices.get(device.uid)
         if tracked_device is None:
             room = Headroom(
-                attributed_at_s=self.estate.attributed_at_s.pop(device.uid, None),
-                activity=self.estate.activity.pop(device.uid, None) or RecentActivity(),
+                attributed_at_s=self.restored.attributed_at_s.pop(device.uid, None),
+                activity=self.restored.activity.pop(device.uid, None) or RecentActivity(),
             )
             tracked_device = TrackedDevice(device=device, reading=reading, room=room)
             tracked_device.apart = room.is_owned(now_s)
@@ -349,13 +349,13 @@ class SampleIntake:
             self.track(device, Subject(device_uid=uid, unattributed=True), unowned),
         ]
         device.arrivals = Arrivals()
-        device.arrivals.restore(_ring(device.others[0]), self.estate.parts(uid))
+        device.arrivals.restore(_ring(device.others[0]), self.restored.parts(uid))
 
     def track(
         self, device: TrackedDevice, subject: Subject, title: Title, room: Headroom | None = None
     ) -> Track:
         """Begin to watch a subject of a device, with what an earlier run left of it."""
-        ring = self.estate.ring(subject)
+        ring = self.restored.ring(subject)
         track = Track(
             subject=subject,
             device=device.device,
@@ -363,7 +363,7 @@ class SampleIntake:
             room=device.room if room is None else room,
             title=title,
         )
-        track.alert = self.estate.alert(subject)
+        track.alert = self.restored.alert(subject)
         if track.alert is not None and not track.alert.clears:
             track.room.note(track.alert.finding)  # its neighbours are judged before it
         self.watcher.tracks[subject.id] = track
@@ -472,7 +472,7 @@ class SampleIntake:
             return []
         listed = [use.key for use in reading.uses]
         news = self.people.news
-        if listed == device.listed and device.news == news and not self.estate.alerts:
+        if listed == device.listed and device.news == news and not self.restored.alerts:
             return []  # As in most ticks: the same processes, and nothing new about them.
         present = set(listed)
         changed: list[Alert] = []
@@ -493,16 +493,16 @@ class SampleIntake:
             if info.program != track.program:
                 track.program, self.renamed = info.program, True
         uid, rules = device.device.uid, self.watcher.settings.rules
-        left = self.estate.left(uid, present)
-        for subject, ring in self.estate.gone(uid, left):
+        left = self.restored.left(uid, present)
+        for subject, ring in self.restored.gone(uid, left):
             gone = Track(
                 subject=subject, device=device.device, window=ring, room=device.room, title=Title()
             )
             self.leavers.append(EndedProcess(track=gone, unseen=True))
         # Nobody is missing any more, or it must be looked at once more.
-        again = device.missing or self.estate.missing[uid]
+        again = device.missing or self.restored.missing[uid]
         device.listed, device.news = None if again else listed, news
-        return changed + self.estate.orphaned(uid, left, rules, now_s)
+        return changed + self.restored.orphaned(uid, left, rules, now_s)
 
 
 def _ring(track: Track) -> Ring:

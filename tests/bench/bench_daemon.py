@@ -93,7 +93,7 @@ if sys.argv[3] == "split":
     timed(pipeline, "_judge", "judge")
     timed(pipeline.alert_notifier, "notify", "policy and messages")
     timed(pipeline.alarms, "step", "alarms")
-    timed(pipeline._keeping, "record", "history: record")
+    timed(pipeline._history_link, "record", "history: record")
     for when, rows in pipeline._chores.items():
         pipeline._chores[when] = [
             row._replace(run=around(row.run, f"chore: {row.name}")) for row in rows

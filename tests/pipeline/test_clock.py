@@ -163,7 +163,7 @@ def test_what_has_not_appeared_since_a_restart_moves_too(by_s: float) -> None:
     (dead,) = ticks[-1].state.deaths
     assert dead.opened_at_s == over.opened_at_s, "its row is known by that"
     assert dead.resolved_at_s == pytest.approx(2e9 - 100.0 + by_s, abs=0.01)
-    (unseen,), (alarm,) = pipeline.intake.estate.alerts.values(), pipeline.alarms.alarms.values()
+    (unseen,), (alarm,) = pipeline.intake.restored.alerts.values(), pipeline.alarms.alarms.values()
     assert alarm.alert is not None
     for one in (unseen, alarm.alert):
         assert one.next_notice_at_s == pytest.approx(2e9 + 3500.0 + by_s, abs=0.01)

@@ -204,7 +204,7 @@ def test_the_alert_of_a_job_goes_on_after_a_restart() -> None:
         sources=[Script(lambda i: spread(i + 260, growing), devices=CARDS)],
         message_dispatcher=post,
     )
-    again.intake.estate.refill(
+    again.intake.restored.refill(
         [
             (track.subject, list(zip(*(column.tolist() for column in track.window.window()),
                                      strict=True)))

@@ -176,7 +176,7 @@ class World:
         dresser: Any = Dresser(self.process)
         self.silencing = silencing
         self.alert_notifier = AlertNotifier(
-            watcher, post, store, dresser=dresser, silencing=silencing,
+            watcher, post, store, message_builder=dresser, silencing=silencing,
             wall=lambda: self.wall_s, mono=lambda: self.mono_s,
         )  # fmt: skip
         known = [resumed(alert, self.rules, self.wall_s) for alert in self.store.alerts()]

@@ -161,7 +161,7 @@ def test_evidence_that_has_opened_nothing_yet_outlives_a_kill(tmp_path: Path) ->
     machine.restart(600.0)
     machine.live(machine.age_s + 1.0)
     machine.kill()
-    assert not machine.pipeline.intake.estate.pending
+    assert not machine.pipeline.intake.restored.pending
 
 
 @pytest.mark.parametrize("step_s", [-1800.0, 1800.0])

@@ -254,7 +254,8 @@ class Outbox:
         before = self._rows.get(key)
         self._rows[key] = _Row(delivery, tried=before is not None and before.tried)
         # A fallback is not asked again for what has expired there; its own channels do not count.
-        if states.state_of(delivery) is State.EXPIRED and not delivery.fallback_of:
+        ended = delivery.state == "failed" and not delivery.fallback_of
+        if ended and states.state_of(delivery) is State.EXPIRED:
             del self._rows[key]
         self.reach.note(delivery)
         self._health = None
