@@ -65,6 +65,7 @@ class Store(Protocol):
 class _Row(msgspec.Struct, frozen=True, eq=False):
     """One message on one channel; one that has ended stays while others of its message wait."""
 
+    key: Key
     delivery: Delivery
     holder: Dispatcher | None = None
     """Who has it at this moment."""
@@ -221,7 +222,7 @@ class Outbox:
             self._fall_back(now_s)
             busy = {incident_of(row.delivery) for row in self._rows.values() if row.holder}
             waiting = [row.delivery for row in self._waiting()]
-            plan = turn.plan((it for it in waiting if incident_of(it) not in busy), now_s)
+            plan = turn.plan([it for it in waiting if incident_of(it) not in busy], now_s)
             for old in plan.expired:
                 self._expire(old)
             due = plan.submit
@@ -246,13 +247,13 @@ class Outbox:
 
     def _set(self, row: _Row, delivery: Delivery | None = None, **changes: Any) -> None:
         delivery = delivery or row.delivery
-        self._rows[key_of(delivery)] = msgspec.structs.replace(row, delivery=delivery, **changes)
+        self._rows[row.key] = msgspec.structs.replace(row, delivery=delivery, **changes)
 
     def _note(self, delivery: Delivery) -> None:
         """Take in how a delivery that nobody holds stands now."""
         key = key_of(delivery)
         before = self._rows.get(key)
-        self._rows[key] = _Row(delivery, tried=before is not None and before.tried)
+        self._rows[key] = _Row(key, delivery, tried=before is not None and before.tried)
         # A fallback is not asked again for what has expired there; its own channels do not count.
         ended = delivery.state == "failed" and not delivery.fallback_of
         if ended and states.state_of(delivery) is State.EXPIRED:
