@@ -64,7 +64,7 @@ class Judge:
         """Row -> the slot from which it is calm, where it has not always been."""
         self._begun: dict[int, float] = {}
         self._rounds = 0
-        self._replayed = 0
+        self._replayed, self._apart = 0, 1
         self._judged_to: dict[int, int] = {}
         """Row -> the last step that it was judged at."""
 
@@ -108,7 +108,11 @@ class Judge:
         turn, self._rounds = self._rounds, self._rounds + 1
         # In the first round everything is new: the screens alone say what is looked at.
         in_turn = set(range(turn % _TURN, len(rings.gpus), _TURN)) if turn else set[int]()
-        for row in sorted(in_turn | self.alerts.keys() | set(candidates(rings, self._settings))):
+        due = in_turn | self.alerts.keys() | set(candidates(rings, self._settings))
+        # As in the rounds that were missed, unless these are too many judgements.
+        many = len(due) * _REPLAY_S / rings.step_s > _MOST_REPLAYED
+        self._apart = max(1, round(alerts.SLOW_S / rings.step_s)) if many else 1
+        for row in sorted(due):
             if rings.last[row] == rings.end:
                 self._judge(rings, row)
 
@@ -148,15 +152,17 @@ class Judge:
     def _findings(self, rings: Rings, row: int) -> list[Finding]:
         """Return the judgement of now, after those of the steps that were missed.
 
-        After a start or a pause an alert fires in the first round if it would have without. Only
-        what may open is worth that; what fires is not resolved by a pause.
+        After a start or a pause an alert fires in the first round if it would have without, and a
+        watch is as old as the replay finds it. Only what may open is worth that, alerts before
+        watches; what fires is not resolved by a pause.
         """
         series, alert = series_of(rings, row), self.alerts.get(row)
         out = [verdict.judge(series, self._settings)]
         fires = alert is not None and alert.state == "firing"
-        if out[0].tier != "alert" or fires or self._replayed >= _MOST_REPLAYED:
+        most = {"alert": _MOST_REPLAYED, "watch": _MOST_REPLAYED // 2}.get(out[0].tier, 0)
+        if fires or self._replayed >= most:
             return out
-        apart = max(1, round(alerts.SLOW_S / rings.step_s))
+        apart = self._apart
         steps = max(math.ceil(_REPLAY_S / rings.step_s), self._rules.confirm * apart)
         first = max(self._judged_to.get(row, 0) + 1, rings.end - steps)
         for slot in range(rings.end - apart, first - 1, -apart):

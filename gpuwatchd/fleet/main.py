@@ -28,6 +28,7 @@ from gpuwatchd.fleet.outgoing import Sender
 from gpuwatchd.fleet.rings import NO_DATA_S
 from gpuwatchd.fleet.state import StateFile, round_state
 from gpuwatchd.fleet.worker import LAG_S, Worker, pause_s
+from gpuwatchd.service import own_process
 from gpuwatchd.service.own_process import NotifySocket, watchdog_s
 from gpuwatchd.view.answers import base
 from gpuwatchd.view.answers.fleet import FleetRound
@@ -132,7 +133,8 @@ def _log_server(changes: StateLog, error: MetricsServerError | None, wait_s: flo
     if change is not None and error is None:
         log.info("the server answers again%s", change.fields)
     elif change is not None:
-        log.warning("no round: %s; asked again in %.0f s, then less often", error, wait_s)
+        hint = error and error.hint and f" ({error.hint})"
+        log.warning("no round: %s%s; asked again in %.0f s, then less often", error, hint, wait_s)
 
 
 def _log_gpus(changes: StateLog, found: FleetRoundState, worker: Worker, round_s: float) -> None:
@@ -256,18 +258,22 @@ def _with(headers: dict[str, str]) -> Iterator[str]:
 @click.option("--shard", metavar="N/M", help="This worker of how many: 2/4, or hostname/4.")
 @click.option("--dry-run", is_flag=True, help="Do rounds and print them; send no alerts.")
 @click.option("--check", is_flag=True, help="Say what is in force or wrong; ask no server.")
+@click.option("--log-level", type=click.Choice(own_process.LOG_LEVELS), help="Log level on stderr.")
 def command(
+    *,
     file: Path,
     shard: str | None,
-    once: bool,  # noqa: FBT001 - a click flag
-    dry_run: bool,  # noqa: FBT001 - a click flag
-    check: bool,  # noqa: FBT001 - a click flag
+    once: bool,
+    dry_run: bool,
+    check: bool,
+    log_level: str | None,
 ) -> int:
     """Judge the GPUs that a Prometheus watches.
 
     It asks the server for memory that exporters have recorded, and sends alerts on GPUs that leak
     to the Alertmanagers of its configuration. With --once or --dry-run it sends nothing, and prints
     one line of JSON per round. With --check it only reads its files: 0, or 78 and a line per fault.
+    A key that is missing or of another type hides the faults of values.
 
     \b
     Examples:
@@ -276,6 +282,8 @@ def command(
       gpuwatchd fleet --config fleet.toml
     """  # noqa: D301 - click reads the backspace
     sends = not (once or dry_run)
+    if log_level is not None:
+        logging.getLogger().setLevel(log_level.upper())
     try:
         if check:
             return _checked(file, shard, sends=sends)
