@@ -105,13 +105,13 @@ def test_a_check_says_what_is_in_force_and_all_that_is_wrong(
     # What is unknown hides nothing else.
     write(tmp_path, f"[fleet]\n{LOCAL}matcher = 1\nstepp = 1\nshard = '2/1'\ntoken-file = 'none'\n")
     assert main(check) == 78
-    shown = capsys.readouterr().err
+    said = capsys.readouterr().err
     for key in ("matcher", "stepp", "shard", "none: no such file", "alertmanagers"):
-        assert key in shown, key
+        assert key in said, key
     write(tmp_path, f"[fleet]\n{LOCAL}matcher = 1\nbackend = 'x'\n")
     assert main(check) == 78
-    shown = capsys.readouterr().err
-    assert ("[fleet] matcher" in shown, "[fleet] backend" in shown) == (True, True)
+    said = capsys.readouterr().err
+    assert ("[fleet] matcher" in said, "[fleet] backend" in said) == (True, True)
     write(tmp_path, f"[fleet]\n{LOCAL}")
     assert (main(check), main([*check, "--dry-run"])) == (78, 0)
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import jsonschema
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from gpuwatchd.analysis import verdict
 from gpuwatchd.core.errors import MetricsServerError
@@ -335,6 +336,56 @@ def test_two_hosts_with_one_uuid_are_two_and_said(capsys: pytest.CaptureFixture[
     print_round(round_state(worker, Judge(fleet().detection, fleet().policy)))
     said = json.loads(capsys.readouterr().out)
     assert [one["code"] for one in said["warnings"]] == ["uuid-on-two-hosts"]
+
+
+class _Mapped(Played):
+    """A Prometheus whose metric for all memory is none of it."""
+
+    def __init__(self, curves: dict[tuple[str, str, str], FloatArray], total: str) -> None:
+        super().__init__(curves, START)
+        self.total = total
+
+    def _named(self, query: str, *, by_job: bool) -> list[tuple[Labels, FloatArray]]:
+        found = super()._named(query, by_job=by_job)
+        if "total_of_it" not in query:
+            return found
+        if self.total == "none":
+            return []
+        whole = np.full(520, TOTAL_MIB if self.total == "whole" else 4096.0)
+        return [(names, x if self.total == "used" else whole) for names, x in found]
+
+
+@pytest.mark.parametrize(
+    ("total", "unit", "doubts"),
+    [
+        ("whole", "MiB", {}),
+        ("whole", "B", {"implausible-total": 3}),
+        ("used", "MiB", {"implausible-total": 3}),
+        # Its free memory: less than is used.
+        ("free", "MiB", {"implausible-total": 2}),
+        ("none", "MiB", {"no-total": 3}),
+    ],
+)
+def test_a_map_that_does_not_fit_is_said_and_gives_no_time(
+    total: str, unit: Any, doubts: dict[str, int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    of_leak, of_flat, of_idle = ("GPU-a", "n1", "p"), ("GPU-b", "n1", "p"), ("GPU-c", "n2", "p")
+    curves = {of_leak: leak(), of_flat: flat(), of_idle: flat(600.0)}
+    settings = replace(
+        fleet(),
+        map=replace(fleet().map, total="total_of_it", free="", reserved="", unit=unit),
+    )
+    worker = Worker(settings, cast("Client", _Mapped(curves, total)))
+    judge = Judge(settings.detection, settings.policy)
+    for minute in range(400, 404):
+        worker.round(at(minute))
+        judge.round(worker.rings)
+        assert round_state(worker, judge).doubts == doubts
+    times = [judge.findings[row].eta for row in judge.findings]
+    assert (len([eta for eta in times if eta is not None]) > 0) is not bool(doubts)
+    print_round(round_state(worker, judge))
+    said = json.loads(capsys.readouterr().out)
+    assert [one["code"] for one in said["warnings"]] == list(doubts)
 
 
 def test_values_that_are_none_are_left_out_and_counted() -> None:
