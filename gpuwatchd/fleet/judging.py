@@ -34,8 +34,11 @@ _BLOCK: Final = 4096
 _TURN: Final = 60
 """Rounds in which each row is judged once, whatever the screens say."""
 _YOUNG_S: Final = screen.RISING_WINDOWS_S[0]
-_REPLAY_S: Final = 1200.0
-"""Evidence is averaged over no more than this: of what was missed so much is judged later."""
+_REPLAY_S: Final = 2400.0
+"""Twice the longest time over which evidence is averaged: of what was missed so much is judged
+later, at each step; and..."""
+_LESS_REPLAYED_S: Final = 1200.0
+"""a judgement a minute of this where that would be too many."""
 _MOST_REPLAYED: Final = 20_000
 """Judgements of what was missed, of one round: half a minute of one core."""
 
@@ -64,7 +67,7 @@ class Judge:
         """Row -> the slot from which it is calm, where it has not always been."""
         self._begun: dict[int, float] = {}
         self._rounds = 0
-        self._replayed, self._apart = 0, 1
+        self._replayed, self._few = 0, True
         self._judged_to: dict[int, int] = {}
         """Row -> the last step that it was judged at."""
 
@@ -109,9 +112,7 @@ class Judge:
         # In the first round everything is new: the screens alone say what is looked at.
         in_turn = set(range(turn % _TURN, len(rings.gpus), _TURN)) if turn else set[int]()
         due = in_turn | self.alerts.keys() | set(candidates(rings, self._settings))
-        # As in the rounds that were missed, unless these are too many judgements.
-        many = len(due) * _REPLAY_S / rings.step_s > _MOST_REPLAYED
-        self._apart = max(1, round(alerts.SLOW_S / rings.step_s)) if many else 1
+        self._few = len(due) * _REPLAY_S / rings.step_s <= _MOST_REPLAYED
         for row in sorted(due):
             if rings.last[row] == rings.end:
                 self._judge(rings, row)
@@ -162,8 +163,9 @@ class Judge:
         most = {"alert": _MOST_REPLAYED, "watch": _MOST_REPLAYED // 2}.get(out[0].tier, 0)
         if fires or self._replayed >= most:
             return out
-        apart = self._apart
-        steps = max(math.ceil(_REPLAY_S / rings.step_s), self._rules.confirm * apart)
+        apart = 1 if self._few else max(1, round(alerts.SLOW_S / rings.step_s))
+        replay_s = _REPLAY_S if self._few else _LESS_REPLAYED_S
+        steps = max(math.ceil(replay_s / rings.step_s), self._rules.confirm * apart)
         first = max(self._judged_to.get(row, 0) + 1, rings.end - steps)
         for slot in range(rings.end - apart, first - 1, -apart):
             count = int(series.t_s.searchsorted(slot * rings.step_s, side="right"))

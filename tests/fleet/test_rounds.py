@@ -154,6 +154,37 @@ def test_what_begins_opens_after_some_rounds_with_or_without_a_pause() -> None:
         assert 0 <= minutes[0] - fired[0][0] < step
 
 
+def test_a_restart_changes_no_state_but_for_some_minutes() -> None:
+    rng, curves = np.random.default_rng(4), {}
+    for number, (rate, noise, start) in enumerate(
+        ((60, 40, 380), (25, 60, 360), (40, 200, 380), (100, 100, 395))
+    ):
+        curve = flat() + rate * np.maximum(np.arange(520.0) - start, 0)
+        curves[f"GPU-{number}", "n1", "p"] = np.rint(curve + rng.normal(0, noise, 520))
+
+    def states(judge: Judge) -> list[str]:
+        return [alert.state if (alert := judge.alerts.get(row)) else "none" for row in range(4)]
+
+    worker, _ = begun(curves)
+    judge, played = Judge(fleet().detection, fleet().policy), {}
+    for minute in range(400, 500):
+        worker.round(at(minute))
+        judge.round(worker.rings)
+        played[minute] = states(judge)
+    seen, late = set[str](), 0
+    for minute in range(405, 500, 10):
+        again, _ = begun(curves, minute)
+        judge = Judge(fleet().detection, fleet().policy)
+        judge.round(again.rings)
+        for was, found in zip(played[minute], states(judge), strict=True):
+            seen.add(was)
+            # What has just fired may need some minutes more, as its window is a little shorter.
+            assert was == found or {was, found} == {"watch", "firing"}
+            late += was != found
+    assert seen >= {"watch", "firing"}
+    assert late <= 1
+
+
 def test_a_round_is_printed_as_its_schema_says(capsys: pytest.CaptureFixture[str]) -> None:
     worker, _ = begun({("GPU-a", "n1", "p"): leak(), ("GPU-b", "n1", "p"): flat()})
     judge = Judge(fleet().detection, fleet().policy)
