@@ -154,6 +154,19 @@ def test_what_begins_opens_after_some_rounds_with_or_without_a_pause() -> None:
         assert 0 <= minutes[0] - fired[0][0] < step
 
 
+def test_the_first_alert_comes_when_the_page_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """docs/how-to/fleet-sites.md: a leak of 1.5 GB a minute on a card of 80 GiB."""
+    monkeypatch.setitem(globals(), "TOTAL_MIB", 81920.0)
+    curve = np.rint(flat() + 1.5e9 / 2**20 * np.maximum(np.arange(520.0) - 405, 0))
+    worker, _ = begun({("GPU-a", "n1", "p"): curve})
+    judge, minute = Judge(fleet().detection, fleet().policy), 405
+    while not any(alert.state == "firing" for alert in judge.alerts.values()):
+        minute += 1
+        worker.round(at(minute))
+        judge.round(worker.rings)
+    assert 15 <= minute - 405 <= 20
+
+
 def test_a_restart_changes_no_state_but_for_some_minutes() -> None:
     rng, curves = np.random.default_rng(4), {}
     for number, (rate, noise, start) in enumerate(
