@@ -33,12 +33,16 @@ _BLOCK: Final = 4096
 """Rows that are screened at a time."""
 _TURN: Final = 60
 """Rounds in which each row is judged once, whatever the screens say."""
+_LEAST_SCREENED: Final = 30
+"""Values that the screens need; no window is shorter."""
 _YOUNG_S: Final = screen.RISING_WINDOWS_S[0]
 _REPLAY_S: Final = 2400.0
 """Twice the longest time over which evidence is averaged: of what was missed so much is judged
 later, at each step; and..."""
 _LESS_REPLAYED_S: Final = 1200.0
 """a judgement a minute of this where that would be too many."""
+_SCREENED_S: Final = 300.0
+"""Of that, the time between two looks by the screens."""
 _MOST_REPLAYED: Final = 20_000
 """Judgements of what was missed, of one round: half a minute of one core."""
 
@@ -109,9 +113,13 @@ class Judge:
             self._judged_to.pop(row, None)
         self._end_jobs(rings)
         turn, self._rounds = self._rounds, self._rounds + 1
-        # In the first round everything is new: the screens alone say what is looked at.
+        # In the first round everything is new: the screens alone say what is looked at, and what
+        # they would have said, as what they have passed once is judged until it is calm.
         in_turn = set(range(turn % _TURN, len(rings.gpus), _TURN)) if turn else set[int]()
         due = in_turn | self.alerts.keys() | set(candidates(rings, self._settings))
+        apart = math.ceil(_SCREENED_S / rings.step_s)
+        for back in range(apart, round(_REPLAY_S / rings.step_s) + 1, apart) if not turn else ():
+            due |= set(candidates(rings, self._settings, back))
         self._few = len(due) * _REPLAY_S / rings.step_s <= _MOST_REPLAYED
         for row in sorted(due):
             if rings.last[row] == rings.end:
@@ -216,12 +224,15 @@ def silent(rings: Rings) -> npt.NDArray[np.bool_]:
     return out
 
 
-def candidates(rings: Rings, settings: DetectionSection) -> list[int]:
-    """Return the rows that both screens leave to the detectors."""
+def candidates(rings: Rings, settings: DetectionSection, back: int = 0) -> list[int]:
+    """Return the rows that both screens leave to the detectors, or have left so many steps ago."""
     out: list[int] = []
     scale = np.where(np.isnan(rings.total_bytes), np.inf, rings.total_bytes)
     for first in range(0, len(rings.gpus), _BLOCK):
         t_s, values = rings.window(slice(first, first + _BLOCK))
+        t_s, values = t_s[: t_s.size - back], values[:, : t_s.size - back]
+        if t_s.size < _LEAST_SCREENED:
+            return []
         age = _filled(values)
         rows = np.flatnonzero(age > 1)
         if not rows.size:

@@ -163,9 +163,9 @@ _TWO_HOSTS: Final = (
     "two hosts have GPUs of one UUID: a clone, or a host that was renamed; they are judged apart"
 )
 _DOUBTS: Final = {
-    "no-total": "{} without a total, so no alert says when memory is full: does the server have "
+    "no-total": "{} no total, so no alert says when memory is full: does the server have "
     "total, or free, of the map?",
-    "implausible-total": "{} with a total that is no card's, so it is not used: below 256 MiB, "
+    "implausible-total": "{} a total that is no card's, so it is not used: below 256 MiB, "
     "above 4 TiB, below what is used, or just that; do unit and total of the map fit?",
 }
 
@@ -176,7 +176,7 @@ def warnings(found: FleetRoundState, shard: str) -> list[tuple[str, str]]:
     if "uuid-on-two-hosts" in found.dropped:
         out.append(("uuid-on-two-hosts", _TWO_HOSTS))
     for code, count in found.doubts.items():
-        many = f"{count} of {found.gpus} GPUs are" if found.gpus > 1 else "the GPU is"
+        many = f"{count} of {found.gpus} GPUs have" if found.gpus > 1 else "the GPU has"
         out.append((code, _DOUBTS.get(code, "{}").format(many)))
     if not found.gpus:
         words = _NOBODY if shard.endswith("/1") else _NOBODY_HERE.format(shard)

@@ -33,12 +33,17 @@ def show(out: Page, workers: Sequence[Worker], *, now_s: float, every: bool) -> 
     if shown:
         headers = ("state", "host", "GPU", "job", "verdict", "growth", "full in", "UUID")
         out.table(headers, [_cells(gpu, whole=out.wide or not out.terminal) for gpu in shown])
-    elif any(worker.state.round.gpus for worker in workers):
+    elif any(_trusted(worker) for worker in workers):
         out.line(("no GPU leaks, as far as is known", "green"))
     if len(gpus) > len(shown):
         out.line((f"--all shows {len(gpus) - len(shown)} more", "dim"))
     for worker in workers:
         _worker(out, worker, now_s)
+
+
+def _trusted(worker: Worker) -> int:
+    """Return how many GPUs have values that fit their totals."""
+    return worker.state.round.gpus - worker.state.round.doubts.get("implausible-total", 0)
 
 
 def _cells(gpu: FleetGpu, *, whole: bool) -> tuple[str, ...]:
