@@ -60,7 +60,6 @@ _CHORES_EVERY_S = 60.0
 _CHECK_EVERY_S = 7 * 86400.0
 _PUBLISHERS = {"metrics": "gpuwatchd.daemon.metrics:MetricsPublisher"}
 """12 ms and half a MiB, for a section that few have."""
-_LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 class Chores:
@@ -385,7 +384,7 @@ class Daemon:
 @click.option("--interval", help="Time between two samples, for example 5s.")
 @click.option("--source", "sources", multiple=True, help="nvml, drm, metal, replay:FILE, simulate.")
 @click.option("--once", is_flag=True, help="Take one sample, write the live state, and leave.")
-@click.option("--log-level", type=click.Choice(_LOG_LEVELS), help="Log level on stderr.")
+@click.option("--log-level", type=click.Choice(own_process.LOG_LEVELS), help="Log level on stderr.")
 @click.version_option(__version__, message="gpuwatchd %(version)s")
 def command(
     file: Path | None,

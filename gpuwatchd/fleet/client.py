@@ -37,6 +37,10 @@ _FORMS: Final[dict[str, dict[str, str]]] = {
 }
 """What is asked beside the question. Each ignores what is for others: one that is not known gets
 all of it."""
+_UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+_ELSEWHERE: Final = (
+    "url needs the prefix that the server has, such as /prometheus, and ends before /api/v1"
+)
 
 Labels = dict[str, str]
 Point = tuple[float, str]
@@ -111,7 +115,7 @@ class Client:
         if not self.backend:
             with contextlib.suppress(MetricsServerError):
                 content = self._ask("/api/v1/status/buildinfo")
-                self.backend = _named(_decoded(content, _BuildInfo).data)
+                self.backend = _named(self._read(content, _BuildInfo).data)
 
     def query(self, query: str, at_s: float) -> list[tuple[Labels, float]]:
         """Return the value of each series at an instant; what is no number is NaN.
@@ -135,7 +139,7 @@ class Client:
             Unless there is a whole answer.
         """
         form = {**_FORMS[self.backend], "query": query, "time": f"{at_s:.3f}"}
-        rows = self._rows(self._ask("/api/v1/query", form), _Answer[_Vector])
+        rows = self._rows(self._read(self._ask("/api/v1/query", form), _Answer[_Vector]))
         return [bytes(row.metric) for row in rows], _numbers([row.value for row in rows])
 
     def query_range(
@@ -157,7 +161,7 @@ class Client:
                     np.fromiter(map(_AT, row.values), dtype=np.float64, count=len(row.values)),
                     _numbers(row.values),
                 )
-                for row in self._rows(content, _Answer[_Matrix])
+                for row in self._rows(self._read(content, _Answer[_Matrix]))
             ]
 
     def _ask(self, path: str, form: Mapping[str, str] | None = None) -> bytes:
@@ -169,17 +173,26 @@ class Client:
             why = ""
             with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
                 why = decoding.decode(reply.content, _Refusal).error
-            raise self._server.refused(reply, why, "token-file or headers-file")
+            # What is no Prometheus, or is one at another path, has no reason in its form.
+            hint = _ELSEWHERE if reply.status in {400, 404, 405} and not why else ""
+            raise self._server.refused(reply, why, "token-file or headers-file", hint)
         return reply.content
 
-    def _rows(self, content: bytes, kind: type[_Answer[Row]]) -> list[Row]:
-        answer = _decoded(content, kind)
+    def _rows(self, answer: _Answer[Row]) -> list[Row]:
         if answer.status != "success" or answer.data is None:
             raise MetricsServerError("the server's answer is no success")
         if answer.warnings:
             why = self._server.shown(answer.warnings[0])
             raise MetricsServerError(f"the server's answer may not be whole: {why}")
         return answer.data.result
+
+    def _read(self, content: bytes, kind: type[Kind]) -> Kind:
+        try:
+            return decoding.decode(content, kind)
+        except _UNREADABLE:
+            why = "its answer is none of a Prometheus, or cut off"
+            hint = "" if content.lstrip().startswith(b"{") else _ELSEWHERE
+            raise self._server.error(why, hint=hint) from None
 
 
 def _named(build: _Build) -> str:
@@ -199,16 +212,10 @@ def read_labels(text: bytes) -> Labels:
     MetricsServerError
         When they are none.
     """
-    return _decoded(text, Labels)
-
-
-def _decoded(content: bytes, kind: type[Kind]) -> Kind:
     try:
-        return decoding.decode(content, kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        raise MetricsServerError(
-            "the server's answer is none of a Prometheus, or cut off"
-        ) from None
+        return decoding.decode(text, Labels)
+    except _UNREADABLE:
+        raise MetricsServerError("the server's answer has labels that are no text") from None
 
 
 def _numbers(points: list[Point]) -> FloatArray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import ssl
 from functools import partial
 from http.client import HTTPConnection
 from pathlib import Path
@@ -14,7 +15,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta
 
-from gpuwatchd.core import config, units
+from gpuwatchd.core import config, extras, units
 from gpuwatchd.core.config import (
     SENSITIVITY,
     DetectionSection,
@@ -23,7 +24,7 @@ from gpuwatchd.core.config import (
     Size,
     listening,
 )
-from gpuwatchd.core.errors import ConfigError
+from gpuwatchd.core.errors import ConfigError, GpuwatchdError
 from gpuwatchd.core.state_log import masked
 from gpuwatchd.core.text import clean
 from gpuwatchd.fleet import shards
@@ -44,6 +45,8 @@ _NO_FILE_HINT: Final = (
 )
 _LEAST_ANSWER: Final = 1 << 20
 """No question about the past fits into less: a smaller limit is a unit forgotten."""
+_LONGEST_ANSWER_S: Final = 300.0
+"""As the longest pause; the packaged unit takes 10 minutes without a sign for a hang."""
 _LOOPBACK_ONLY: Final = '"127.0.0.1:9752", "unix" or "unix:PATH": this machine only'
 _METRIC: Final = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _LABEL: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
@@ -51,6 +54,7 @@ _SUCH: Final = {
     "url": "https://prometheus.example:9090",
     "alertmanagers": "https://alertmanager.example:9093",
 }
+_API: Final = re.compile(r"/api/v1(/query(_range)?)?/*$")
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _MATCHER: Final = re.compile(r'[a-zA-Z_]\w*\s*(=|!=|=~|!~)\s*"([^"\\\n]|\\.)*"', re.ASCII)
 UNITS: Final = {"B": 1.0, "KiB": 2.0**10, "MB": 1e6, "MiB": 2.0**20, "GiB": 2.0**30}
@@ -112,7 +116,7 @@ class FleetSection(Section, frozen=True, kw_only=True):
     token_file: str = ""
     """File with a bearer token, readable by its owner alone."""
     ca_file: str = ""
-    """Certificates to trust instead of those of the system."""
+    """Certificates to trust with https instead of those of the system."""
     headers_file: str = ""
     """File with further headers, "X-Scope-OrgID: team" on each line, as private as a token."""
     map: str = "dcgm"
@@ -199,6 +203,9 @@ def load(path: Path, shard: str | None = None, *, sends: bool = False) -> Fleet:
     for fault in _faults(whole, file, shard, sends=sends):
         raise fault
     hours = float(section.window) / 3600.0
+    if section.ca_file:
+        trusted = str(Path(file).parent / Path(section.ca_file).expanduser())
+        section = msgspec.structs.replace(section, ca_file=trusted)
     changed: dict[str, Any] = {"analysis_window_hours": hours}
     if whole.detection.confidence_threshold == DetectionSection().confidence_threshold:
         changed["confidence_threshold"] = SENSITIVITY[whole.detection.sensitivity]
@@ -218,19 +225,33 @@ def load(path: Path, shard: str | None = None, *, sends: bool = False) -> Fleet:
 
 
 def faults(path: Path, shard: str | None = None, *, sends: bool = False) -> list[ConfigError]:
-    """Return all for which :func:`load` would refuse a file.
+    """Return all for which a worker would not start by a file.
 
-    Of one that is no TOML, or that has an unknown key or one of another type, it is the first.
+    Of one that is no TOML it is that alone; one that lacks a key or has one of another type, that
+    and what is unknown in it.
     """
+    found: list[ConfigError] = []
     try:
-        return list(_faults(_read(path), str(path), shard, sends=sends))
+        whole = _read(path, found)
+        found += _faults(whole, str(path), shard, sends=sends)
     except ConfigError as error:
-        return [error]
+        return [*found, error]
+    if whole.metrics.listen:
+        try:
+            extras.need("metrics", "it", "prometheus_client", page="errors#metrics-extra")
+        except GpuwatchdError as error:
+            why = error.message
+            found.append(
+                ConfigError(str(path), "[metrics] listen", why, hint=error.hint, page=error.page)
+            )
+    return found
 
 
-def _read(path: Path) -> FleetConfig:
+def _read(path: Path, unknown: list[ConfigError] | None = None) -> FleetConfig:
     words, _ = config.read_file(path, must_exist=True, hint=_NO_FILE_HINT)
-    return config.parse_as(words or "", FleetConfig, file=str(path), hint=_HINT)
+    if not re.search(r"^\s*[^#\s]", words or "", re.MULTILINE):
+        raise ConfigError(str(path), "[fleet]", "is not there", hint=_NO_FILE_HINT)
+    return config.parse_as(words or "", FleetConfig, file=str(path), hint=_HINT, unknown=unknown)
 
 
 def _faults(
@@ -239,12 +260,21 @@ def _faults(
     section = whole.fleet
     for key, why in _wrong(section):
         yield ConfigError(file, f"[fleet] {key}", why, hint=_HINT)
+    most = max(3, int(section.window / max(section.step, 1)))
+    for key, rounds in (
+        ("confirm", whole.policy.confirm),
+        ("clear-after", whole.policy.clear_after),
+    ):
+        if rounds > most:
+            why = f"expected {most} at most: the window has no more rounds"
+            yield ConfigError(file, f"[policy] {key}", why, hint=_HINT)
     if sends and not section.alertmanagers:
         key, hint = "[fleet] alertmanagers", "--once and --dry-run send nothing"
         yield ConfigError(file, key, "names none to send alerts to", hint=hint)
     parts: list[Callable[[], object]] = [
         lambda: metric_map(section.map, file),
         *(partial(part, section, file) for part in (_of_server, _of_alertmanager)),
+        lambda: _of_authority(section, file),
         lambda: _listen(whole.metrics.listen, file),
     ]
     if shard is None:
@@ -288,6 +318,30 @@ def _of_alertmanager(section: FleetSection, file: str) -> dict[str, str]:
     return _headers(token, headers, file, prefix="alertmanager-")
 
 
+def trusting(ca_file: str) -> ssl.SSLContext:
+    """Return what checks certificates, by those of a file or of the system.
+
+    Raises
+    ------
+    ConfigError
+        When the file holds none.
+    """
+    try:
+        return ssl.create_default_context(cafile=ca_file or None)
+    except OSError as error:  # of TLS, too
+        why = "holds no certificate" if isinstance(error, ssl.SSLError) else error.strerror
+        raise ConfigError(ca_file, "[fleet] ca-file", why or "cannot be read") from None
+
+
+def _of_authority(section: FleetSection, file: str) -> None:
+    if not section.ca_file:
+        return
+    if not any(url.startswith("https:") for url in (section.url, *section.alertmanagers)):
+        why = "is of no use: neither url nor alertmanagers has https"
+        raise ConfigError(file, "[fleet] ca-file", why, hint=_HINT)
+    trusting(str(Path(file).parent / Path(section.ca_file).expanduser()))
+
+
 def _shard(words: str, file: str) -> Shard:
     try:
         return shards.parse(words)
@@ -307,6 +361,8 @@ def _listen(words: str, file: str) -> Address | None:
 def _wrong(section: FleetSection) -> Iterator[tuple[str, str]]:
     secrets = {"token-file": section.token_file, "headers-file": section.headers_file}
     yield from _wrong_address("url", section.url, secrets)
+    if _API.search(section.url):
+        yield "url", "expected the address alone, without /api/v1"
     secrets = {
         "alertmanager-token-file": section.alertmanager_token_file,
         "alertmanager-headers-file": section.alertmanager_headers_file,
@@ -329,6 +385,8 @@ def _wrong_rounds(section: FleetSection) -> Iterator[tuple[str, str]]:
         yield "window", "expected 30 to 5000 steps"
     if section.budget.timeout < 1:
         yield "budget timeout", "shorter than 1 s"
+    elif section.budget.timeout > _LONGEST_ANSWER_S:
+        yield "budget timeout", f"longer than {units.duration(_LONGEST_ANSWER_S)}"
     if section.budget.answer < _LEAST_ANSWER:
         yield (
             "budget answer",
@@ -337,6 +395,8 @@ def _wrong_rounds(section: FleetSection) -> Iterator[tuple[str, str]]:
     state = config.expanded(section.state)
     if section.state and (not state.is_absolute() or not state.name or "\0" in section.state):
         yield "state", "expected the whole path of a file"
+    elif section.state and state.is_dir():
+        yield "state", "is a directory, expected a file in it"
     for matcher in section.matchers:
         if not _MATCHER.fullmatch(matcher):
             yield "matchers", f"{clean(matcher, limit=80)} is no matcher such as 'cluster=\"a\"'"

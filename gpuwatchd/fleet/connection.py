@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from gpuwatchd import __version__
-from gpuwatchd.core.errors import ConfigError, MetricsServerError
+from gpuwatchd.core.errors import MetricsServerError
 from gpuwatchd.core.text import clean
-from gpuwatchd.fleet.config import is_local
+from gpuwatchd.fleet.config import is_local, trusting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -61,7 +61,7 @@ class Connection:
         self._limit_bytes, self._timeout_s = limit_bytes, timeout_s
         self._gzip = not is_local(url)
         """On the same machine packing costs more than sending."""
-        self._context = _context(ca_file) if split.scheme == "https" else None
+        self._context = trusting(ca_file) if split.scheme == "https" else None
 
     def request(self, path: str, body: bytes | None = None, kind: str = "") -> Reply:
         """Return what the server answers: to GET without a body, to POST with one of that type.
@@ -76,14 +76,14 @@ class Connection:
             return self._exchange(path, body, kind, late)
         except ssl.SSLCertVerificationError:
             hint = "ca-file names the certificates to trust"
-            raise self._error("its certificate is not to be trusted", hint=hint) from None
+            raise self.error("its certificate is not to be trusted", hint=hint) from None
         except (OSError, HTTPException, ValueError, MetricsServerError) as error:
             if late.is_set() or isinstance(error, TimeoutError):
-                raise self._error(f"no answer within {self._timeout_s:g} s") from None
+                raise self.error(f"no answer within {self._timeout_s:g} s") from None
             if isinstance(error, MetricsServerError):
                 raise
             why = error.strerror if isinstance(error, OSError) and error.strerror else ""
-            raise self._error(clean(why, limit=120) or type(error).__name__) from None
+            raise self.error(clean(why, limit=120) or type(error).__name__) from None
 
     def _exchange(self, path: str, body: bytes | None, kind: str, late: threading.Event) -> Reply:
         headers = {
@@ -132,31 +132,34 @@ class Connection:
                 try:
                     part = unpack.decompress(part, self._limit_bytes - length + 1)
                 except zlib.error:
-                    raise self._error("its answer is damaged") from None
+                    raise self.error("its answer is damaged") from None
             parts.append(part)
             length += len(part)
             if length > self._limit_bytes:
-                raise self._error(f"its answer is larger than {self._limit_bytes >> 10} KiB")
+                raise self.error(f"its answer is larger than {self._limit_bytes >> 10} KiB")
         if response.length or (unpack is not None and length and not unpack.eof):
-            raise self._error("its answer was cut off")
+            raise self.error("its answer was cut off")
         return b"".join(parts)
 
-    def refused(self, reply: Reply, why: str = "", keys: str = "") -> MetricsServerError:
+    def refused(
+        self, reply: Reply, why: str = "", keys: str = "", hint: str = ""
+    ) -> MetricsServerError:
         """Return the error that an answer without success is.
 
-        ``why``: in its own words. ``keys``: what of the configuration holds the secrets.
+        ``why``: in its own words. ``keys``: what of the configuration holds the secrets. ``hint``:
+        of any other refusal.
         """
         status = reply.status
         if 300 <= status < 400:
             hint = "url must be the address that it redirects to"
-            return self._error("it redirects, which is not followed", status=status, hint=hint)
+            return self.error("it redirects, which is not followed", status=status, hint=hint)
         if status in {401, 403}:
             hint = f"{keys} must hold what it asks for" if keys else ""
-            return self._error(f"it refuses us ({status})", status=status, hint=hint)
+            return self.error(f"it refuses us ({status})", status=status, hint=hint)
         wait = reply.headers.get("Retry-After", "")
         wait_s = min(float(wait), _LONGEST_WAIT_S) if wait.isascii() and wait.isdigit() else None
         why = f"it answers {status} {self.shown(why)}".rstrip()
-        return self._error(why, status=status, wait_s=wait_s)
+        return self.error(why, status=status, wait_s=wait_s, hint=hint)
 
     def shown(self, words: str) -> str:
         """Return a server's words without secrets: a proxy may print what it was sent."""
@@ -165,21 +168,14 @@ class Connection:
                 words = words.replace(word, "***")
         return clean(words, limit=200)
 
-    def _error(
+    def error(
         self, why: str, *, status: int | None = None, wait_s: float | None = None, hint: str = ""
     ) -> MetricsServerError:
+        """Return an error that names the server."""
         where = self._host if self._port is None else f"{self._host}:{self._port}"
         return MetricsServerError(
             f"{clean(where, limit=120)}: {why}", status=status, wait_s=wait_s, hint=hint
         )
-
-
-def _context(ca_file: str) -> ssl.SSLContext:
-    try:
-        return ssl.create_default_context(cafile=ca_file or None)
-    except OSError as error:
-        why = error.strerror or "holds no certificate"
-        raise ConfigError(ca_file, "[fleet] ca-file", why) from None
 
 
 def _cut(sock: socket.socket, late: threading.Event) -> None:

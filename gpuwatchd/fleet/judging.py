@@ -33,9 +33,16 @@ _BLOCK: Final = 4096
 """Rows that are screened at a time."""
 _TURN: Final = 60
 """Rounds in which each row is judged once, whatever the screens say."""
+_LEAST_SCREENED: Final = 30
+"""Values that the screens need; no window is shorter."""
 _YOUNG_S: Final = screen.RISING_WINDOWS_S[0]
-_REPLAY_S: Final = 1200.0
-"""Evidence is averaged over no more than this: of what was missed so much is judged later."""
+_REPLAY_S: Final = 2400.0
+"""Twice the longest time over which evidence is averaged: of what was missed so much is judged
+later, at each step; and..."""
+_LESS_REPLAYED_S: Final = 1200.0
+"""a judgement a minute of this where that would be too many."""
+_SCREENED_S: Final = 300.0
+"""Of that, the time between two looks by the screens."""
 _MOST_REPLAYED: Final = 20_000
 """Judgements of what was missed, of one round: half a minute of one core."""
 
@@ -64,7 +71,7 @@ class Judge:
         """Row -> the slot from which it is calm, where it has not always been."""
         self._begun: dict[int, float] = {}
         self._rounds = 0
-        self._replayed = 0
+        self._replayed, self._few = 0, True
         self._judged_to: dict[int, int] = {}
         """Row -> the last step that it was judged at."""
 
@@ -106,9 +113,15 @@ class Judge:
             self._judged_to.pop(row, None)
         self._end_jobs(rings)
         turn, self._rounds = self._rounds, self._rounds + 1
-        # In the first round everything is new: the screens alone say what is looked at.
+        # In the first round everything is new: the screens alone say what is looked at, and what
+        # they would have said, as what they have passed once is judged until it is calm.
         in_turn = set(range(turn % _TURN, len(rings.gpus), _TURN)) if turn else set[int]()
-        for row in sorted(in_turn | self.alerts.keys() | set(candidates(rings, self._settings))):
+        due = in_turn | self.alerts.keys() | set(candidates(rings, self._settings))
+        apart = math.ceil(_SCREENED_S / rings.step_s)
+        for back in range(apart, round(_REPLAY_S / rings.step_s) + 1, apart) if not turn else ():
+            due |= set(candidates(rings, self._settings, back))
+        self._few = len(due) * _REPLAY_S / rings.step_s <= _MOST_REPLAYED
+        for row in sorted(due):
             if rings.last[row] == rings.end:
                 self._judge(rings, row)
 
@@ -148,16 +161,19 @@ class Judge:
     def _findings(self, rings: Rings, row: int) -> list[Finding]:
         """Return the judgement of now, after those of the steps that were missed.
 
-        After a start or a pause an alert fires in the first round if it would have without. Only
-        what may open is worth that; what fires is not resolved by a pause.
+        After a start or a pause an alert fires in the first round if it would have without, and a
+        watch is as old as the replay finds it. Only what may open is worth that, alerts before
+        watches; what fires is not resolved by a pause.
         """
         series, alert = series_of(rings, row), self.alerts.get(row)
         out = [verdict.judge(series, self._settings)]
         fires = alert is not None and alert.state == "firing"
-        if out[0].tier != "alert" or fires or self._replayed >= _MOST_REPLAYED:
+        most = {"alert": _MOST_REPLAYED, "watch": _MOST_REPLAYED // 2}.get(out[0].tier, 0)
+        if fires or self._replayed >= most:
             return out
-        apart = max(1, round(alerts.SLOW_S / rings.step_s))
-        steps = max(math.ceil(_REPLAY_S / rings.step_s), self._rules.confirm * apart)
+        apart = 1 if self._few else max(1, round(alerts.SLOW_S / rings.step_s))
+        replay_s = _REPLAY_S if self._few else _LESS_REPLAYED_S
+        steps = max(math.ceil(replay_s / rings.step_s), self._rules.confirm * apart)
         first = max(self._judged_to.get(row, 0) + 1, rings.end - steps)
         for slot in range(rings.end - apart, first - 1, -apart):
             count = int(series.t_s.searchsorted(slot * rings.step_s, side="right"))
@@ -208,12 +224,15 @@ def silent(rings: Rings) -> npt.NDArray[np.bool_]:
     return out
 
 
-def candidates(rings: Rings, settings: DetectionSection) -> list[int]:
-    """Return the rows that both screens leave to the detectors."""
+def candidates(rings: Rings, settings: DetectionSection, back: int = 0) -> list[int]:
+    """Return the rows that both screens leave to the detectors, or have left so many steps ago."""
     out: list[int] = []
     scale = np.where(np.isnan(rings.total_bytes), np.inf, rings.total_bytes)
     for first in range(0, len(rings.gpus), _BLOCK):
         t_s, values = rings.window(slice(first, first + _BLOCK))
+        t_s, values = t_s[: t_s.size - back], values[:, : t_s.size - back]
+        if t_s.size < _LEAST_SCREENED:
+            return []
         age = _filled(values)
         rows = np.flatnonzero(age > 1)
         if not rows.size:

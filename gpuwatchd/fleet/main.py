@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -29,9 +29,11 @@ from gpuwatchd.fleet.outgoing import Sender
 from gpuwatchd.fleet.rings import NO_DATA_S
 from gpuwatchd.fleet.state import StateFile, round_state
 from gpuwatchd.fleet.worker import LAG_S, Worker, pause_s
+from gpuwatchd.service import own_process
 from gpuwatchd.service.own_process import NotifySocket, watchdog_s
 from gpuwatchd.view.answers import base
 from gpuwatchd.view.answers.fleet import FleetRound
+from gpuwatchd.view.queries import fleet_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,13 +41,6 @@ if TYPE_CHECKING:
     from gpuwatchd.view.queries.fleet_state import FleetRoundState
 
 log = logging.getLogger("gpuwatchd.fleet")
-
-_NOBODY: Final = "no GPU has a fresh value: do map and matchers fit what the server has?"
-_WARNINGS: Final = {
-    "uuid-on-two-hosts": "two hosts have GPUs of one UUID: a clone, or a host that was renamed; "
-    "they are judged apart"
-}
-"""What is counted in `dropped`, and may be a fault of the site's."""
 
 
 class Stop:
@@ -129,9 +124,9 @@ def _rounds(
             found = msgspec.structs.replace(round_state(worker, judge), failures=failed)
             firing = sum(alert.state == "firing" for alert in judge.alerts.values())
             stop.manager.status(f"{found.gpus} GPUs, {firing} with an alert")
-            _log_gpus(changes, found, worker, round_s)
+            _log_gpus(changes, found, file.state.shard, worker, round_s)
             if sender is None:
-                print_round(found)
+                print_round(found, file.state.shard)
             metrics.after_round(found, round_s)
             file.after_round(worker, judge, found, round_s=round_s, due_at_s=next_s)
         stop.wait(max(next_s - time.time(), 0.1))
@@ -144,15 +139,19 @@ def _log_server(changes: StateLog, error: MetricsServerError | None, wait_s: flo
     if change is not None and error is None:
         log.info("the server answers again%s", change.fields)
     elif change is not None:
-        log.warning("no round: %s; asked again in %.0f s, then less often", error, wait_s)
+        hint = error and error.hint and f" ({error.hint})"
+        log.warning("no round: %s%s; asked again in %.0f s, then less often", error, hint, wait_s)
 
 
-def _log_gpus(changes: StateLog, found: FleetRoundState, worker: Worker, round_s: float) -> None:
-    """Log that the past of GPUs was read, or that there are none: then the map may be wrong."""
+def _log_gpus(
+    changes: StateLog, found: FleetRoundState, shard: str, worker: Worker, round_s: float
+) -> None:
+    """Log that the past of GPUs was read, and what may be wrong with the map, once each."""
     change = changes.change("gpus", "some" if found.gpus else "none")
-    if change is not None and not found.gpus:
-        log.warning(_NOBODY)
-    elif change is not None:
+    for code, words in fleet_state.warnings(found, shard):
+        if (change if code == "no-series" else changes.change(code, "warned")) is not None:
+            log.warning("%s: %s", code, words)
+    if change is not None and found.gpus:
         missing = len(worker.missing)
         log.info("past read gpus=%d without_past=%d took_s=%.1f", found.gpus, missing, round_s)
 
@@ -165,11 +164,9 @@ def _is_ahead(worker: Worker) -> bool:
     return ahead
 
 
-def print_round(found: FleetRoundState) -> None:
+def print_round(found: FleetRoundState, shard: str = "1/1") -> None:
     """Print what a round has come to, as one line."""
-    warnings = [(code, words) for code, words in _WARNINGS.items() if code in found.dropped]
-    if not found.gpus:
-        warnings.append(("no-series", _NOBODY))
+    warnings = fleet_state.warnings(found, shard)
     answer = base.answer_of(FleetRound, found, source="prometheus", warnings=warnings)
     sys.stdout.write(msgspec.json.encode(answer).decode() + "\n")
     sys.stdout.flush()
@@ -268,18 +265,22 @@ def _with(headers: dict[str, str]) -> Iterator[str]:
 @click.option("--shard", metavar="N/M", help="This worker of how many: 2/4, or hostname/4.")
 @click.option("--dry-run", is_flag=True, help="Do rounds and print them; send no alerts.")
 @click.option("--check", is_flag=True, help="Say what is in force or wrong; ask no server.")
+@click.option("--log-level", type=click.Choice(own_process.LOG_LEVELS), help="Log level on stderr.")
 def command(
+    *,
     file: Path,
     shard: str | None,
-    once: bool,  # noqa: FBT001 - a click flag
-    dry_run: bool,  # noqa: FBT001 - a click flag
-    check: bool,  # noqa: FBT001 - a click flag
+    once: bool,
+    dry_run: bool,
+    check: bool,
+    log_level: str | None,
 ) -> int:
     """Judge the GPUs that a Prometheus watches.
 
     It asks the server for memory that exporters have recorded, and sends alerts on GPUs that leak
     to the Alertmanagers of its configuration. With --once or --dry-run it sends nothing, and prints
     one line of JSON per round. With --check it only reads its files: 0, or 78 and a line per fault.
+    A key that is missing or of another type hides the faults of values.
 
     \b
     Examples:
@@ -288,6 +289,8 @@ def command(
       gpuwatchd fleet --config fleet.toml
     """  # noqa: D301 - click reads the backspace
     sends = not (once or dry_run)
+    if log_level is not None:
+        logging.getLogger().setLevel(log_level.upper())
     try:
         if check:
             return _checked(file, shard, sends=sends)
@@ -303,7 +306,7 @@ def command(
         worker, judge = _parts(fleet, stop)
         worker.round(time.time())
         judge.round(worker.rings)
-        print_round(round_state(worker, judge))
+        print_round(round_state(worker, judge), str(fleet.shard))
     except BrokenPipeError:  # whoever read it has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return PIPE_CLOSED

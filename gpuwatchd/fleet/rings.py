@@ -41,7 +41,9 @@ TOO_MUCH: Final = 1.01
 """A value above this share of all memory is none."""
 _EXPORTED: Final = "exported_"
 """Before a label of the exporter's that Prometheus has one of its own of: that of the target."""
-_EMPTY: Final = np.array([[np.nan], [np.nan], [0.0], [-1.0], [np.nan], [-1.0], [-1.0], [-1.0]])
+_EMPTY: Final = np.array(
+    [[np.nan], [np.nan], [0.0], [-1.0], [np.nan], [-1.0], [-1.0], [-1.0], [0.0], [-1.0]]
+)
 """The numbers of a row that nobody has."""
 
 
@@ -149,6 +151,16 @@ class Rings:
     def _named(self) -> FloatArray:
         """The last slot at which labels named the job of each GPU; -1 before any."""
         return self._number[7, : len(self.gpus)]
+
+    @property
+    def doubtful(self) -> FloatArray:
+        """Whether the total that the server has of each GPU was left out as none."""
+        return self._number[8, : len(self.gpus)]
+
+    @property
+    def above(self) -> FloatArray:
+        """The slot of the last value above the total of each GPU; -1 before any."""
+        return self._number[9, : len(self.gpus)]
 
     @property
     def rows(self) -> IntArray:
@@ -283,7 +295,9 @@ class Rings:
 
     def put(self, row: int, slots: IntArray, values: FloatArray) -> None:
         """Take in values of one GPU, in bytes, in order of time."""
-        good = self._checked(values, self.total_bytes[row])
+        good, odd = self._checked(values, self.total_bytes[row])
+        if odd.any():
+            self.above[row] = slots[odd].max()
         inside = (slots >= self._first) & (slots <= self.end) & (slots > self.last[row])
         inside[1:] &= slots[1:] > np.maximum.accumulate(slots)[:-1]
         self.drop("out-of-order", int(np.count_nonzero(good & ~inside)))
@@ -302,7 +316,8 @@ class Rings:
 
     def put_newest(self, rows: IntArray, values: FloatArray) -> None:
         """Take in a value of each of some GPUs at the last slot, in bytes."""
-        good = self._checked(values, self.total_bytes[rows])
+        good, odd = self._checked(values, self.total_bytes[rows])
+        self.above[rows[odd]] = self.end
         late = good & (self.last[rows] >= self.end)
         self.drop("out-of-order", int(np.count_nonzero(late)))
         good &= ~late
@@ -312,15 +327,18 @@ class Rings:
         self.since[rows[(busy != before) & ~np.isnan(before)]] = self.end
         self._busy[rows], self.last[rows] = busy, self.end
 
-    def _checked(self, values: FloatArray, total: FloatArray | float) -> npt.NDArray[np.bool_]:
+    def _checked(
+        self, values: FloatArray, total: FloatArray | float
+    ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+        """Say which values are some, and which of the others are above the total."""
         number = np.isfinite(values)
         blank = number & (values >= self._map.blank_from * self._map.bytes_each)
-        odd = number & ~blank & ((values < 0) | (values > TOO_MUCH * total))
+        above = number & ~blank & (values > TOO_MUCH * total)
+        odd = above | (number & ~blank & (values < 0))
         self.drop("not-a-number", int(np.count_nonzero(~number)))
         self.drop("blank", int(np.count_nonzero(blank)))
         self.drop("above-total", int(np.count_nonzero(odd)))
-        good: npt.NDArray[np.bool_] = number & ~blank & ~odd
-        return good
+        return number & ~blank & ~odd, above
 
     def _idle_bytes(self, rows: int | IntArray) -> FloatArray:
         """Return what idle GPUs hold at most; 0 where their memory is unknown."""

@@ -51,7 +51,8 @@ def parse(words: str, hostname: str | None = None) -> Shard:
     """
     match = _FORM.fullmatch(words.strip())
     if match is None:
-        raise ValueError('expected "N/M", such as "2/4", or "hostname/M"')
+        form = f'"N/M", such as "2/4", or "hostname/M", with 1 to {MOST} shards'
+        raise ValueError(f"expected {form}")
     number, of = int(match[2] or 0), int(match[3])
     if match[1]:
         name = os.uname().nodename.partition(".")[0] if hostname is None else hostname

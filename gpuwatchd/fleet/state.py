@@ -18,6 +18,7 @@ from gpuwatchd import __version__
 from gpuwatchd.core.config import expanded
 from gpuwatchd.core.text import clean
 from gpuwatchd.fleet.judging import silent
+from gpuwatchd.fleet.totals import doubts
 from gpuwatchd.view.queries import fleet_state
 from gpuwatchd.view.queries.fleet_state import CalmGpu, FleetGpu, FleetRoundState, FleetState
 
@@ -47,6 +48,7 @@ def round_state(worker: Worker, judge: Judge) -> FleetRoundState:
         resolved=len(judge.resolved),
         dropped=rings.dropped.copy(),
         failures=worker.failures.copy(),
+        doubts=doubts(rings),
         verdicts=tuple(sorted(verdicts, key=fleet_state.urgency)),
     )
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from gpuwatchd.core.errors import MetricsServerError
 from gpuwatchd.core.state_log import StateLog
-from gpuwatchd.fleet import config
+from gpuwatchd.fleet import config, totals
 from gpuwatchd.fleet.client import RangeSeries, read_labels
 from gpuwatchd.fleet.rings import Rings
 
@@ -165,10 +165,13 @@ class Worker:
         reserved = np.nan_to_num(known.get(names.reserved, unknown))
         whole = known[names.total] if names.total else used + free + reserved
         limit = used + free if names.free else whole
+        read = there[~np.isnan(whole[there])]
+        rings.doubtful[read] = totals.doubtful(used[read], whole[read])
         for kept, new in ((rings.total_bytes, whole), (rings.limit_bytes, limit)):
             # What was known stays where the server has nothing newer.
             had = there[~np.isnan(new[there])]
             kept[had] = new[had]
+            kept[rings.doubtful == 1] = np.nan
         self._labels_at_s = at_s
         # Of a round that failed after this question, too.
         return sorted({rings.gpus[row].uuid for row in np.flatnonzero(rings.began > rings.end)})

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from gpuwatchd.core.config import Config
 
 
+LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 BELL_FILE = "bell"
 """A named pipe in the runtime directory: who may write there may wake the daemon."""
 

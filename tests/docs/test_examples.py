@@ -37,7 +37,9 @@ def test_every_example_of_a_configuration_is_valid(block: str, tmp_path: Path) -
     file = tmp_path / "config.toml"
     file.write_text(block, encoding="utf-8")
     if block.startswith("# fleet.toml"):
-        file.write_text(block.replace("/run/secrets/gpuwatchd/", ""), encoding="utf-8")
+        # The certificates of one distribution are not everywhere.
+        words = re.sub(r"^ca-file = .*$", "", block, flags=re.MULTILINE)
+        file.write_text(words.replace("/run/secrets/gpuwatchd/", ""), encoding="utf-8")
         (tmp_path / "prometheus-token").touch(0o600)
         (tmp_path / "prometheus-token").write_text("s3cret")
         assert fleet.load(file).section.map in msgspec.toml.decode(fleet.MAPS.read_bytes())

@@ -89,6 +89,26 @@ def test_half_an_answer_is_none(reply: Reply) -> None:
 
 
 @pytest.mark.parametrize(
+    ("reply", "elsewhere"),
+    [
+        (Reply(b"<html>"), True),
+        (Reply(b""), True),
+        (Reply(b"<html>", 404), True),
+        (Reply(b"unsupported path requested", 400), True),
+        (Reply(body("1")[:-1]), False),
+        (Reply(b'{"status": "error", "error": "parse error"}', 400), False),
+        (Reply(b"<html>", 503), False),
+    ],
+)
+def test_what_is_no_prometheus_is_named_and_may_be_at_another_path(
+    reply: Reply, elsewhere: bool
+) -> None:
+    error = refused(reply)
+    assert error.message.startswith("127.0.0.1:")
+    assert ("prefix" in error.hint) is elsewhere
+
+
+@pytest.mark.parametrize(
     ("status", "busy", "denied"),
     [
         (401, False, True), (403, False, True), (400, False, False), (404, False, False),

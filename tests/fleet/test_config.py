@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -48,12 +49,23 @@ def write(folder: Path, words: str) -> Path:
         (f"[fleet]\n{LOCAL}step = '1s'", "step"),
         (f"[fleet]\n{LOCAL}budget = {{answer = '10'}}", "answer"),
         (f"[fleet]\n{LOCAL}window = '10m'", "window"),
+        (f"[fleet]\n{LOCAL}budget = {{timeout = '1h'}}", "timeout"),
+        (f"[fleet]\n{LOCAL}[policy]\nconfirm = 99999", "confirm"),
+        (f"[fleet]\n{LOCAL}[policy]\nclear-after = 99999", "clear-after"),
+        ("[fleet]\nurl = 'http://a/api/v1/'", "url"),
+        (f"[fleet]\n{LOCAL}state = '/'", "state"),
+        (f"[fleet]\n{LOCAL}state = '/tmp'", "state"),
+        (f"[fleet]\n{LOCAL}ca-file = 'token'", "ca-file"),
+        ("[fleet]\nurl = 'https://a'\nca-file = 'token'", "ca-file"),
+        ("[fleet]\nurl = 'https://a'\nca-file = 'none'", "ca-file"),
+        (f"[fleet]\n{LOCAL}shard = '1/100000'", "1024"),
         (f"[fleet]\n{LOCAL}map = 'dcmg'", "map"),
         *((f"[fleet]\n{LOCAL}state = {path}", "state") for path in ("'a'", "'/'", '"/a\\u0000"')),
         (f"[fleet]\n{LOCAL}matchers = ['a=\"b\"}} or up{{']", "matchers"),
         (f"[fleet]\n{LOCAL}[policy]\nchannels = []", "channels"),
         ("[detection]\nmin-slope = 1", "min-slope"),
         ("", "[fleet]: "),
+        ("# all of it\n # comments\n", "docs fleet has one to copy"),
         ("[fleet]\nmap = 'dcgm'", "[fleet] url: "),
     ],
 )
@@ -88,8 +100,46 @@ def test_a_check_says_what_is_in_force_and_all_that_is_wrong(
     assert main(check) == 78
     lines = [line for line in capsys.readouterr().err.splitlines() if line[:10] == "gpuwatchd:"]
     assert len(lines) == 4
+    capsys.readouterr()
+    # What is unknown hides nothing else.
+    write(tmp_path, f"[fleet]\n{LOCAL}matcher = 1\nstepp = 1\nshard = '2/1'\ntoken-file = 'none'\n")
+    assert main(check) == 78
+    said = capsys.readouterr().err
+    for key in ("matcher", "stepp", "shard", "none: no such file", "alertmanagers"):
+        assert key in said, key
+    write(tmp_path, f"[fleet]\n{LOCAL}matcher = 1\nbackend = 'x'\n")
+    assert main(check) == 78
+    said = capsys.readouterr().err
+    assert ("[fleet] matcher" in said, "[fleet] backend" in said) == (True, True)
     write(tmp_path, f"[fleet]\n{LOCAL}")
     assert (main(check), main([*check, "--dry-run"])) == (78, 0)
+
+
+def test_a_check_finds_that_metrics_cannot_be_served(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write(tmp_path, f"[fleet]\n{LOCAL}[metrics]\nlisten = '127.0.0.1:9752'\n")
+    check = ["fleet", "--config", str(file), "--check", "--once"]
+    for there, code in ((object(), 0), (None, 78)):
+        monkeypatch.setattr(importlib.util, "find_spec", lambda _, there=there: there)
+        assert main(check) == code
+    assert "[metrics] listen" in capsys.readouterr().err
+
+
+def test_an_internal_error_is_shown_whole_at_the_level_that_its_hint_names(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level("INFO")  # and back to what it was, at the end
+    caplog.handler.setLevel("DEBUG")
+
+    def broken(*_: object, **__: object) -> None:
+        raise KeyError("broken")
+
+    monkeypatch.setattr(config, "load", broken)
+    given = ["fleet", "--config", str(tmp_path / "fleet.toml"), "--once"]
+    for more, whole in ((), False), (("--log-level", "debug"), True):
+        assert main([*given, *more]) == 1
+        assert any(record.exc_info for record in caplog.records) is whole
 
 
 def test_other_verbs_say_what_fleet_toml_is_and_where_one_comes_from(

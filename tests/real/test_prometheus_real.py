@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from gpuwatchd.view import metrics
+from gpuwatchd.view import fleet_metrics, metrics
+from gpuwatchd.view.queries.fleet_state import FleetRoundState
 from tests.children import Child
 from tests.cli import world
 from tests.conftest import ROOT, need, ran
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.real_prometheus
 CONTRIB = ROOT / "contrib"
 RULES = CONTRIB / "prometheus" / "gpuwatchd.yml"
+WORKER = RULES.with_name("fleet.yml")
 DASHBOARD = CONTRIB / "grafana" / "gpuwatchd.json"
 FLEET = CONTRIB / "alertmanager" / "fleet.yml"
 ROUTE = ("amtool", "config", "routes", "test", f"--config.file={FLEET}", "--verify.receivers")
@@ -79,6 +81,8 @@ def test_rules_and_settings_are_valid_and_do_what_they_say() -> None:
     for words in (
         ("promtool", "check", "rules", RULES),
         ("promtool", "test", "rules", RULES.with_name("gpuwatchd_test.yml")),
+        ("promtool", "check", "rules", WORKER),
+        ("promtool", "test", "rules", WORKER.with_name("fleet_test.yml")),
         ("promtool", "check", "config", RULES.with_name("prometheus.yml")),
         ("amtool", "check-config", CONTRIB / "alertmanager" / "alertmanager.yml"),
         ("amtool", "check-config", FLEET),
@@ -108,6 +112,14 @@ def test_every_name_in_rules_and_dashboard_is_in_the_page() -> None:
     used -= {"gpuwatchd_test"}
     assert used <= known
     assert used >= set(metrics.HELP) - {"gpuwatchd_build_info"}
+
+
+def test_every_name_in_the_rules_for_a_fleets_worker_is_in_its_page() -> None:
+    found = FleetRoundState(at_s=1.0, failures={"round 503": 1})
+    page = fleet_metrics.render(found, shard="1/1", rounds=1, judged=1, round_s=1.0).decode()
+    used = set(_NAME.findall(WORKER.read_text())) - {"gpuwatchd_fleet"}
+    assert used
+    assert used <= set(_NAME.findall(page))
 
 
 @pytest.mark.slow

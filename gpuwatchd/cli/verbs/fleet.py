@@ -58,6 +58,8 @@ def status(files: tuple[Path, ...], every: bool, exit_code: bool) -> int:  # noq
     workers, warnings = fleet_state.load(files)
     workers = fleet_state.only(workers, flags.gpu)
     if flags.json:
+        for worker in workers:
+            warnings += fleet_state.warnings(worker.state.round, worker.state.shard)
         data = fill(fleet.FleetStatusData, (), workers=[_worker(one, now_s) for one in workers])
         output.emit_answer(fleet.FleetStatus, data, source="state-file", warnings=warnings)
     else:

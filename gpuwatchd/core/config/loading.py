@@ -87,9 +87,15 @@ def _keys(kind: type[Section] = Config, prefix: str = "") -> Iterator[tuple[str,
 
 
 def _normalise(
-    raw: Mapping[str, Any], kind: type[Section], path: str, file: str, hint: str = _KEYS_HINT
+    raw: Mapping[str, Any],
+    kind: type[Section],
+    path: str,
+    file: str,
+    hint: str = _KEYS_HINT,
+    *,
+    faults: list[ConfigError] | None = None,
 ) -> dict[str, Any]:
-    """Return the table with kebab-case keys; refuse what is unknown."""
+    """Return the table with kebab-case keys; refuse what is unknown, or add it to ``faults``."""
     fields = {f.encode_name: f.type for f in _fields(kind)}
     out: dict[str, Any] = {}
     for key, value in raw.items():
@@ -98,35 +104,43 @@ def _normalise(
         if name in out:
             raise ConfigError(file, full, f"given twice (also as {name!r})", page=_KEY_PAGE)
         if name not in fields:
-            if path == "notify" and name in channels.CHAT_SERVICES:
-                why = "no section of its own: it is an address of the channel chat"
-                hint = f"gpuwatchctl notify add {name}"
-                raise ConfigError(file, full, why, hint=hint, page=_KEY_PAGE)
-            if kind is Config and name == "fleet":
-                why = "no section of this file, but of that of gpuwatchd fleet"
-                hint = f"gpuwatchd fleet --config {file} --check"
-                raise ConfigError(file, full, why, hint=hint, page=_KEY_PAGE)
             what = (
                 "key" if path else "section" if isinstance(value, dict) else "key outside a section"
             )
             why = f"unknown {what}{guess(name, fields, 0.5)}"
-            raise ConfigError(file, full, why, hint=hint, page=_KEY_PAGE)
+            why, mend = _elsewhere(name, kind, path, file) or (why, hint)
+            fault = ConfigError(file, full, why, hint=mend, page=_KEY_PAGE)
+            if faults is None:
+                raise fault
+            faults.append(fault)
+            continue
         nested, listed = _section(fields[name]), _listed(fields[name])
         if listed is not None:
             if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
                 raise ConfigError(file, full, f"expected tables: [[{name}]]")
             out[name] = [
-                _normalise(one, listed, f"{name} {number}", file, hint)
+                _normalise(one, listed, f"{name} {number}", file, hint, faults=faults)
                 for number, one in enumerate(value, start=1)
             ]
         elif nested is None:
             out[name] = value
         elif isinstance(value, dict):
             inner = f"{path}.{name}" if path else name
-            out[name] = _normalise(value, nested, inner, file, hint)
+            out[name] = _normalise(value, nested, inner, file, hint, faults=faults)
         else:
             raise ConfigError(file, full, "expected a table")
     return out
+
+
+def _elsewhere(name: str, kind: type[Section], path: str, file: str) -> tuple[str, str] | None:
+    """Return why a key is unknown that is known in another place, and what to do."""
+    if path == "notify" and name in channels.CHAT_SERVICES:
+        why = "no section of its own: it is an address of the channel chat"
+        return why, f"gpuwatchctl notify add {name}"
+    if kind is Config and name == "fleet":
+        why = "no section of this file, but of that of gpuwatchd fleet"
+        return why, f"gpuwatchd fleet --config {file} --check"
+    return None
 
 
 def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> None:
@@ -233,15 +247,25 @@ def parse(text: str, *, file: str = "<text>") -> dict[str, Any]:
     return table
 
 
-def parse_as(text: str, kind: type[Whole], *, file: str, hint: str) -> Whole:
+def parse_as(
+    text: str,
+    kind: type[Whole],
+    *,
+    file: str,
+    hint: str,
+    unknown: list[ConfigError] | None = None,
+) -> Whole:
     """Return one TOML text that is a configuration of its own, such as that of a fleet.
+
+    Keys that are unknown are added to ``unknown``, and left out; without it they are refused.
 
     Raises
     ------
     ConfigError
         As :func:`parse`; ``hint`` says where its keys are described.
     """
-    return _typed_as(_normalise(_toml(text, file, hint), kind, "", file, hint), kind, file, hint)
+    table = _normalise(_toml(text, file, hint), kind, "", file, hint, faults=unknown)
+    return _typed_as(table, kind, file, hint)
 
 
 def _toml(text: str, file: str, hint: str = "") -> dict[str, Any]:

@@ -100,6 +100,8 @@ class FleetRoundState(Value, frozen=True, kw_only=True):
     resolved: int = 0
     dropped: dict[str, int] = msgspec.field(default_factory=dict)
     failures: dict[str, int] = msgspec.field(default_factory=dict)
+    doubts: dict[str, int] = msgspec.field(default_factory=dict)
+    """Code of a warning on the map -> GPUs that it is about."""
     verdicts: tuple[FleetGpu, ...] = ()
     """The worst first."""
 
@@ -150,6 +152,36 @@ class Worker(NamedTuple):
         if state.stopped or self.process_runs is False:
             return False
         return now_s <= state.due_at_s + max(_GRACE_S, 2 * state.step_s)
+
+
+_NOBODY: Final = "no GPU has a fresh value: do map, matchers and backend fit what the server has?"
+_NOBODY_HERE: Final = (
+    "no GPU of shard {} has a fresh value: few hosts leave shards without one; "
+    "else, do map, matchers and backend fit what the server has?"
+)
+_TWO_HOSTS: Final = (
+    "two hosts have GPUs of one UUID: a clone, or a host that was renamed; they are judged apart"
+)
+_DOUBTS: Final = {
+    "no-total": "{} no total, so no alert says when memory is full: does the server have "
+    "total, or free, of the map?",
+    "implausible-total": "{} a total that is no card's, so it is not used: below 256 MiB, "
+    "above 4 TiB, below what is used, or just that; do unit and total of the map fit?",
+}
+
+
+def warnings(found: FleetRoundState, shard: str) -> list[tuple[str, str]]:
+    """Return codes and words of what may be wrong with a map, or at the site, by a round."""
+    out = []
+    if "uuid-on-two-hosts" in found.dropped:
+        out.append(("uuid-on-two-hosts", _TWO_HOSTS))
+    for code, count in found.doubts.items():
+        many = f"{count} of {found.gpus} GPUs have" if found.gpus > 1 else "the GPU has"
+        out.append((code, _DOUBTS.get(code, "{}").format(many)))
+    if not found.gpus:
+        words = _NOBODY if shard.endswith("/1") else _NOBODY_HERE.format(shard)
+        out.append(("no-series", words))
+    return out
 
 
 def process_mark(pid: int) -> str:

@@ -33,16 +33,17 @@ def show(out: Page, workers: Sequence[Worker], *, now_s: float, every: bool) -> 
     if shown:
         headers = ("state", "host", "GPU", "job", "verdict", "growth", "full in", "UUID")
         out.table(headers, [_cells(gpu, whole=out.wide or not out.terminal) for gpu in shown])
-    elif any(worker.state.round.gpus for worker in workers):
+    elif any(_trusted(worker) for worker in workers):
         out.line(("no GPU leaks, as far as is known", "green"))
-    else:
-        out.line(
-            ("no GPU has a fresh value: do map and matchers fit what the server has?", "yellow")
-        )
     if len(gpus) > len(shown):
         out.line((f"--all shows {len(gpus) - len(shown)} more", "dim"))
     for worker in workers:
         _worker(out, worker, now_s)
+
+
+def _trusted(worker: Worker) -> int:
+    """Return how many GPUs have values that fit their totals."""
+    return worker.state.round.gpus - worker.state.round.doubts.get("implausible-total", 0)
 
 
 def _cells(gpu: FleetGpu, *, whole: bool) -> tuple[str, ...]:
@@ -82,6 +83,8 @@ def _worker(out: Page, worker: Worker, now_s: float) -> None:
         out.prose(f"! {words}", "yellow", rest="  ")
     if state.error:
         out.prose(f"! no round: {state.error}", "yellow", rest="  ")
+    for _, words in fleet_state.warnings(found, state.shard):
+        out.prose(f"! {words}", "yellow", rest="  ")
     last = "no round yet"
     if state.round_at_s is not None and state.round_s is not None:
         age = units.duration(now_s - state.round_at_s)
