@@ -31,6 +31,7 @@ from gpuwatchd.fleet.worker import LAG_S, Worker, pause_s
 from gpuwatchd.service.own_process import NotifySocket, watchdog_s
 from gpuwatchd.view.answers import base
 from gpuwatchd.view.answers.fleet import FleetRound
+from gpuwatchd.view.text.fleet_text import NOBODY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("gpuwatchd.fleet")
 
-_NOBODY: Final = "no GPU has a fresh value: do map and matchers fit what the server has?"
 _WARNINGS: Final = {
     "uuid-on-two-hosts": "two hosts have GPUs of one UUID: a clone, or a host that was renamed; "
     "they are judged apart"
@@ -102,27 +102,34 @@ def _rounds(
         else:
             failures, failing_since_s = 0, time.time()
         _log_server(changes, error, wait_s)
-        failed = worker.failures.copy()
         if sender is not None:
             sender.send(worker.rings, judge, failing_since_s=failing_since_s if failures else None)
-            failed |= sender.members.failures
+        found = _found(worker, judge, file, sender)
         now_s, round_s = time.time(), time.monotonic() - begun_s
         due_s = (worker.rings.end + 1) * worker.step_s + LAG_S
         next_s = min(due_s, now_s + worker.step_s + LAG_S) if error is None else now_s + wait_s
         if error is not None:
             stop.manager.status(clean(f"no round: {error}"))
-            file.after_failure(str(error), failed, next_s)
-            metrics.after_failure(failed)
+            file.after_failure(str(error), found, next_s)
+            metrics.after_failure(found)
         elif worker.rings.end != before:
-            found = msgspec.structs.replace(round_state(worker, judge), failures=failed)
-            firing = sum(alert.state == "firing" for alert in judge.alerts.values())
+            firing = sum(gpu.state == "firing" for gpu in found.verdicts)
             stop.manager.status(f"{found.gpus} GPUs, {firing} with an alert")
-            _log_gpus(changes, found, worker, round_s)
+            _log_gpus(changes, worker, round_s)
             if sender is None:
                 print_round(found)
             metrics.after_round(found, round_s)
             file.after_round(worker, judge, found, round_s=round_s, due_at_s=next_s)
         stop.wait(max(next_s - time.time(), 0.1))
+
+
+def _found(worker: Worker, judge: Judge, file: StateFile, sender: Sender | None) -> FleetRoundState:
+    """Return what is known after a round, or after one that failed; tell the file who fails."""
+    if sender is None:
+        return round_state(worker, judge)
+    file.failing_members = sender.members.failing()
+    found = round_state(worker, judge, sender.without_data())
+    return msgspec.structs.replace(found, failures=found.failures | sender.members.failures)
 
 
 def _log_server(changes: StateLog, error: MetricsServerError | None, wait_s: float) -> None:
@@ -135,14 +142,15 @@ def _log_server(changes: StateLog, error: MetricsServerError | None, wait_s: flo
         log.warning("no round: %s; asked again in %.0f s, then less often", error, wait_s)
 
 
-def _log_gpus(changes: StateLog, found: FleetRoundState, worker: Worker, round_s: float) -> None:
+def _log_gpus(changes: StateLog, worker: Worker, round_s: float) -> None:
     """Log that the past of GPUs was read, or that there are none: then the map may be wrong."""
-    change = changes.change("gpus", "some" if found.gpus else "none")
-    if change is not None and not found.gpus:
-        log.warning(_NOBODY)
+    gpus = worker.rings.rows.size
+    change = changes.change("gpus", "some" if gpus else "none")
+    if change is not None and not gpus:
+        log.warning(NOBODY)
     elif change is not None:
         missing = len(worker.missing)
-        log.info("past read gpus=%d without_past=%d took_s=%.1f", found.gpus, missing, round_s)
+        log.info("past read gpus=%d without_past=%d took_s=%.1f", gpus, missing, round_s)
 
 
 def _is_ahead(worker: Worker) -> bool:
@@ -157,7 +165,7 @@ def print_round(found: FleetRoundState) -> None:
     """Print what a round has come to, as one line."""
     warnings = [(code, words) for code, words in _WARNINGS.items() if code in found.dropped]
     if not found.gpus:
-        warnings.append(("no-series", _NOBODY))
+        warnings.append(("no-series", NOBODY))
     answer = base.answer_of(FleetRound, found, source="prometheus", warnings=warnings)
     sys.stdout.write(msgspec.json.encode(answer).decode() + "\n")
     sys.stdout.flush()

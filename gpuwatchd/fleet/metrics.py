@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Final
 
-from msgspec.structs import replace
-
 from gpuwatchd.core import extras, registry
 from gpuwatchd.service import metrics_server
 from gpuwatchd.service.sockets import Server
@@ -55,9 +53,9 @@ class Metrics:
         self._found, self._round_s = found, round_s
         self._render()
 
-    def after_failure(self, failures: dict[str, int]) -> None:
-        """Take over what failed since the last round."""
-        self._found = replace(self._found, failures=failures.copy())
+    def after_failure(self, found: FleetRoundState) -> None:
+        """Take over what is open, and what failed since the last round."""
+        self._found = found
         self._render()
 
     def _render(self) -> None:

@@ -279,7 +279,8 @@ def test_a_state_is_bounded(
 
 
 def test_a_server_that_fails_is_in_the_state_and_the_last_round_stays(left: StateFile) -> None:
-    left.after_failure("it answers 503", {"round 503": 2}, time.time() + 300)
+    found = replace(left.state.round, failures={"round 503": 2})
+    left.after_failure("it answers 503", found, time.time() + 300)
     state = fleet_state.read(left.path)
     assert (state.error, state.round.failures) == ("it answers 503", {"round 503": 2})
     assert [gpu.state for gpu in state.round.verdicts] == ["firing"]

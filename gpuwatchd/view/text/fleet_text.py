@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
+from gpuwatchd import alerts
 from gpuwatchd.core import units
 from gpuwatchd.core.model import is_leak
 from gpuwatchd.view.queries import fleet_state
@@ -14,31 +16,70 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from gpuwatchd.view.blocks import Page
-    from gpuwatchd.view.queries.fleet_state import FleetGpu, Worker
+    from gpuwatchd.view.queries.fleet_state import FleetGpu, FleetState, Worker
 
 _MOST_ROWS: Final = 40
 _SHORT: Final = 12
 """Of a UUID: enough to tell a few thousand apart, and accepted by ``fleet explain``."""
+NOBODY: Final = "no GPU has a fresh value: do map and matchers fit what the server has?"
+NO_VALUES: Final = "no GPU has had a value for five minutes, so none is judged: do exporters run?"
+_ASKED: Final = {
+    "round": ("round", "rounds"),
+    "query_range": ("question about the past", "questions about the past"),
+    "read": ("question for open alerts to", "questions for open alerts to"),
+    "post": ("message of alerts to", "messages of alerts to"),
+}
+_FAILURE: Final = re.compile(
+    rf"(?:(?P<member>\S+) )?(?P<what>{'|'.join(_ASKED)}) (?P<status>no answer|\d+)"
+)
 _DATA: Final = {
     "late": "no value in the last round",
     "none": "no value for five minutes: not judged, and its alert stays as it is",
 }
 
 
-def show(out: Page, workers: Sequence[Worker], *, now_s: float, every: bool) -> None:
-    """Show what is open, then how the workers are."""
+def problems(workers: Sequence[Worker], now_s: float) -> list[tuple[str, str]]:
+    """Return (code, sentence) of what keeps workers from judging, and alerts from arriving."""
+    out = []
+    for worker in workers:
+        state, found = worker.state, list(_problems(worker, now_s))
+        several = f"shard {state.shard}: " if len(workers) > 1 else ""
+        out += [(code, several + words) for code, words in found]
+    return out
+
+
+def _problems(worker: Worker, now_s: float) -> Iterator[tuple[str, str]]:
+    state = worker.state
+    gone_ = gone(worker, now_s)
+    if gone_:
+        yield "worker-gone", gone_
+    if state.error or not state.rounds:
+        since_s = state.started_at_s if state.round_at_s is None else state.round_at_s
+        why = state.error or "the past is read"
+        yield "no-round", f"no round since {_ago(since_s, now_s)}: {why}"
+    elif worker.blind and not gone_:
+        yield "no-series", NO_VALUES if state.round.gpus else NOBODY
+    for member in state.failing_members:
+        since = _ago(member.since_s, now_s)
+        yield "alertmanager", f"alerts are not taken since {since}: {member.error}"
+
+
+def _ago(at_s: float, now_s: float) -> str:
+    return f"{units.clock(at_s, now_s=now_s)} ({units.duration(now_s - at_s)} ago)"
+
+
+def show(out: Page, workers: Sequence[Worker], *, now_s: float, every: bool, sure: bool) -> None:
+    """Show what is open, then how the workers are; ``sure``: there are no problems."""
     gpus = [gpu for worker in workers for gpu in worker.state.round.verdicts]
     gpus.sort(key=fleet_state.urgency)
     shown = gpus if every else gpus[:_MOST_ROWS]
     if shown:
         headers = ("state", "host", "GPU", "job", "verdict", "growth", "full in", "UUID")
         out.table(headers, [_cells(gpu, whole=out.wide or not out.terminal) for gpu in shown])
-    elif any(worker.state.round.gpus for worker in workers):
+    elif sure:
         out.line(("no GPU leaks, as far as is known", "green"))
     else:
-        out.line(
-            ("no GPU has a fresh value: do map and matchers fit what the server has?", "yellow")
-        )
+        out.line(("no GPU with a verdict is known", "yellow"))
     if len(gpus) > len(shown):
         out.line((f"--all shows {len(gpus) - len(shown)} more", "dim"))
     for worker in workers:
@@ -78,10 +119,6 @@ def gone(worker: Worker, now_s: float) -> str:
 
 def _worker(out: Page, worker: Worker, now_s: float) -> None:
     state, found = worker.state, worker.state.round
-    if words := gone(worker, now_s):
-        out.prose(f"! {words}", "yellow", rest="  ")
-    if state.error:
-        out.prose(f"! no round: {state.error}", "yellow", rest="  ")
     last = "no round yet"
     if state.round_at_s is not None and state.round_s is not None:
         age = units.duration(now_s - state.round_at_s)
@@ -92,19 +129,39 @@ def _worker(out: Page, worker: Worker, now_s: float) -> None:
             f"of {state.server}, pid {state.pid} on {state.host}",
             last,
             *(["dry run: no alerts are sent"] if state.dry_run else []),
-            f"{found.gpus} GPU{'s' * (found.gpus != 1)}",
+            f"{_many(found.gpus, 'GPU')}",
+            f"{len(found.verdicts)} with a verdict",
+            f"{len(state.calm)} calm",
             f"{found.no_data} without data",
-            f"{found.judged} judged",
             *([f"{found.failed} could not be judged"] if found.failed else []),
         ],
         rest="  ",
     )
-    for title, counts in (("left out", found.dropped), ("failed", found.failures)):
-        if counts:
-            parts = [f"{what} {many}" for what, many in sorted(counts.items())]
-            out.flow([(title, "dim"), *parts], first="  ", rest="    ")
+    if found.dropped:
+        parts = [f"{what} {many}" for what, many in sorted(found.dropped.items())]
+        out.flow([("left out", "dim"), *parts], first="  ", rest="    ")
+    if found.failures:
+        last = "" if state.failed_at_s is None else f", last {_ago(state.failed_at_s, now_s)}"
+        parts = [_failure(kind, many) for kind, many in sorted(found.failures.items())]
+        out.flow([(f"failed since the start{last}", "dim"), *parts], first="  ", rest="    ")
     if state.left_out:
         out.line(f"  {state.left_out} GPUs had no room in the state")
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"
+
+
+def _failure(kind: str, many: int) -> str:
+    """Return what a key of :attr:`FleetRoundState.failures` means."""
+    parts = _FAILURE.fullmatch(kind)
+    if parts is None:
+        return f"{kind} {many}"
+    one, more = _ASKED[parts["what"]]
+    to = f" {parts['member']}" if parts["member"] else ""
+    status = parts["status"]
+    how = "without a usable answer" if status == "no answer" else f"answered with {status}"
+    return f"{many} {one if many == 1 else more}{to} {how}"
 
 
 def explain(out: Page, worker: Worker, gpu: FleetGpu | CalmGpu, *, now_s: float) -> None:
@@ -113,15 +170,13 @@ def explain(out: Page, worker: Worker, gpu: FleetGpu | CalmGpu, *, now_s: float)
     calm = ("calm", "green")
     head = calm if isinstance(gpu, CalmGpu) else verdict_text.verdict(gpu.finding)
     out.flow([(place, "bold"), gpu.id, head], rest="  ")
-    if words := gone(worker, now_s):
-        out.prose(f"! {words}", "yellow", rest="  ")
     if words := _DATA.get(gpu.data, ""):
         out.prose(f"! {words}", "yellow", rest="  ")
     if isinstance(gpu, CalmGpu):
         since = units.clock(gpu.since_at_s, now_s=now_s)
         out.prose(f"nothing to say of it since the round of {since}", first="  ", rest="    ")
         return
-    for line in _lines(gpu, now_s, dry_run=worker.state.dry_run):
+    for line in _lines(gpu, now_s, worker.state):
         out.prose(line, first="  ", rest="    ")
     if gpu.finding.advice:
         out.line(("What to do", "bold"))
@@ -129,7 +184,7 @@ def explain(out: Page, worker: Worker, gpu: FleetGpu | CalmGpu, *, now_s: float)
         out.prose(line, first=f"  {number}. ", rest="     ")
 
 
-def _lines(gpu: FleetGpu, now_s: float, *, dry_run: bool) -> Iterator[str]:
+def _lines(gpu: FleetGpu, now_s: float, state: FleetState) -> Iterator[str]:
     finding, alert = gpu.finding, gpu.alert
     limit = units.size(gpu.limit_bytes) if gpu.limit_bytes is not None else "unknown"
     yield f"{units.size(gpu.used_bytes)} of {limit} in use"
@@ -146,9 +201,16 @@ def _lines(gpu: FleetGpu, now_s: float, *, dry_run: bool) -> Iterator[str]:
         yield "no alert is open"
         return
     since = f"{alert.state}, open since {units.clock(alert.opened_at_s, now_s=now_s)}"
-    if dry_run:
+    if state.dry_run:
         yield f"its alert would be {since}; this is a dry run, and none is sent"
     else:
         yield f"its alert is {since}"
     if alert.state == "pending":
-        yield f"confirmed by {alert.confirmations} rounds so far"
+        yield f"it is a watch after {state.confirm} rounds; {alert.confirmations} support it so far"
+    if alert.state == "watch" and state.alert_confidence is not None:
+        over, mean = units.duration(alerts.evidence_s(finding)), alerts.mean_confidence(alert)
+        yield (
+            f"a watch is not sent: {alert.alert_confirmations} of {state.confirm} rounds support "
+            f"an alert, and its mean confidence over {over} is {units.percent(mean)} of "
+            f"{units.percent(state.alert_confidence)}"
+        )
