@@ -179,30 +179,32 @@ def _parts(fleet: config.Fleet, stop: Stop) -> tuple[Worker, Judge]:
 def _serve(fleet: config.Fleet, stop: Stop, *, send: bool) -> None:
     """Do rounds until told to stop; begin anew where the clock was set back."""
     state, metrics = StateFile(fleet, dry_run=not send), Metrics(fleet)
-    log.info(
-        "start version=%s pid=%d server=%s map=%s shard=%s step_s=%g",
-        __version__,
-        state.state.pid,
-        state.state.server,
-        clean(fleet.section.map, limit=80),
-        fleet.shard,
-        fleet.section.step,
-    )
-    try:
-        with metrics.served():
-            # Not after the first round: a server that is away, or slow, is no failed start.
-            stop.manager.send("READY=1", "STATUS=reads the past")
-            while not stop.is_set():
-                worker, judge = _parts(fleet, stop)
-                sender = Sender(fleet) if send else None
-                _rounds(worker, judge, state, metrics, stop, sender=sender)
-                if sender is not None:
-                    sender.close()
-    except BrokenPipeError:  # whoever read it has gone: an end in order
+    with state.held():
+        log.info(
+            "start version=%s pid=%d server=%s map=%s shard=%s step_s=%g",
+            __version__,
+            state.state.pid,
+            state.state.server,
+            clean(fleet.section.map, limit=80),
+            fleet.shard,
+            fleet.section.step,
+        )
+        try:
+            with metrics.served():
+                # Not after the first round: a server that is away, or slow, is no failed start.
+                stop.manager.send("READY=1", "STATUS=reads the past")
+                state.begin()
+                while not stop.is_set():
+                    worker, judge = _parts(fleet, stop)
+                    sender = Sender(fleet) if send else None
+                    _rounds(worker, judge, state, metrics, stop, sender=sender)
+                    if sender is not None:
+                        sender.close()
+        except BrokenPipeError:  # whoever read it has gone: an end in order
+            state.close()
+            raise
+        stop.manager.send("STOPPING=1")
         state.close()
-        raise
-    stop.manager.send("STOPPING=1")
-    state.close()
     log.info("stopped rounds=%d", state.state.rounds)
 
 

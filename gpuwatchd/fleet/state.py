@@ -18,6 +18,7 @@ from gpuwatchd import __version__
 from gpuwatchd.core.config import expanded
 from gpuwatchd.core.text import clean
 from gpuwatchd.fleet.judging import silent
+from gpuwatchd.store.private_files import lock_file
 from gpuwatchd.view.queries import fleet_state
 from gpuwatchd.view.queries.fleet_state import (
     CalmGpu,
@@ -135,6 +136,33 @@ class StateFile:
             alert_confidence=fleet.detection.confidence_threshold,
         )
 
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep other workers from the file until the block is left.
+
+        A place that cannot be written has no lock either.
+
+        Raises
+        ------
+        GpuwatchdError
+            When another worker has it.
+        """
+        with contextlib.ExitStack() as stack:
+            with contextlib.suppress(OSError):
+                self._make_folder()
+                hint = f"gpuwatchctl fleet status shows what it sees; its state is {self.path}"
+                handle = lock_file(Path(f"{self.path}.lock"), hint=hint)
+                stack.callback(os.close, handle)
+            yield
+
+    def begin(self) -> None:
+        """Write that there is no round yet: what is there is another worker's."""
+        self._write(self.state.due_at_s)
+
+    def _make_folder(self) -> None:
+        if self._own:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+
     def after_round(
         self,
         worker: Worker,
@@ -185,8 +213,7 @@ class StateFile:
         fresh = Path(f"{self.path}.new")
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
-            if self._own:
-                self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._make_folder()
             handle = os.open(fresh, flags, 0o600)
             with open(handle, "wb") as file:  # noqa: PTH123 - a descriptor
                 file.write(msgspec.json.encode(self.state))
