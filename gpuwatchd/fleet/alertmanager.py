@@ -107,12 +107,17 @@ def lifetime_s(step_s: float) -> float:
     return max(_LIFETIME_S, 3 * step_s)
 
 
+def member_name(url: str) -> str:
+    """Return what the member at an address is called where failures are counted."""
+    return clean(urlsplit(url).netloc, limit=120)
+
+
 class Member:
     """One Alertmanager: what it is to know, and what it has not taken yet."""
 
     def __init__(self, url: str, fleet: Fleet) -> None:
         section = fleet.section
-        self.name = clean(urlsplit(url).netloc, limit=120)
+        self.name = member_name(url)
         self.failures: dict[str, int] = {}
         """Why it did not take something -> how often."""
         self._connection = Connection(

@@ -333,6 +333,8 @@ def test_rounds_leave_a_state_and_a_page(
     assert values['gpuwatchd_fleet_gpus{data="fresh"}'] == "2.0"
     assert values["gpuwatchd_fleet_rounds_total"] == "4.0"
     assert values['gpuwatchd_fleet_failures_total{kind="round 503"}'] == "1.0"
+    assert 'gpuwatchd_fleet_failures_total{kind="round 503"} 0.0' in pages[0].splitlines()
+    assert 'gpuwatchd_fleet_dropped_total{reason="blank"} 0.0' in pages[0].splitlines()
     assert sum(float(v) for k, v in values.items() if k.startswith("gpuwatchd_fleet_alerts")) == 1
     assert not place.exists()
 
