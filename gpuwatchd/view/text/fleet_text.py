@@ -61,7 +61,8 @@ def _problems(worker: Worker, now_s: float) -> Iterator[tuple[str, str]]:
         yield "no-series", NO_VALUES if state.round.gpus else NOBODY
     for member in state.failing_members:
         since = _ago(member.since_s, now_s)
-        yield "alertmanager", f"alerts are not taken since {since}: {member.error}"
+        why = member.error.removeprefix(f"{member.name}: ")
+        yield "alertmanager", f"alerts are not taken since {since}: {member.name}: {why}"
 
 
 def _ago(at_s: float, now_s: float) -> str:
@@ -186,17 +187,24 @@ def explain(out: Page, worker: Worker, gpu: FleetGpu | CalmGpu, *, now_s: float)
 
 def _lines(gpu: FleetGpu, now_s: float, state: FleetState) -> Iterator[str]:
     finding, alert = gpu.finding, gpu.alert
-    limit = units.size(gpu.limit_bytes) if gpu.limit_bytes is not None else "unknown"
-    yield f"{units.size(gpu.used_bytes)} of {limit} in use"
+    if gpu.used_bytes is not None:
+        limit = units.size(gpu.limit_bytes) if gpu.limit_bytes is not None else "unknown"
+        yield f"{units.size(gpu.used_bytes)} of {limit} in use"
     if gpu.job or gpu.namespace:
         yield f"job {gpu.job or '?'}" + (f" in {gpu.namespace}" if gpu.namespace else "")
     for part in finding.parts:
         yield part.whole
-    sure = f"{units.strength(finding.confidence)} {units.percent(finding.confidence)}"
-    yield f"confidence {sure}, from {finding.samples} values"
-    if finding.onset_at_s is not None:
-        yield f"it grows since {units.clock(finding.onset_at_s, now_s=now_s)}"
-    yield f"judged with the values until {units.clock(finding.judged_at_s, now_s=now_s)}"
+    if finding.samples:
+        sure = f"{units.strength(finding.confidence)} {units.percent(finding.confidence)}"
+        yield f"confidence {sure}, from {finding.samples} values"
+        if finding.onset_at_s is not None:
+            yield f"it grows since {units.clock(finding.onset_at_s, now_s=now_s)}"
+        yield f"judged with the values until {units.clock(finding.judged_at_s, now_s=now_s)}"
+    else:
+        yield (
+            "not judged since the worker started: its alert was read back from Alertmanager, "
+            "whose annotations have the figures"
+        )
     if alert is None:
         yield "no alert is open"
         return
