@@ -237,7 +237,9 @@ class Member:
 
     def _note(self, error: Exception | None) -> None:
         """Keep why it does not take alerts, None where it does; log that when it changes."""
-        words = "" if error is None else clean(str(error) or type(error).__name__, limit=300)
+        words = "" if error is None else clean(str(error), limit=300)
+        if error is not None and not isinstance(error, MetricsServerError):
+            words = f"{self.name}: {type(error).__name__} {words}"
         with self._lock:
             if words and not self._error:
                 self._failing_since_s = time.time()

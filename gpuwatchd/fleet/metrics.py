@@ -20,9 +20,14 @@ if TYPE_CHECKING:
 
 _RENDER: Final = {"metrics": "gpuwatchd.view.fleet_metrics:render"}
 _REASONS: Final = (
-    "above-total", "blank", "duplicate", "no-uuid", "not-a-number", "out-of-order",
+    "above-total",
+    "blank",
+    "duplicate",
+    "no-uuid",
+    "not-a-number",
+    "out-of-order",
     "uuid-on-two-hosts",
-)  # fmt: skip
+)
 """Why something is left out."""
 _STATUSES: Final = ("no answer", "401", "403", "429", "503")
 """How a question fails, for the most part."""

@@ -11,7 +11,6 @@ What is open is kept nowhere else: after a restart it is read back from Alertman
 from __future__ import annotations
 
 import logging
-import re
 import time
 from collections import Counter
 from typing import TYPE_CHECKING, Final, cast
@@ -102,21 +101,18 @@ def line_of(gpu: Gpu) -> str:
     return " ".join(part for part in (gpu.host, number and f"GPU {number}", gpu.uuid) if part)
 
 
-_LINE: Final = re.compile(
-    r"(?P<host>.*?) ?(?:GPU (?P<gpu>[^ :]+)(?::(?P<instance>\S+))? )?(?P<uuid>\S+)"
-)
-
-
 def gpu_of(line: str, labels: Mapping[str, str]) -> Gpu:
     """Return the GPU that :func:`line_of` names, with the job that the labels of its alert have."""
-    parts = _LINE.fullmatch(line)
-    found = {} if parts is None else {k: word or "" for k, word in parts.groupdict().items()}
-    uuid, instance = found.get("uuid", line), found.get("instance", "")
+    *host, uuid = line.split(" ")
+    number = ""
+    if host[-2:-1] == ["GPU"]:
+        *host, _, number = host
+    gpu, _, instance = number.partition(":")
     return Gpu(
         id=f"{uuid}/{instance}" if instance else uuid,
         uuid=uuid,
-        host=found.get("host", ""),
-        gpu=found.get("gpu", ""),
+        host=" ".join(host),
+        gpu=gpu,
         instance=instance,
         job=labels.get("job", ""),
         namespace=labels.get("namespace", ""),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Final
 
 from gpuwatchd import alerts
 from gpuwatchd.core import units
 from gpuwatchd.core.model import is_leak
+from gpuwatchd.core.units import is_number
 from gpuwatchd.view.queries import fleet_state
 from gpuwatchd.view.queries.fleet_state import CalmGpu
 from gpuwatchd.view.text import verdict_text
@@ -29,9 +29,6 @@ _ASKED: Final = {
     "read": ("question for open alerts to", "questions for open alerts to"),
     "post": ("message of alerts to", "messages of alerts to"),
 }
-_FAILURE: Final = re.compile(
-    rf"(?:(?P<member>\S+) )?(?P<what>{'|'.join(_ASKED)}) (?P<status>no answer|\d+)"
-)
 _DATA: Final = {
     "late": "no value in the last round",
     "none": "no value for five minutes: not judged, and its alert stays as it is",
@@ -53,7 +50,7 @@ def _problems(worker: Worker, now_s: float) -> Iterator[tuple[str, str]]:
     gone_ = gone(worker, now_s)
     if gone_:
         yield "worker-gone", gone_
-    if state.error or not state.rounds:
+    if state.error or not (state.rounds or gone_):
         since_s = state.started_at_s if state.round_at_s is None else state.round_at_s
         why = state.error or "the past is read"
         yield "no-round", f"no round since {_ago(since_s, now_s)}: {why}"
@@ -61,8 +58,7 @@ def _problems(worker: Worker, now_s: float) -> Iterator[tuple[str, str]]:
         yield "no-series", NO_VALUES if state.round.gpus else NOBODY
     for member in state.failing_members:
         since = _ago(member.since_s, now_s)
-        why = member.error.removeprefix(f"{member.name}: ")
-        yield "alertmanager", f"alerts are not taken since {since}: {member.name}: {why}"
+        yield "alertmanager", f"alerts are not taken since {since}: {member.error}"
 
 
 def _ago(at_s: float, now_s: float) -> str:
@@ -155,14 +151,14 @@ def _many(count: int, what: str) -> str:
 
 def _failure(kind: str, many: int) -> str:
     """Return what a key of :attr:`FleetRoundState.failures` means."""
-    parts = _FAILURE.fullmatch(kind)
-    if parts is None:
+    parts = kind.split(" ")
+    member = "" if parts[0] in _ASKED else f" {parts.pop(0)}"
+    what, status = parts[0] if parts else "", parts[-1] if parts else ""
+    if what not in _ASKED:
         return f"{kind} {many}"
-    one, more = _ASKED[parts["what"]]
-    to = f" {parts['member']}" if parts["member"] else ""
-    status = parts["status"]
-    how = "without a usable answer" if status == "no answer" else f"answered with {status}"
-    return f"{many} {one if many == 1 else more}{to} {how}"
+    one, more = _ASKED[what]
+    how = f"answered with {status}" if is_number(status) else "without a usable answer"
+    return f"{many} {one if many == 1 else more}{member} {how}"
 
 
 def explain(out: Page, worker: Worker, gpu: FleetGpu | CalmGpu, *, now_s: float) -> None:
