@@ -22,9 +22,11 @@ import msgspec
 
 from gpuwatchd.core import decoding
 from gpuwatchd.core.errors import MetricsServerError
+from gpuwatchd.core.state_log import StateLog, masked
 from gpuwatchd.core.text import clean
 from gpuwatchd.fleet.connection import Connection
 from gpuwatchd.fleet.worker import pause_s
+from gpuwatchd.view.queries.fleet_state import FailingMember
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -114,12 +116,17 @@ def lifetime_s(step_s: float) -> float:
     return max(_LIFETIME_S, 3 * step_s)
 
 
+def member_name(url: str) -> str:
+    """Return what the member at an address is called where failures are counted."""
+    return clean(urlsplit(url).netloc, limit=120)
+
+
 class Member:
     """One Alertmanager: what it is to know, and what it has not taken yet."""
 
     def __init__(self, url: str, fleet: Fleet) -> None:
         section = fleet.section
-        self.name = clean(urlsplit(url).netloc, limit=120)
+        self.name = member_name(url)
         self.failures: dict[str, int] = {}
         """Why it did not take something -> how often."""
         self._connection = Connection(
@@ -137,6 +144,9 @@ class Member:
         self._news, self._stop = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="alerts", daemon=True)
         self._tries = 0
+        self._error, self._failing_since_s = "", 0.0
+        """Why it takes nothing now, "" where it does, and since when."""
+        self._changes = StateLog()
         self._ends_s = 0.0
         """When what was sent last ends by itself, on the clock of the member."""
 
@@ -146,20 +156,33 @@ class Member:
         One that lets nobody read is taken to have none. One whose answer is cut off, or something
         else, is asked again: what it has would be forgotten, and end.
         """
-        words = "&".join(f"filter={quote(matcher, safe='')}" for matcher in matchers)
         try:
-            reply = self._connection.request(f"{_PATH}?{words}")
-            if reply.status == 200:
-                return decoding.decode(reply.content, list[Active])
-            error = self._connection.refused(reply)
-        except MetricsServerError as caught:
-            error = caught
+            return self._read(*matchers)
+        except MetricsServerError as error:
+            self._count("read", error)
+            self._note(error)
+            return None if error.busy or error.status == 200 else []
+
+    def _read(self, *matchers: str) -> list[Active]:
+        words = "&".join(f"filter={quote(matcher, safe='')}" for matcher in matchers)
+        reply = self._connection.request(f"{_PATH}?{words}")
+        if reply.status != 200:
+            raise self._connection.refused(reply)
+        try:
+            return decoding.decode(reply.content, list[Active])
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             why = f"{self.name}: its answer is none of an Alertmanager"
-            self._count("read", MetricsServerError(why, status=200))
-            return None
-        self._count("read", error)
-        return None if error.busy else []
+            raise MetricsServerError(why, status=200) from None
+
+    @property
+    def failing(self) -> FailingMember | None:
+        """Why it does not take alerts, or some of them, and since when; None where it does."""
+        with self._lock:
+            error, since_s, refused = self._error, self._failing_since_s, self._refused.values()
+            if not error and refused:
+                error = f"{self.name}: it refuses {len(refused)} alerts, which are left out"
+                since_s = time.time() - (time.monotonic() - min(refused))
+        return FailingMember(name=self.name, error=error, since_s=since_s) if error else None
 
     def offer(self, firing: Iterable[FleetAlert], over: Iterable[FleetAlert]) -> None:
         """Have it told what fires now and what has ended since; the thread is begun with it."""
@@ -210,19 +233,33 @@ class Member:
                 # The other members, and this one's next round, must not end with this.
                 log.exception("failed part=alertmanager member=%s", self.name)
                 self._count("post", error)
+                self._note(error)
                 self._stop.wait(self._step_s)
             else:
-                if self._tries:
-                    log.info("%s takes alerts again", self.name)
                 self._tries = 0
+                self._note(None)
             if stopping:
                 return
 
     def _failed(self, error: MetricsServerError) -> None:
         self._count("post", error)
-        if not self._tries:
-            log.warning("alerts are not taken: %s; sent again until they are", error)
+        self._note(error)
         self._tries += 1
+
+    def _note(self, error: Exception | None) -> None:
+        """Keep why it does not take alerts, None where it does; log that when it changes."""
+        words = "" if error is None else clean(str(error), limit=300)
+        if error is not None and not isinstance(error, MetricsServerError):
+            words = f"{self.name}: {type(error).__name__} {words}"
+        with self._lock:
+            if words and not self._error:
+                self._failing_since_s = time.time()
+            self._error = words
+            change = self._changes.change("alerts", masked(words), first="")
+        if change is not None and error is None:
+            log.info("%s takes alerts again%s", self.name, change.fields)
+        elif change is not None:
+            log.warning("alerts are not taken: %s; tried again until they are", words)
 
     def _count(self, what: str, error: Exception) -> None:
         key = f"{what} {getattr(error, 'status', None) or 'no answer'}"
@@ -242,8 +279,12 @@ class Member:
 
     def _others(self, over: dict[Key, _Resolved], now_s: float) -> set[Key]:
         """Return what another worker still sends: its data differ, and it will end it."""
-        active = self.active('gpuwatchd="fleet"') if over else None
-        known = {tuple(sorted(alert.labels.items())): alert.ends_at for alert in active or ()}
+        active: list[Active] = []
+        try:
+            active = self._read('gpuwatchd="fleet"') if over else active
+        except MetricsServerError as error:
+            self._count("read", error)
+        known = {tuple(sorted(alert.labels.items())): alert.ends_at for alert in active}
         ends = {key: at for key in over if (at := known.get(key)) is not None}
         within_s = 2 * self._step_s
         return {k for k, at in ends.items() if over[k].renewed(seconds(at), now_s, within_s)}
@@ -253,6 +294,8 @@ class Member:
             firing, over = dict(self._firing), dict(self._over)
             keys = sorted((firing.keys() | over.keys()) - self._refused.keys())
         if not keys:
+            # Nothing to say: asked all the same, so that one that is away or refuses is known.
+            _Round(self._connection).deliver([])
             return
         now_s = self._now_s()
         others = self._others(over, now_s)
@@ -315,7 +358,7 @@ class _Round:
             return
         # Not so short that half a secret is left of one.
         error = self._connection.refused(reply, reply.content[: 1 << 17].decode("utf-8", "replace"))
-        if reply.status not in {400, 413, 422}:
+        if reply.status not in {400, 413, 422} or not batch:
             raise error
         if len(batch) == 1:
             self.refused[batch[0][0]] = error
@@ -355,6 +398,11 @@ class Alertmanagers:
             member.close()
         for member in self.members:
             member.join(until_s - time.monotonic())
+
+    def failing(self) -> tuple[FailingMember, ...]:
+        """Return which members do not take alerts now."""
+        found = (member.failing for member in self.members)
+        return tuple(one for one in found if one is not None)
 
     @property
     def failures(self) -> dict[str, int]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gpuwatchd.core.config import DetectionSection
     from gpuwatchd.core.model import Pattern, Severity
     from gpuwatchd.fleet.config import ConfirmSection
-    from gpuwatchd.fleet.rings import Rings
+    from gpuwatchd.fleet.rings import Gpu, Rings
 
 log = logging.getLogger("gpuwatchd.fleet")
 
@@ -82,25 +82,9 @@ class Judge:
         alert = self.alerts.get(row)
         if alert is not None and alert.state == "firing":
             return
-        subject = Subject(device_uid=rings.gpus[row].id)
-        finding = Finding(
-            id=subject.id, subject=subject, judged_at_s=since_s, pattern=pattern, tier="alert",
-            severity=severity, confidence=self._rules.alert_confidence, rate_bytes_per_s=None,
-            eta=None,
-        )  # fmt: skip
-        self.findings[row] = finding
-        self.alerts[row] = Alert(
-            key=f"leak:{subject.id}",
-            kind="leak",
-            subject=subject,
-            state="firing",
-            severity=severity,
-            finding=finding,
-            opened_at_s=since_s,
-            changed_at_s=since_s,
-            firing_at_s=since_s,
-            title=rings.gpus[row].title,
-        )
+        confidence = self._rules.alert_confidence
+        alert = restored(rings.gpus[row], severity, pattern, since_s, confidence)
+        self.findings[row], self.alerts[row] = alert.finding, alert
         self._begun[row] = float(rings.since[row])
 
     def round(self, rings: Rings) -> None:
@@ -202,6 +186,29 @@ class Judge:
         if before is not None:
             after = alerts.ended(before, why, self._rules, now_s=now_s).alert
             self.resolved += [] if after is None else [after]
+
+
+def restored(
+    gpu: Gpu, severity: Severity, pattern: Pattern, since_s: float, confidence: float
+) -> Alert:
+    """Return an alert of before a restart, as far as it is known: it was confirmed then."""
+    subject = Subject(device_uid=gpu.id)
+    finding = Finding(
+        id=subject.id, subject=subject, judged_at_s=since_s, pattern=pattern, tier="alert",
+        severity=severity, confidence=confidence, rate_bytes_per_s=None, eta=None,
+    )  # fmt: skip
+    return Alert(
+        key=f"leak:{subject.id}",
+        kind="leak",
+        subject=subject,
+        state="firing",
+        severity=severity,
+        finding=finding,
+        opened_at_s=since_s,
+        changed_at_s=since_s,
+        firing_at_s=since_s,
+        title=gpu.title,
+    )
 
 
 def series_of(rings: Rings, row: int) -> Series:

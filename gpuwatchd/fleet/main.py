@@ -109,20 +109,18 @@ def _rounds(
         else:
             failures, failing_since_s = 0, time.time()
         _log_server(changes, error, wait_s)
-        failed = worker.failures.copy()
         if sender is not None:
             sender.send(worker.rings, judge, failing_since_s=failing_since_s if failures else None)
-            failed |= sender.members.failures
+        found = _found(worker, judge, file, sender)
         now_s, round_s = time.time(), time.monotonic() - begun_s
         due_s = (worker.rings.end + 1) * worker.step_s + LAG_S
         next_s = min(due_s, now_s + worker.step_s + LAG_S) if error is None else now_s + wait_s
         if error is not None:
             stop.manager.status(clean(f"no round: {error}"))
-            file.after_failure(str(error), failed, next_s)
-            metrics.after_failure(failed)
+            file.after_failure(str(error), found, next_s)
+            metrics.after_failure(found)
         elif worker.rings.end != before:
-            found = msgspec.structs.replace(round_state(worker, judge), failures=failed)
-            firing = sum(alert.state == "firing" for alert in judge.alerts.values())
+            firing = sum(gpu.state == "firing" for gpu in found.verdicts)
             stop.manager.status(f"{found.gpus} GPUs, {firing} with an alert")
             _log_gpus(changes, found, file.state.shard, worker, round_s)
             if sender is None:
@@ -130,6 +128,15 @@ def _rounds(
             metrics.after_round(found, round_s)
             file.after_round(worker, judge, found, round_s=round_s, due_at_s=next_s)
         stop.wait(max(next_s - time.time(), 0.1))
+
+
+def _found(worker: Worker, judge: Judge, file: StateFile, sender: Sender | None) -> FleetRoundState:
+    """Return what is known after a round, or after one that failed; tell the file who fails."""
+    if sender is None:
+        return round_state(worker, judge)
+    file.failing_members = sender.members.failing()
+    found = round_state(worker, judge, sender.without_data())
+    return msgspec.structs.replace(found, failures=found.failures | sender.members.failures)
 
 
 def _log_server(changes: StateLog, error: MetricsServerError | None, wait_s: float) -> None:
@@ -147,13 +154,14 @@ def _log_gpus(
     changes: StateLog, found: FleetRoundState, shard: str, worker: Worker, round_s: float
 ) -> None:
     """Log that the past of GPUs was read, and what may be wrong with the map, once each."""
-    change = changes.change("gpus", "some" if found.gpus else "none")
+    gpus = worker.rings.rows.size
+    change = changes.change("gpus", "some" if gpus else "none")
     for code, words in fleet_state.warnings(found, shard):
         if (change if code == "no-series" else changes.change(code, "warned")) is not None:
             log.warning("%s: %s", code, words)
-    if change is not None and found.gpus:
+    if change is not None and gpus:
         missing = len(worker.missing)
-        log.info("past read gpus=%d without_past=%d took_s=%.1f", found.gpus, missing, round_s)
+        log.info("past read gpus=%d without_past=%d took_s=%.1f", gpus, missing, round_s)
 
 
 def _is_ahead(worker: Worker) -> bool:
@@ -180,30 +188,32 @@ def _parts(fleet: config.Fleet, stop: Stop) -> tuple[Worker, Judge]:
 def _serve(fleet: config.Fleet, stop: Stop, *, send: bool) -> None:
     """Do rounds until told to stop; begin anew where the clock was set back."""
     state, metrics = StateFile(fleet, dry_run=not send), Metrics(fleet)
-    log.info(
-        "start version=%s pid=%d server=%s map=%s shard=%s step_s=%g",
-        __version__,
-        state.state.pid,
-        state.state.server,
-        clean(fleet.section.map, limit=80),
-        fleet.shard,
-        fleet.section.step,
-    )
-    try:
-        with metrics.served():
-            # Not after the first round: a server that is away, or slow, is no failed start.
-            stop.manager.send("READY=1", "STATUS=reads the past")
-            while not stop.is_set():
-                worker, judge = _parts(fleet, stop)
-                sender = Sender(fleet) if send else None
-                _rounds(worker, judge, state, metrics, stop, sender=sender)
-                if sender is not None:
-                    sender.close()
-    except BrokenPipeError:  # whoever read it has gone: an end in order
+    with state.held():
+        log.info(
+            "start version=%s pid=%d server=%s map=%s shard=%s step_s=%g",
+            __version__,
+            state.state.pid,
+            state.state.server,
+            clean(fleet.section.map, limit=80),
+            fleet.shard,
+            fleet.section.step,
+        )
+        try:
+            with metrics.served():
+                # Not after the first round: a server that is away, or slow, is no failed start.
+                stop.manager.send("READY=1", "STATUS=reads the past")
+                state.begin()
+                while not stop.is_set():
+                    worker, judge = _parts(fleet, stop)
+                    sender = Sender(fleet) if send else None
+                    _rounds(worker, judge, state, metrics, stop, sender=sender)
+                    if sender is not None:
+                        sender.close()
+        except BrokenPipeError:  # whoever read it has gone: an end in order
+            state.close()
+            raise
+        stop.manager.send("STOPPING=1")
         state.close()
-        raise
-    stop.manager.send("STOPPING=1")
-    state.close()
     log.info("stopped rounds=%d", state.state.rounds)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from gpuwatchd.core import extras, registry
+from gpuwatchd.fleet.alertmanager import member_name
 from gpuwatchd.service import metrics_server
 from gpuwatchd.service.sockets import Server
 from gpuwatchd.view.queries.fleet_state import FleetRoundState
@@ -18,6 +19,18 @@ if TYPE_CHECKING:
     from gpuwatchd.fleet.config import Fleet
 
 _RENDER: Final = {"metrics": "gpuwatchd.view.fleet_metrics:render"}
+_REASONS: Final = (
+    "above-total",
+    "blank",
+    "duplicate",
+    "no-uuid",
+    "not-a-number",
+    "out-of-order",
+    "uuid-on-two-hosts",
+)
+"""Why something is left out."""
+_STATUSES: Final = ("no answer", "401", "403", "429", "503")
+"""How a question fails, for the most part."""
 _SERVER: Final = Server("gpuwatchd fleet", "[metrics] listen names another")
 
 
@@ -26,6 +39,11 @@ class Metrics:
 
     def __init__(self, fleet: Fleet) -> None:
         self._address, self._shard = fleet.listen, str(fleet.shard)
+        members = map(member_name, fleet.section.alertmanagers)
+        asked = ["round", "query_range"]
+        asked += [f"{name} {what}" for name in members for what in ("read", "post")]
+        # A counter that begins with its first failure has no rise that a rule could see.
+        self._failures = {f"{what} {status}": 0 for what in asked for status in _STATUSES}
         self._rounds = self._judged = 0
         self._found = FleetRoundState()
         self._round_s: float | None = None
@@ -55,15 +73,20 @@ class Metrics:
         self._found, self._round_s = found, round_s
         self._render()
 
-    def after_failure(self, failures: dict[str, int]) -> None:
-        """Take over what failed since the last round."""
-        self._found = replace(self._found, failures=failures.copy())
+    def after_failure(self, found: FleetRoundState) -> None:
+        """Take over what is open, and what failed since the last round."""
+        self._found = found
         self._render()
 
     def _render(self) -> None:
         if self._address is not None:
-            self._page = registry.load(_RENDER, "metrics")(
+            found = replace(
                 self._found,
+                dropped=dict.fromkeys(_REASONS, 0) | self._found.dropped,
+                failures=self._failures | self._found.failures,
+            )
+            self._page = registry.load(_RENDER, "metrics")(
+                found,
                 shard=self._shard,
                 rounds=self._rounds,
                 judged=self._judged,

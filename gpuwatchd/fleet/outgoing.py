@@ -22,7 +22,9 @@ from gpuwatchd.core import units
 from gpuwatchd.core.model import Pattern
 from gpuwatchd.core.text import clean
 from gpuwatchd.fleet.alertmanager import Alertmanagers, FleetAlert, seconds
-from gpuwatchd.fleet.judging import silent
+from gpuwatchd.fleet.judging import restored, silent
+from gpuwatchd.fleet.rings import Gpu
+from gpuwatchd.view.queries.fleet_state import FleetGpu, urgency
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from gpuwatchd.fleet.alertmanager import Active, Key
     from gpuwatchd.fleet.config import Fleet
     from gpuwatchd.fleet.judging import Judge
-    from gpuwatchd.fleet.rings import Gpu, Rings
+    from gpuwatchd.fleet.rings import Rings
 
 log = logging.getLogger("gpuwatchd.fleet")
 
@@ -103,12 +105,31 @@ def line_of(gpu: Gpu) -> str:
     return " ".join(part for part in (gpu.host, number and f"GPU {number}", gpu.uuid) if part)
 
 
+def gpu_of(line: str, labels: Mapping[str, str]) -> Gpu:
+    """Return the GPU that :func:`line_of` names, with the job that the labels of its alert have."""
+    *host, uuid = line.split(" ")
+    number = ""
+    if host[-2:-1] == ["GPU"]:
+        *host, _, number = host
+    gpu, _, instance = number.partition(":")
+    return Gpu(
+        id=f"{uuid}/{instance}" if instance else uuid,
+        uuid=uuid,
+        host=" ".join(host),
+        gpu=gpu,
+        instance=instance,
+        job=labels.get("job", ""),
+        namespace=labels.get("namespace", ""),
+    )
+
+
 class Sender:
     """Sends what a judge holds to be firing, and keeps what must stay the same."""
 
     def __init__(self, fleet: Fleet, members: Alertmanagers | None = None) -> None:
         self.members = Alertmanagers(fleet) if members is None else members
         section = fleet.section
+        self._confidence = fleet.detection.confidence_threshold
         # A job may have GPUs of several shards: each has an alert of its own on it.
         shard = str(fleet.shard) if fleet.shard.of > 1 else ""
         self._common = _known({"gpuwatchd": "fleet", "cluster": section.cluster, "shard": shard})
@@ -151,6 +172,21 @@ class Sender:
                 elif not group.unseen and key not in self._pins.values():
                     # Another worker's alert on the same GPU: it is not ours to end.
                     del self._groups[key]
+
+    def without_data(self) -> list[FleetGpu]:
+        """Return the GPUs whose alerts were read back, and that have had no value since."""
+        found: dict[str, FleetGpu] = {}
+        for key, group in self._groups.items():
+            labels = dict(key)
+            pattern = cast("Pattern", labels.get("pattern", "unknown"))
+            for line in group.unseen:
+                gpu = gpu_of(line, labels)
+                alert = restored(gpu, group.severity, pattern, group.starts_at_s, self._confidence)
+                one = FleetGpu(
+                    **msgspec.structs.asdict(gpu), data="none", finding=alert.finding, alert=alert
+                )
+                found[gpu.id] = min(found.get(gpu.id, one), one, key=urgency)
+        return list(found.values())
 
     def _read_back(self) -> None:
         if not self._reads_left:

@@ -19,11 +19,18 @@ from gpuwatchd.core.config import expanded
 from gpuwatchd.core.text import clean
 from gpuwatchd.fleet.judging import silent
 from gpuwatchd.fleet.totals import doubts
+from gpuwatchd.store.private_files import lock_file
 from gpuwatchd.view.queries import fleet_state
-from gpuwatchd.view.queries.fleet_state import CalmGpu, FleetGpu, FleetRoundState, FleetState
+from gpuwatchd.view.queries.fleet_state import (
+    CalmGpu,
+    FailingMember,
+    FleetGpu,
+    FleetRoundState,
+    FleetState,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from gpuwatchd.fleet.config import Fleet
     from gpuwatchd.fleet.judging import Judge
@@ -33,15 +40,24 @@ if TYPE_CHECKING:
 log = logging.getLogger("gpuwatchd.fleet")
 
 
-def round_state(worker: Worker, judge: Judge) -> FleetRoundState:
-    """Return what a round has come to."""
+def round_state(
+    worker: Worker, judge: Judge, without_data: Iterable[FleetGpu] = ()
+) -> FleetRoundState:
+    """Return what a round has come to.
+
+    ``without_data``: GPUs whose alerts are open, and of which the rings may know nothing.
+    """
     rings = worker.rings
     none = silent(rings)
-    verdicts = [_verdict(rings, judge, row, none=bool(none[row])) for row in judge.findings]
+    found = {gpu.id: gpu for gpu in without_data}
+    unknown = len(found.keys() - {gpu.id for gpu in rings.gpus}) if found else 0
+    for row in judge.findings:
+        gpu = _verdict(rings, judge, row, none=bool(none[row]))
+        found[gpu.id] = gpu
     return FleetRoundState(
         at_s=float(rings.end * rings.step_s) if rings.end else None,
-        gpus=rings.rows.size,
-        no_data=int(np.count_nonzero(none)),
+        gpus=rings.rows.size + unknown,
+        no_data=int(np.count_nonzero(none)) + unknown,
         late=int(np.count_nonzero((rings.began >= 0) & ~none & (rings.last < rings.end))),
         judged=judge.judged,
         failed=len(judge.failed),
@@ -49,7 +65,7 @@ def round_state(worker: Worker, judge: Judge) -> FleetRoundState:
         dropped=rings.dropped.copy(),
         failures=worker.failures.copy(),
         doubts=doubts(rings),
-        verdicts=tuple(sorted(verdicts, key=fleet_state.urgency)),
+        verdicts=tuple(sorted(found.values(), key=fleet_state.urgency)),
     )
 
 
@@ -73,12 +89,13 @@ def _data(rings: Rings, row: int, *, none: bool) -> fleet_state.Data:
     return "none" if none else "late" if rings.last[row] < rings.end else "fresh"
 
 
-def _calm(rings: Rings, judge: Judge) -> Iterator[CalmGpu]:
+def _calm(rings: Rings, judge: Judge, shown: Collection[str]) -> Iterator[CalmGpu]:
+    """Yield the GPUs without a verdict; ``shown`` are the ids of those that have one."""
     none, step_s = silent(rings).tolist(), rings.step_s
     since = rings.began.tolist()
     for row in rings.rows.tolist():
-        if row not in judge.findings:
-            gpu = rings.gpus[row]
+        gpu = rings.gpus[row]
+        if row not in judge.findings and gpu.id not in shown:
             yield CalmGpu(
                 id=gpu.id,
                 host=gpu.host,
@@ -101,6 +118,9 @@ class StateFile:
         self.path = path.with_name(f"{path.stem}{several}{path.suffix}")
         self._own = not section.state
         self._failing = False
+        self._failed = 0
+        self.failing_members: tuple[FailingMember, ...] = ()
+        """Members of Alertmanager that do not take alerts; told by who sends them."""
         now_s = time.time()
         self.state = FleetState(
             pid=os.getpid(),
@@ -114,7 +134,36 @@ class StateFile:
             written_at_s=now_s,
             due_at_s=now_s,
             step_s=float(section.step),
+            confirm=fleet.policy.confirm,
+            alert_confidence=fleet.detection.confidence_threshold,
         )
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep other workers from the file until the block is left.
+
+        A place that cannot be written has no lock either.
+
+        Raises
+        ------
+        GpuwatchdError
+            When another worker has it.
+        """
+        with contextlib.ExitStack() as stack:
+            with contextlib.suppress(OSError):
+                self._make_folder()
+                hint = f"gpuwatchctl fleet status shows what it sees; its state is {self.path}"
+                handle = lock_file(Path(f"{self.path}.lock"), hint=hint)
+                stack.callback(os.close, handle)
+            yield
+
+    def begin(self) -> None:
+        """Write that there is no round yet: what is there is another worker's."""
+        self._write(self.state.due_at_s)
+
+    def _make_folder(self) -> None:
+        if self._own:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def after_round(
         self,
@@ -126,7 +175,7 @@ class StateFile:
         due_at_s: float,
     ) -> None:
         """Write what a round has come to."""
-        calm = tuple(_calm(worker.rings, judge))
+        calm = tuple(_calm(worker.rings, judge, {gpu.id for gpu in found.verdicts}))
         verdicts, most = found.verdicts, (fleet_state.MOST_VERDICTS, fleet_state.MOST_CALM)
         left_out = max(0, len(verdicts) - most[0]) + max(0, len(calm) - most[1])
         self.state = replace(
@@ -141,9 +190,9 @@ class StateFile:
         )
         self._write(due_at_s)
 
-    def after_failure(self, why: str, failures: dict[str, int], due_at_s: float) -> None:
-        """Write that there was no round, and why."""
-        found = replace(self.state.round, failures=failures.copy())
+    def after_failure(self, why: str, found: FleetRoundState, due_at_s: float) -> None:
+        """Write that there was no round, why, and what is open all the same."""
+        found = replace(found, verdicts=found.verdicts[: fleet_state.MOST_VERDICTS])
         self.state = replace(self.state, error=clean(why, limit=400), round=found)
         self._write(due_at_s)
 
@@ -153,12 +202,20 @@ class StateFile:
         self._write(time.time())
 
     def _write(self, due_at_s: float) -> None:
-        self.state = replace(self.state, written_at_s=time.time(), due_at_s=due_at_s)
+        now_s, failed = time.time(), sum(self.state.round.failures.values())
+        if failed > self._failed:
+            self.state = replace(self.state, failed_at_s=now_s)
+        self._failed = failed
+        self.state = replace(
+            self.state,
+            written_at_s=now_s,
+            due_at_s=due_at_s,
+            failing_members=self.failing_members,
+        )
         fresh = Path(f"{self.path}.new")
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
-            if self._own:
-                self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._make_folder()
             handle = os.open(fresh, flags, 0o600)
             with open(handle, "wb") as file:  # noqa: PTH123 - a descriptor
                 file.write(msgspec.json.encode(self.state))

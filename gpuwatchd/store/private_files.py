@@ -1,4 +1,4 @@
-"""Directories that only we can write to, who may read in them, and the lock for one daemon.
+"""Directories that only we can write to, who may read in them, and the lock for one process.
 
 A directory that lets its group in says that for all in it. The daemon decides it once, by
 ``[daemon] readers``, when it takes its directories; whoever writes there afterwards follows the
@@ -146,16 +146,29 @@ def hold_lock(runtime_dir: Path) -> int:
     """
     path = runtime_dir / LOCK_NAME
     try:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        return lock_file(path, hint="gpuwatchctl status shows what it sees")
     except OSError as error:
         why = f"{path}: cannot be used as a lock: {error.strerror}"
         raise _unusable(why, "remove it") from error
+
+
+def lock_file(path: Path, *, hint: str) -> int:
+    """Return the descriptor of a lock, held until it is closed; the file has our pid, and stays.
+
+    Raises
+    ------
+    GpuwatchdError
+        When another process holds it; the message names its pid.
+    OSError
+        When the file cannot be made.
+    """
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     if not _lock(handle):
         holder = os.read(handle, 32).decode("ascii", "replace").strip() or "unknown"
         os.close(handle)
         raise GpuwatchdError(
             f"already running with pid {holder}",
-            hint="gpuwatchctl status shows what it sees",
+            hint=hint,
             page="errors#already-running",
         )
     os.ftruncate(handle, 0)

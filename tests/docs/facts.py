@@ -10,7 +10,8 @@ Row = tuple[str, str]
 EXIT_CODES: list[Row] = [
     ("0", "done; for `analyze`: nothing at or above `--fail-on`"),
     ("1", ("failed: no GPU readable, no data for the period, delivery failed, not inspected,"
-          " not ended; `fleet`: no state of a worker, or one has stopped or looks dead")),
+          " not ended; `fleet`: no state of a worker, or one has stopped, looks dead,"
+          " had no round, sees no GPU or cannot deliver alerts")),
     ("2", "usage"),
     ("3", ("findings: `analyze` always; `status`, `predict`, `zombies`, `inspect` and"
           " `fleet status` with `--exit-code`; `doctor` with warnings only; `reap`: it ended, but"

@@ -196,6 +196,26 @@ def test_what_is_open_is_what_any_member_has() -> None:
         assert Alertmanagers(sends_to(f"http://127.0.0.1:{cut.port}")).active() is None
 
 
+def test_a_member_that_takes_nothing_is_known_with_nothing_open(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "gpuwatchd.fleet")
+    with member() as one:
+        one.status = 401
+        with sending(one.url, step_s=0.02) as members:
+            assert members.active('a="b"') == []
+            (failing,) = members.failing()
+            members.offer([], [])
+            one.until(lambda: len(one.posts) >= 3)
+            assert "401" in failing.error
+            assert members.failing()[0].since_s == failing.since_s
+            one.status = 200
+            assert until(lambda: not members.failing())
+            assert not one.alerts
+    # Each change once.
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+
+
 def _kept(one: Member) -> list[str]:
     return sorted(labels["uuid"] for labels in one.labels())
 

@@ -8,28 +8,33 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 import numpy as np
+import pytest
 
+from gpuwatchd.core.config import listening
+from gpuwatchd.core.errors import MetricsServerError
 from gpuwatchd.fleet import main
 from gpuwatchd.fleet.alertmanager import Active, Alertmanagers, FleetAlert
 from gpuwatchd.fleet.judging import Judge
 from gpuwatchd.fleet.metrics import Metrics
-from gpuwatchd.fleet.outgoing import Sender
-from gpuwatchd.fleet.rings import Rings
+from gpuwatchd.fleet.outgoing import Sender, gpu_of, line_of
+from gpuwatchd.fleet.rings import Gpu, Rings
 from gpuwatchd.fleet.shards import Shard
 from gpuwatchd.fleet.state import StateFile
 from gpuwatchd.fleet.worker import Worker
+from gpuwatchd.view.queries import fleet_state
+from tests.cli.calls import Ctl
 from tests.fleet.fake import fleet
 from tests.fleet.test_repairs import fails_at
 from tests.fleet.test_rounds import START, Played, at, begun, flat, leak
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    import pytest
+    from pathlib import Path
 
     from gpuwatchd.core.model import FloatArray
     from gpuwatchd.fleet.alertmanager import Key
     from gpuwatchd.fleet.client import Client
+    from gpuwatchd.view.queries.fleet_state import FailingMember
 
 Curves = dict[tuple[str, str, str], "FloatArray"]
 
@@ -42,6 +47,10 @@ class Taken:
         self.new: list[dict[str, str]] = []
         self.over: list[dict[str, str]] = []
         self.answers = True
+        self.failures: dict[str, int] = {}
+
+    def failing(self) -> tuple[FailingMember, ...]:
+        return ()
 
     def offer(self, firing: Iterable[FleetAlert], over: Iterable[FleetAlert]) -> None:
         now = {alert.key: alert for alert in firing}
@@ -304,6 +313,58 @@ def test_a_pattern_that_only_another_version_has_is_unknown() -> None:
     run.to(405, 405)
     assert list(run.taken.active_now) == [other.key]
     assert [finding.pattern for finding in run.judge.findings.values()] == ["unknown"]
+
+
+@pytest.mark.parametrize(("trap", "code"), [("exporters", 3), ("server", 3)])
+def test_after_a_kill_what_is_open_is_shown_without_a_value(
+    trap: str,
+    code: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    ends, alone = leak(), leak()
+    ends[405:] = alone[405:] = np.nan
+    curves = {("GPU-a", "n1", "p"): ends, ("GPU-b", "n2", ""): alone}
+    run = Run(curves).to(404)
+    assert len(run.taken.active_now) == 2
+    played = Played(curves, START)
+    if trap == "server":
+        played.fails = [MetricsServerError("away")]
+    run.worker = Worker(fleet(), cast("Client", played), sleep=lambda _: None)
+    run.judge, run.sender = run.fresh()
+    section = msgspec.structs.replace(fleet().section, state=str(tmp_path / "fleet.json"))
+    chosen = msgspec.structs.replace(
+        fleet(), section=section, listen=listening.parse(f"unix:{tmp_path}/m", remote=False)
+    )
+    state, metrics, stop = StateFile(chosen), Metrics(chosen), main.Stop()
+    monkeypatch.setattr(stop, "wait", lambda _: stop.set())
+    monkeypatch.setattr(time, "time", lambda: at(430))
+    main._rounds(run.worker, run.judge, state, metrics, stop, sender=run.sender)
+    found = fleet_state.read(state.path).round
+    shown = {gpu.id: (gpu.host, gpu.job, gpu.state, gpu.data) for gpu in found.verdicts}
+    assert shown == {
+        "GPU-a": ("n1", "p", "firing", "none"),
+        "GPU-b": ("n2", "", "firing", "none"),
+    }
+    assert (found.gpus, found.no_data) == (2, 2)
+    assert b'gpuwatchd_fleet_alerts{state="firing"} 2.0' in metrics._page
+    ctl = Ctl(capsys)
+    assert "firing, no data" in ctl(f"fleet status --state {state.path} --exit-code", code=code)
+    assert "firing" in ctl(f"fleet explain GPU-a --state {state.path}")
+
+
+@pytest.mark.parametrize(
+    "gpu",
+    [
+        Gpu(id="GPU-a", uuid="GPU-a", host=""),
+        Gpu(id="GPU-a", uuid="GPU-a", host="", gpu="0"),
+        Gpu(id="GPU-a/1", uuid="GPU-a", host="n1.example:9400", gpu="0", instance="1"),
+        Gpu(id="GPU-a", uuid="GPU-a", host="a GPU 7 b", gpu="11", job="p", namespace="q"),
+    ],
+)
+def test_a_gpu_is_known_by_the_line_of_its_alert(gpu: Gpu) -> None:
+    assert gpu_of(line_of(gpu), {"job": gpu.job, "namespace": gpu.namespace}) == gpu
 
 
 def test_alerts_of_other_workers_are_left_alone() -> None:

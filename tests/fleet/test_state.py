@@ -80,6 +80,7 @@ def test_status_and_explain_answer_as_their_schema_says(left: StateFile, ctl: Ct
     assert (worker["running"], worker["round"]["gpus"], worker["shard"]) == (True, 2, "1/1")
     assert [one["state"] for one in worker["round"]["verdicts"]] == ["firing"]
     leaking = answer("explain GPU-aa", FleetExplain)
+    assert leaking["worker"]["round"]["gpus"] == 1
     assert (leaking["id"], leaking["alert"]["state"]) == ("GPU-aa-1", "firing")
     assert leaking["verdict"]["verdict"]["leak"]
     calm = answer("explain ab-2", FleetExplain)
@@ -115,6 +116,14 @@ def test_which_gpu_is_meant(left: StateFile, ctl: Ctl) -> None:
         fleet_state.find(workers, "GPU-a")
     assert len(ctl.err(f"fleet explain GPU-a --state {left.path}", code=2).splitlines()) == 3
     assert len(ctl.err(f"fleet explain GPU-zz --state {left.path}").splitlines()) == 3
+    gpu = replace(workers[0].state.round.verdicts[0], gpu="2")
+    found = replace(workers[0].state, round=fleet_state.FleetRoundState(verdicts=(gpu,)))
+    assert fleet_state.find([workers[0]._replace(state=found)], "N1/2")[1] is gpu
+    many = tuple(replace(gpu, id=f"GPU-{k}") for k in range(9))
+    found = replace(found, round=fleet_state.FleetRoundState(verdicts=many))
+    with pytest.raises(Ambiguous) as caught:
+        fleet_state.find([workers[0]._replace(state=found)], "n1/2")
+    assert "4 more" in caught.value.hint
     # Two files of one shard, such as one from before a rename: the newer counts.
     old = workers[0]._replace(state=replace(workers[0].state, written_at_s=1.0))
     assert fleet_state.find([workers[0], old], "GPU-aa")[0] is workers[0]
@@ -187,6 +196,9 @@ def test_one_gpu_is_asked_for(left: StateFile, ctl: Ctl, wish: str, ids: list[st
     ctl(f"fleet status --gpu {wish} --state {left.path} --exit-code", code=code)
     if wish != "GPU-ab":
         assert "GPU-aa-1" in ctl(f"fleet explain GPU-a --gpu GPU-aa --state {left.path}")
+    # What is counted is what was asked for, of two that there are.
+    many = 2 if wish in {"n1/*", "GPU-a*"} else 1
+    assert worker["round"]["gpus"] == many
 
 
 def test_a_gpu_that_no_worker_has_is_refused(left: StateFile, ctl: Ctl) -> None:
@@ -280,7 +292,8 @@ def test_a_state_is_bounded(
 
 
 def test_a_server_that_fails_is_in_the_state_and_the_last_round_stays(left: StateFile) -> None:
-    left.after_failure("it answers 503", {"round 503": 2}, time.time() + 300)
+    found = replace(left.state.round, failures={"round 503": 2})
+    left.after_failure("it answers 503", found, time.time() + 300)
     state = fleet_state.read(left.path)
     assert (state.error, state.round.failures) == ("it answers 503", {"round 503": 2})
     assert [gpu.state for gpu in state.round.verdicts] == ["firing"]
@@ -321,6 +334,8 @@ def test_rounds_leave_a_state_and_a_page(
     assert values['gpuwatchd_fleet_gpus{data="fresh"}'] == "2.0"
     assert values["gpuwatchd_fleet_rounds_total"] == "4.0"
     assert values['gpuwatchd_fleet_failures_total{kind="round 503"}'] == "1.0"
+    assert 'gpuwatchd_fleet_failures_total{kind="round 503"} 0.0' in pages[0].splitlines()
+    assert 'gpuwatchd_fleet_dropped_total{reason="blank"} 0.0' in pages[0].splitlines()
     assert sum(float(v) for k, v in values.items() if k.startswith("gpuwatchd_fleet_alerts")) == 1
     assert not place.exists()
 
@@ -368,6 +383,96 @@ def test_a_worker_logs_its_start_what_it_read_and_its_end(
     assert [line.split()[0] for line in lines] == ["start", "past", "stopped"]
     assert "gpus=2" in lines[1]
     assert fleet_state.read(tmp_path / "fleet.json").dry_run
+
+
+@pytest.mark.parametrize("dry_run", [(), ("--dry-run",)])
+def test_a_second_worker_on_one_state_is_refused(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    dry_run: tuple[str, ...],
+) -> None:
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    place = f"state = '{tmp_path}/fleet.json'\nalertmanagers = ['http://127.0.0.1:9']\n"
+    file = write(tmp_path, f"[fleet]\n{LOCAL}{place}")
+    state = StateFile(settings(tmp_path))
+    with state.held():
+        state.begin()
+        before = state.path.read_bytes()
+        assert main(["fleet", "--config", str(file), *dry_run]) == 1
+        said = capsys.readouterr().err
+        assert str(os.getpid()) in said
+        assert "hint" in said
+        # What the first one has left is as it was.
+        assert state.path.read_bytes() == before
+    with StateFile(settings(tmp_path)).held():
+        pass
+
+
+def test_before_its_first_round_a_worker_is_no_success(tmp_path: Path, ctl: Ctl) -> None:
+    state = StateFile(settings(tmp_path))
+    state.begin()
+    line = f"fleet status --state {state.path}"
+    assert _codes(ctl, line, 1) == ["no-round"]
+    for error in ("it refuses us (401)", "no answer within 20 s"):
+        state.after_failure(error, state.state.round, time.time() + 60)
+        assert _codes(ctl, line, 1) == ["no-round"]
+        shown = ctl(line, code=1).splitlines()
+        assert error in shown[0]
+        assert "matchers" not in "".join(shown)
+
+
+def _codes(ctl: Ctl, line: str, code: int) -> list[str]:
+    said = json.loads(ctl(f"{line} --json", code=code))
+    jsonschema.Draft202012Validator(schema("fleet")).validate(said)
+    return [one["code"] for one in said["warnings"]]
+
+
+def test_a_member_that_takes_no_alerts_is_no_success(left: StateFile, ctl: Ctl) -> None:
+    line = f"fleet status --exit-code --state {left.path}"
+    member = fleet_state.FailingMember(name="am:9093", error="am:9093: refused", since_s=at(410))
+
+    def write_state(**changes: Any) -> None:
+        found = replace(left.state.round, failures={"am:9093 post no answer": 4})
+        state = replace(left.state, round=found, failed_at_s=at(411), **changes)
+        left.path.write_bytes(msgspec.json.encode(state))
+
+    write_state(failing_members=(member,))
+    assert _codes(ctl, line, 1) == ["alertmanager"]
+    assert any(one.startswith("! ") and "am:9093" in one for one in ctl(line, code=1).splitlines())
+    # What is over is counted, and is no fault of now.
+    write_state()
+    assert _codes(ctl, line, 3) == []
+    shown = ctl(line, code=3)
+    assert "! " not in shown
+    assert "4 messages" in shown
+
+
+def test_no_gpu_with_a_value_is_no_success(left: StateFile, ctl: Ctl) -> None:
+    for gpus in (0, 2):
+        found = fleet_state.FleetRoundState(gpus=gpus, no_data=gpus)
+        left.path.write_bytes(msgspec.json.encode(replace(left.state, round=found)))
+        assert _codes(ctl, f"fleet status --state {left.path}", 1) == ["no-series"]
+
+
+def test_a_configuration_is_not_taken_for_a_state(left: StateFile, ctl: Ctl) -> None:
+    for line in ("status", "explain GPU-aa"):
+        ctl.err(f"fleet {line} --state {left.path} --config {left.path}", code=2)
+
+
+def test_what_a_watch_waits_for_is_said(tmp_path: Path, ctl: Ctl) -> None:
+    worker, _ = begun({("GPU-a", "n1", "p"): leak()})
+    judge, file = Judge(fleet().detection, fleet().policy), StateFile(settings(tmp_path))
+    judge.round(worker.rings)
+    found = round_state(worker, judge)
+    (gpu,) = found.verdicts
+    assert gpu.alert is not None
+    alert = replace(gpu.alert, state="watch", alert_confirmations=2, evidence=0.0)
+    found = replace(found, verdicts=(replace(gpu, alert=alert),))
+    file.after_round(worker, judge, found, round_s=0.5, due_at_s=time.time() + 60)
+    shown = ctl(f"fleet explain GPU-a --state {file.path}")
+    assert f"2 of {fleet().policy.confirm}" in shown
+    assert "50 %" in shown
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from msgspec.structs import replace
 
 from gpuwatchd.cli import options, output
 from gpuwatchd.core.errors import FAILED, FINDINGS, OK
@@ -53,41 +52,48 @@ def command() -> None:
 @options.wide_option
 @options.exit_code_option
 def status(files: tuple[Path, ...], every: bool, exit_code: bool) -> int:  # noqa: FBT001
-    """List open alerts and verdicts, then how each worker is."""
+    """List open alerts and verdicts, then how each worker is.
+
+    Exit 1 also where a worker has had no round, or a member of Alertmanager has taken no alerts, for
+    three steps, or no GPU has a value.
+    """
     flags, now_s = options.current(), time.time()
-    workers, warnings = fleet_state.load(files)
+    workers, warnings = _load(files)
+    warnings += fleet_text.problems(workers, now_s)
+    failing = any(worker.failing(now_s) or not worker.running(now_s) for worker in workers)
+    blind = all(worker.blind for worker in workers)
     workers = fleet_state.only(workers, flags.gpu)
     if flags.json:
-        for worker in workers:
-            warnings += fleet_state.warnings(worker.state.round, worker.state.shard)
         data = fill(fleet.FleetStatusData, (), workers=[_worker(one, now_s) for one in workers])
         output.emit_answer(fleet.FleetStatus, data, source="state-file", warnings=warnings)
     else:
         out = output.Out(flags)
         _warn(out, warnings)
-        fleet_text.show(out, workers, now_s=now_s, every=every)
-    if not all(worker.running(now_s) for worker in workers):
+        fleet_text.show(out, workers, now_s=now_s, every=every, sure=not warnings)
+    if failing:
         return FAILED
     firing = any(
         gpu.state == "firing" and is_leak(gpu.finding)
         for worker in workers
         for gpu in worker.state.round.verdicts
     )
-    return output.code_of(FINDINGS if firing else OK, findings=exit_code)
+    if firing and exit_code:
+        return FINDINGS
+    return FAILED if blind else OK
 
 
 @command.command("explain", epilog=options.examples("fleet explain GPU-5f3a1b2c"))
-@click.argument("uuid", metavar="UUID")
+@click.argument("uuid", metavar="GPU")
 @_state_option
 def explain(uuid: str, files: tuple[Path, ...]) -> int:
-    """Explain the verdict on one GPU, by its UUID or the beginning of it."""
+    """Explain the verdict on one GPU, by its UUID, the beginning of it, or HOST/INDEX."""
     flags, now_s = options.current(), time.time()
-    workers, warnings = fleet_state.load(files)
+    workers, warnings = _load(files)
     worker, gpu = fleet_state.find(fleet_state.only(workers, flags.gpu), uuid)
+    warnings += fleet_text.problems([worker], now_s)
     if flags.json:
         calm = gpu if isinstance(gpu, fleet_state.CalmGpu) else None
         found = gpu if isinstance(gpu, fleet_state.FleetGpu) else None
-        own = replace(worker.state.round, verdicts=() if found is None else (found,))
         data = fill(
             fleet.FleetExplained,
             gpu,
@@ -95,7 +101,7 @@ def explain(uuid: str, files: tuple[Path, ...]) -> int:
             verdict=found,
             judged_at=found and found.finding.judged_at_s,
             alert=found and found.alert,
-            worker=_worker(worker._replace(state=replace(worker.state, round=own)), now_s),
+            worker=_worker(fleet_state.one(worker, gpu), now_s),
         )
         output.emit_answer(fleet.FleetExplain, data, source="state-file", warnings=warnings)
     else:
@@ -103,6 +109,15 @@ def explain(uuid: str, files: tuple[Path, ...]) -> int:
         _warn(out, warnings)
         fleet_text.explain(out, worker, gpu, now_s=now_s)
     return OK if worker.running(now_s) else FAILED
+
+
+def _load(files: tuple[Path, ...]) -> tuple[list[Worker], list[tuple[str, str]]]:
+    if options.current().config is not None:
+        raise click.UsageError(
+            "fleet reads states that workers leave, no configuration: --state FILE names one",
+            click.get_current_context(),
+        )
+    return fleet_state.load(files)
 
 
 def _worker(worker: Worker, now_s: float) -> fleet.FleetWorker:

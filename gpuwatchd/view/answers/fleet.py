@@ -20,6 +20,14 @@ from gpuwatchd.view.answers.base import (
 )
 
 
+class FleetFailingMember(Shape):
+    """A member of Alertmanager that does not take alerts, or not all of them."""
+
+    name: str
+    error: Sentence
+    since_at: Instant
+
+
 class FleetVerdict(Shape):
     """A GPU whose judgement is more than nothing, or whose alert is open."""
 
@@ -62,10 +70,13 @@ class FleetRoundData(Shape):
     at: Instant | None
     """The instant of the values; null before any."""
     gpus: Count
+    """With --gpu this, `no_data` and `late` are of the GPUs that it names."""
     no_data: Count
     """GPUs without a value for five minutes."""
+    late: Count
+    """GPUs without a value in this round alone."""
     judged: Count
-    """By the detectors; the screens have settled the rest."""
+    """By the detectors; the screens have settled the rest: those are calm."""
     failed: Count
     """GPUs that could not be judged."""
     resolved: Count
@@ -107,6 +118,10 @@ class FleetWorker(Shape):
     """It sends no alerts."""
     error: Sentence | None
     """Why there was no round since; null where the last try was one."""
+    failed_at: Instant | None
+    """When something in `round.failures` failed last; null: nothing has since the start."""
+    failing_members: tuple[FleetFailingMember, ...]
+    """Members of Alertmanager that do not take alerts now."""
     left_out: Count
     """GPUs that the file has no room for."""
     round: FleetRoundData
@@ -133,7 +148,7 @@ class FleetExplained(Shape):
     alert: FleetAlert | None
     """Null where none is open."""
     worker: FleetWorker
-    """Its round has this verdict alone."""
+    """Its round has this GPU alone."""
 
 
 FleetRound = of_verb("fleet", "FleetRound", FleetRoundData, "A round of a fleet's worker.")

@@ -12,6 +12,7 @@ import os
 import re
 import stat
 import sys
+from collections import Counter
 from fnmatch import translate
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
@@ -106,6 +107,14 @@ class FleetRoundState(Value, frozen=True, kw_only=True):
     """The worst first."""
 
 
+class FailingMember(Value, frozen=True, kw_only=True):
+    """A member of Alertmanager that does not take alerts."""
+
+    name: str
+    error: str
+    since_s: float
+
+
 class FleetState(Value, frozen=True, kw_only=True):
     """The whole file."""
 
@@ -133,6 +142,12 @@ class FleetState(Value, frozen=True, kw_only=True):
     """No alerts are sent."""
     error: str = ""
     """Why there was no round, where the server failed since the last one."""
+    failed_at_s: float | None = None
+    """When a question, or sending alerts, failed last; None: never since the start."""
+    failing_members: tuple[FailingMember, ...] = ()
+    confirm: int = 3
+    alert_confidence: float | None = None
+    """What the mean confidence must come to before an alert fires; None: of an older worker."""
     left_out: int = 0
     """GPUs for which there was no room."""
     round: FleetRoundState = FleetRoundState()
@@ -146,6 +161,22 @@ class Worker(NamedTuple):
     state: FleetState
     process_runs: bool | None = None
 
+    def failing(self, now_s: float) -> bool:
+        """Say whether it has had no round, or a member has taken no alerts, for three steps.
+
+        Of a single failure that the next try mends nobody is to be woken.
+        """
+        state, since_s = self.state, []
+        if state.error or not state.rounds:
+            since_s = [state.started_at_s if state.round_at_s is None else state.round_at_s]
+        since_s += [member.since_s for member in state.failing_members]
+        return any(now_s - at_s > _PATIENCE_STEPS * state.step_s for at_s in since_s)
+
+    @property
+    def blind(self) -> bool:
+        """Say whether no GPU has had a value for five minutes: then nothing is judged."""
+        return self.state.round.gpus == self.state.round.no_data
+
     def running(self, now_s: float) -> bool:
         """Say whether it is there, as far as its process and the time tell."""
         state = self.state
@@ -155,10 +186,12 @@ class Worker(NamedTuple):
 
 
 _NOBODY: Final = "no GPU has a fresh value: do map, matchers and backend fit what the server has?"
+_NO_VALUES: Final = "no GPU has had a value for five minutes, so none is judged: do exporters run?"
 _NOBODY_HERE: Final = (
     "no GPU of shard {} has a fresh value: few hosts leave shards without one; "
     "else, do map, matchers and backend fit what the server has?"
 )
+_PATIENCE_STEPS: Final = 3
 _TWO_HOSTS: Final = (
     "two hosts have GPUs of one UUID: a clone, or a host that was renamed; they are judged apart"
 )
@@ -181,6 +214,8 @@ def warnings(found: FleetRoundState, shard: str) -> list[tuple[str, str]]:
     if not found.gpus:
         words = _NOBODY if shard.endswith("/1") else _NOBODY_HERE.format(shard)
         out.append(("no-series", words))
+    elif found.no_data >= found.gpus:
+        out.append(("no-series", _NO_VALUES))
     return out
 
 
@@ -318,17 +353,30 @@ def only(workers: Sequence[Worker], wishes: Sequence[str]) -> list[Worker]:
     """
     if not wishes:
         return list(workers)
-    out, wanted = [], _wanted(wishes)
-    for worker in workers:
-        found = worker.state.round
-        found = replace(found, verdicts=tuple(gpu for gpu in found.verdicts if wanted(gpu)))
-        calm = tuple(gpu for gpu in worker.state.calm if wanted(gpu))
-        out.append(worker._replace(state=replace(worker.state, round=found, calm=calm)))
+    wanted = _wanted(wishes)
+    out = [_with(worker, wanted) for worker in workers]
     if any(worker.state.round.verdicts or worker.state.calm for worker in out):
         return out
     shown = text.clean(", ".join(wishes), limit=200)
     hint = "a UUID or its beginning, HOST/INDEX, or a glob such as 'node-1/*'"
     raise GpuwatchdError(f"no GPU matches {shown}", hint=hint, page="errors#no-such-gpu")
+
+
+def one(worker: Worker, gpu: FleetGpu | CalmGpu) -> Worker:
+    """Return a worker with one GPU alone."""
+    return _with(worker, lambda other: other is gpu)
+
+
+def _with(worker: Worker, wanted: Callable[[FleetGpu | CalmGpu], bool]) -> Worker:
+    """Return a worker with some of its GPUs; what is counted of GPUs is of these."""
+    found = worker.state.round
+    verdicts = tuple(gpu for gpu in found.verdicts if wanted(gpu))
+    calm = tuple(gpu for gpu in worker.state.calm if wanted(gpu))
+    data = Counter(gpu.data for gpu in verdicts) + Counter(gpu.data for gpu in calm)
+    found = replace(
+        found, verdicts=verdicts, gpus=data.total(), no_data=data["none"], late=data["late"]
+    )
+    return worker._replace(state=replace(worker.state, round=found, calm=calm, left_out=0))
 
 
 def _wanted(wishes: Sequence[str]) -> Callable[[FleetGpu | CalmGpu], bool]:
@@ -346,12 +394,12 @@ def _wanted(wishes: Sequence[str]) -> Callable[[FleetGpu | CalmGpu], bool]:
 
 
 def find(workers: Sequence[Worker], word: str) -> tuple[Worker, FleetGpu | CalmGpu]:
-    """Return a GPU by its id, or a part of one that fits no other.
+    """Return a GPU by its id or HOST/INDEX, or by a beginning of its id that fits no other.
 
     Raises
     ------
     Ambiguous
-        When it is the beginning of several.
+        When it fits several.
     GpuwatchdError
         When it is of none.
     """
@@ -360,7 +408,10 @@ def find(workers: Sequence[Worker], word: str) -> tuple[Worker, FleetGpu | CalmG
     for worker in workers:
         gpus: tuple[FleetGpu | CalmGpu, ...] = (*worker.state.round.verdicts, *worker.state.calm)
         begin += [
-            (worker, gpu) for gpu in gpus if gpu.id.lower().removeprefix("gpu-").startswith(asked)
+            (worker, gpu)
+            for gpu in gpus
+            if gpu.id.lower().removeprefix("gpu-").startswith(asked)
+            or f"{gpu.host}/{gpu.gpu}".lower() == word.lower()
         ]
     exact = [pair for pair in begin if pair[1].id.lower() == word.lower()]
     found = exact or begin
@@ -376,5 +427,7 @@ def find(workers: Sequence[Worker], word: str) -> tuple[Worker, FleetGpu | CalmG
             hint="gpuwatchctl fleet status lists those with a verdict; a UUID may be cut",
             page=_PAGE,
         )
-    names = ", ".join(gpu.id for _, gpu in found[:5])
-    raise Ambiguous(f"{shown!r} fits {len(found)} GPUs", hint=f"one of {names}")
+    ids = sorted({gpu.id for _, gpu in found})
+    more = f" and {len(ids) - 5} more" if len(ids) > 5 else ""
+    hint = f"one of {', '.join(ids[:5])}{more}"
+    raise Ambiguous(f"{shown!r} fits {len(ids)} GPUs", hint=hint)
