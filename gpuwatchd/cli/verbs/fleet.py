@@ -54,8 +54,8 @@ def command() -> None:
 def status(files: tuple[Path, ...], every: bool, exit_code: bool) -> int:  # noqa: FBT001
     """List open alerts and verdicts, then how each worker is.
 
-    Exit 1 also where a worker has had no round, or a member of Alertmanager has taken no alerts, for
-    three steps, or no GPU has a value.
+    Exit 1 also where a worker has had no round, or a member of Alertmanager has taken no alerts,
+    for three steps, or no GPU has a value.
     """
     flags, now_s = options.current(), time.time()
     workers, warnings = _load(files)
