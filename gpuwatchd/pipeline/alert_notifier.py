@@ -313,7 +313,7 @@ class AlertNotifier:
         self._watcher = watcher
         self._outbox = outbox
         self._history = history
-        self._message_builder = message_builder
+        self._builder = message_builder
         self._silencing = silencing
         # Clocks of the people who are told: the clock of a source may be a recorded one.
         self._wall = wall
@@ -402,7 +402,7 @@ class AlertNotifier:
             bearer = holders.get(alert.key)
             if alert.state == "resolved":
                 if alert.died and alert.kind == "leak":
-                    now = self._message_builder.final(alert, now_s)
+                    now = self._builder.final(alert, now_s)
                 if alert.next_notice_at_s is not None and self._is_unheard(alert.key):
                     why = wording.hold_fields(Hold.BEGINNING_UNDELIVERED)
                     now = msgspec.structs.replace(now, next_notice_at_s=None, **why)
@@ -411,7 +411,7 @@ class AlertNotifier:
                     self.failing.pop(now.key, None)
                 self._resolved.add(source, now, rules, now_s)
             elif bearer is not None and bearer.alert is not None:
-                now = self._message_builder.introduced(bearer.alert)
+                now = self._builder.introduced(bearer.alert)
                 if not now.group:
                     beside = [*_alerts(holders), *self._elsewhere(source)]
                     now = msgspec.structs.replace(now, group=policy.group_of(now, beside))
@@ -531,12 +531,10 @@ class AlertNotifier:
             keys = [notice.alert.key, *(one.key for one in notice.also)]
             try:
                 first, *others = (booked[key] for key in keys)
-                costs = {first.key: self._message_builder.priced(first, now_s)}
+                costs = {first.key: self._builder.priced(first, now_s)}
                 thread = costs[first.key].first_message
                 costs |= {
-                    one.key: self._message_builder.priced(
-                        one, now_s, thread, counted=number < PRICED
-                    )
+                    one.key: self._builder.priced(one, now_s, thread, counted=number < PRICED)
                     for number, one in enumerate(others, start=1)
                 }
                 out += self._deliveries(_priced(notice, costs), holders, now_s)
@@ -560,7 +558,7 @@ class AlertNotifier:
         bearer = holders.get(notice.alert.key)
         died = self._watcher.died.pop(notice.alert.key, None)
         curve = bearer if isinstance(bearer, Track) else died
-        message = self._message_builder.message(notice, curve, now_s)
+        message = self._builder.message(notice, curve, now_s)
         if notice.kind == "resolved" and self._goes_on(notice):
             message = msgspec.structs.replace(message, others_open=True)
         at_s = self._wall()
