@@ -19,6 +19,7 @@ from gpuwatchd.core.model import EtaRange, Finding, Subject, Value
 from gpuwatchd.core.model.alerts import device_title, process_title
 from gpuwatchd.pipeline import history_log, recorded_ledger, replay
 from gpuwatchd.pipeline.recorded_runs import LearningWatcher
+from gpuwatchd.pipeline.state import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -459,18 +460,14 @@ def _scout(tried: Sequence[Trial]) -> Config:
 
 def _stirred(log: LogFile, scout: LearningWatcher, tell: Callable[[float], None]) -> set[str]:
     results = replay.analyze(log, scout.settings.config, watcher=scout, passed=tell)
-    return {
-        subject_result.subject.id
-        for subject_result in results
-        if subject_result.watches or subject_result.alerts
-    }
+    return {result.subject.id for result in results if result.watches or result.alerts}
 
 
 class RecallingWatcher(LearningWatcher):
     """Judges each series once for all trials that differ in the threshold or in policy alone.
 
-    Above the level of a watch the threshold decides nothing but whether a finding is a watch or an
-    alert; so it is judged with the level itself, and lowered to a watch where the trial asks more.
+    Above the level of a watch the threshold decides between watch and alert alone: it is judged
+    with that level, and lowered to a watch where the trial asks more.
     """
 
     def __init__(
@@ -484,10 +481,10 @@ class RecallingWatcher(LearningWatcher):
     ) -> None:
         super().__init__(config, log, labels=labels, busy=busy)
         self._threshold = config.detection.confidence_threshold
-        shared = msgspec.structs.replace(
-            config.detection, confidence_threshold=min(self._threshold, verdict.WATCH_CONFIDENCE)
-        )
-        self.config = msgspec.structs.replace(config, detection=shared)
+        level = min(self._threshold, verdict.WATCH_CONFIDENCE)
+        shared = msgspec.structs.replace(config.detection, confidence_threshold=level)
+        judged_by = msgspec.structs.replace(config, detection=shared)
+        self.settings = Settings(judged_by, self.settings.rules)
         self._recall = recall.setdefault(shared, {})
 
     def _findings(self, batch: list[Series]) -> list[Finding | None]:

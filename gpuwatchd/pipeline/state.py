@@ -58,8 +58,8 @@ def rules_of(config: Config) -> alerts.Rules:
 class Settings:
     """The settings in force; a reload replaces them, and a stage reads them where it needs them."""
 
-    def __init__(self, config: Config) -> None:
-        self.replace(config)
+    def __init__(self, config: Config, rules: alerts.Rules | None = None) -> None:
+        self.config, self.rules = config, rules or rules_of(config)
 
     def replace(self, config: Config) -> None:
         """Put others into force."""

@@ -47,6 +47,8 @@ FOREIGN = {
     "gpuwatchd.collect.engines.llamacpp:_Slot": "answers of llama.cpp",
     "gpuwatchd.fleet.alertmanager:Active": "answers of Alertmanager",
     "gpuwatchd.fleet.client:_BuildInfo": "answers of Prometheus",
+    "gpuwatchd.fleet.client:_Matrix": "answers of Prometheus",
+    "gpuwatchd.fleet.client:_Vector": "answers of Prometheus",
     "gpuwatchd.fleet.client:_Refusal": "answers of Prometheus",
     "gpuwatchd.collect.engines.ollama:_Loaded": "answers of Ollama",
     "gpuwatchd.collect.engines.ollama:_Version": "answers of Ollama",
