@@ -22,7 +22,8 @@ from gpuwatchd.core.errors import GpuwatchdError, NotifyError
 from gpuwatchd.core.model import Availability
 from gpuwatchd.core.registry import load
 from gpuwatchd.notify import NOTIFIERS
-from gpuwatchd.notify.outbox.states import Key, key_of, refused, sent
+from gpuwatchd.notify.outbox.outbox import key_of
+from gpuwatchd.notify.outbox.states import Key, refused, sent
 from gpuwatchd.notify.outbox.turn import digest, leaves_with_others
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from gpuwatchd.core.config import PolicySection
 from gpuwatchd.core.units import Local
 from gpuwatchd.notify.outbox import states, turn
 from gpuwatchd.notify.outbox.channel_health import Channels, Reach
-from gpuwatchd.notify.outbox.states import CLOCK_STEP_S, State, incident_of, is_held, key_of
+from gpuwatchd.notify.outbox.states import CLOCK_STEP_S, State, is_held
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -255,8 +255,11 @@ class Outbox:
         before = self._rows.get(key)
         self._rows[key] = _Row(key, delivery, tried=before is not None and before.tried)
         # A fallback is not asked again for what has expired there; its own channels do not count.
-        ended = delivery.state == "failed" and not delivery.fallback_of
-        if ended and states.state_of(delivery) is State.EXPIRED:
+        if (
+            delivery.state == "failed"
+            and not delivery.fallback_of
+            and states.state_of(delivery) is State.EXPIRED
+        ):
             del self._rows[key]
         self.reach.note(delivery)
         self._health = None
@@ -384,3 +387,13 @@ class Outbox:
             return
         for row in list(self._rows.values()):
             self._set(row, states.clock_moved(row.delivery, offset_s - before_s, now_s))
+
+
+def key_of(row: Delivery) -> Key:
+    """Return what a row is known by."""
+    return row.message.id, row.channel
+
+
+def incident_of(row: Delivery) -> Key:
+    """Return what the rows about one incident on one channel have in common."""
+    return row.message.thread or row.message.id, row.channel

@@ -63,16 +63,6 @@ def state_of(row: Delivery) -> State:
     return State.EXPIRED if row.code in _EXPIRED else State.FAILED
 
 
-def key_of(row: Delivery) -> Key:
-    """Return what a row is known by."""
-    return row.message.id, row.channel
-
-
-def incident_of(row: Delivery) -> Key:
-    """Return what the rows about one incident on one channel have in common."""
-    return row.message.thread or row.message.id, row.channel
-
-
 def is_held(row: Delivery) -> bool:
     """Say whether a message has been kept waiting on purpose and not been tried since."""
     return bool(row.held) and row.state == "pending" and not row.attempts

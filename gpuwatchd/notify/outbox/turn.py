@@ -19,14 +19,7 @@ from gpuwatchd.core import text, units
 from gpuwatchd.core.codes import Failure
 from gpuwatchd.core.model import Message
 from gpuwatchd.notify import plain_text
-from gpuwatchd.notify.outbox.states import (
-    State,
-    expired,
-    incident_of,
-    is_held,
-    redirected,
-    state_of,
-)
+from gpuwatchd.notify.outbox.states import State, expired, is_held, redirected, state_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -75,7 +68,7 @@ def plan(waiting: Iterable[Delivery], now_s: float) -> Plan:
     """
     incidents: dict[tuple[str, str], list[Delivery]] = defaultdict(list)
     for delivery in waiting:
-        incidents[incident_of(delivery)].append(delivery)
+        incidents[delivery.message.thread or delivery.message.id, delivery.channel].append(delivery)
     deliveries: list[Delivery] = []
     drop: list[Delivery] = []
     for (incident, _), group in incidents.items():
