@@ -120,14 +120,14 @@ def _write(
 ) -> None:
     from gpuwatchd.charts import picture_file  # noqa: PLC0415
     from gpuwatchd.charts.chart_model import Order  # noqa: PLC0415
-    from gpuwatchd.view.report import html  # noqa: PLC0415 - only for files
+    from gpuwatchd.view.report import files  # noqa: PLC0415 - only for files
 
     form: Literal["png", "svg"] = "svg" if file.suffix.lower() == ".svg" else "png"
     width_px, height_px = size or (None, None)
     order = Order(
         pictures=tuple(pictures), form=form, dark=dark, width_px=width_px, height_px=height_px
     )
-    html.write(file, picture_file.draw(order))
+    files.write(file, picture_file.draw(order))
 
 
 def show(out: Out, pictures: Sequence[Picture]) -> None:

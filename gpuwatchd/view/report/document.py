@@ -57,6 +57,15 @@ class Facts(Value, frozen=True, kw_only=True):
 
     rows: tuple[tuple[str, str], ...]
 
+    def merged(self) -> list[tuple[str, list[str]]]:
+        """Return each label once, with all of its sentences."""
+        groups: list[tuple[str, list[str]]] = []
+        for label, value in self.rows:
+            if label or not groups:
+                groups.append((label, []))
+            groups[-1][1].append(value)
+        return groups
+
 
 class Table(Value, frozen=True, kw_only=True):
     """Rows under heads."""
@@ -141,6 +150,12 @@ class Document(Value, frozen=True, kw_only=True):
     """The period, the machine and when it was written: one line under the title."""
     sections: tuple[Section, ...]
     foot: str = ""
+
+    def pictures(self) -> list[Picture]:
+        """Return its charts in order."""
+        every = [block for section in self.sections for block in section.blocks]
+        cards = [block.blocks if isinstance(block, Card) else (block,) for block in every]
+        return [block for card in cards for block in card if isinstance(block, Picture)]
 
 
 _TONES: dict[Tone, str] = {
