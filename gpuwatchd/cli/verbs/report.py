@@ -60,7 +60,7 @@ def command(  # noqa: PLR0913, PLR0917 - one argument per flag
     Without --output, a page is written to a file named after machine and days in the current
     folder, or to the pipe. A file is readable by you alone.
     """
-    from gpuwatchd.view.report import compose, document, files, period, report_json  # noqa: PLC0415 - SQLite comes with it
+    from gpuwatchd.view.report import compose, document, files, gather, report_json, usage  # noqa: PLC0415 - SQLite comes with it
 
     flags = options.current()
     until_s = state_location.now_s() if until is None else until
@@ -70,8 +70,8 @@ def command(  # noqa: PLR0913, PLR0917 - one argument per flag
     to_pipe = file is not None and str(file) == "-"
     file = None if to_pipe else file
     form = _form(flags, form, file, files.FORMATS)
-    asked = period.Asked(since_s, until_s, pids=pids, top=top, everything=everything, charts=True)
-    found = period.gather(flags, asked)
+    asked = usage.Asked(since_s, until_s, pids=pids, top=top, everything=everything)
+    found = gather.gather(flags, asked)
     if form == "html" and file is None and not to_pipe and sys.stdout.isatty():
         file = files.named(asked)
     if file is not None:

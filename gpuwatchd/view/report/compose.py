@@ -23,7 +23,7 @@ from gpuwatchd.view.report.document import (
     Step,
     Steps,
 )
-from gpuwatchd.view.report.period import percent
+from gpuwatchd.view.report.usage import percent
 from gpuwatchd.view.text import alert_details, badges, cost_text, delivery_text, verdict_text
 from gpuwatchd.view.text.subject_facts import where
 
@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from gpuwatchd.core.model import Alert, Silence
     from gpuwatchd.view.report.document import Block, Plain, Tone
     from gpuwatchd.view.report.incident import Incident
-    from gpuwatchd.view.report.period import Holder, Period
+    from gpuwatchd.view.report.period import Period
+    from gpuwatchd.view.report.usage import Holder
 
 
 _LEFT_OUT = frozenset(alert_details.Label)
@@ -97,13 +98,13 @@ def _tone(period: Period) -> Tone:
     still = [alert for alert in period.alerts if alert.state in OPEN]
     if any(alert.severity == "critical" for alert in still) or advice.ends(period.alerts):
         return "bad"
-    return "warn" if still else "good" if period.quality.watched_share else "note"
+    return "warn" if still else "good" if period.usage.quality.watched_share else "note"
 
 
 def sentence(period: Period) -> str:
     """Return what happened, in one paragraph."""
     parts = [_happened(period), _ended(period), _forecasts(period), _idle(period), _money(period)]
-    share = period.quality.watched_share
+    share = period.usage.quality.watched_share
     if share is not None:
         of = units.duration(period.asked.span_s)
         parts.append(f"{percent(share)} of the {of} was watched.")
@@ -127,7 +128,7 @@ def _happened(period: Period) -> str:
     alerts = period.alerts
     gpus = count(len(period.devices), "GPU")
     if not alerts:
-        if not period.uses or not any(use.stretches for use in period.uses):
+        if not period.usage.devices or not any(use.stretches for use in period.usage.devices):
             return f"No data for {gpus} in this period."
         pending = sum(alert.state in OPEN for alert in period.watched)
         harmless = len(period.watched) - pending
@@ -162,7 +163,7 @@ def _ended(period: Period) -> str:
 
 
 def _forecasts(period: Period) -> str:
-    held, known = advice.true_of(period.told)
+    held, known = advice.true_of(period.in_full)
     if not known:
         return ""
     if known == 1:
@@ -198,13 +199,13 @@ def _figures(period: Period) -> Iterator[Figure]:
     yield Figure(value=str(ends), label=f"{_plural(ends, 'end')} near the limit")
     held = [holding.held_bytes for holding in period.holdings if holding.held_bytes is not None]
     yield Figure(value=units.size(sum(held)), label="held idle now")
-    known = period.quality.watched_share is not None
+    known = period.usage.quality.watched_share is not None
     hours = advice.watched_hours(period) if known else None
     yield Figure(value=cost.in_hours(hours), label="GPU-hours watched", note=_busy(period))
     money = tables.lost_or_at_risk(period)
     if money:
         yield Figure(value=money, label="at risk, lost or idle")
-    share = period.quality.watched_share
+    share = period.usage.quality.watched_share
     yield Figure(value=percent(share), label="of the period watched")
 
 
@@ -213,7 +214,7 @@ def _plural(number: int, noun: str) -> str:
 
 
 def _busy(period: Period) -> str:
-    known = [use.busy_hours for use in period.uses]
+    known = [use.busy_hours for use in period.usage.devices]
     total = cost.total(known) if known else None
     return "" if total is None else f"{cost.in_hours(total)} busy"
 
@@ -235,9 +236,9 @@ def _advice(period: Period) -> Iterator[Plain]:
 def _findings(period: Period) -> Iterator[Block]:
     if not period.alerts:
         yield Says(text="No incident in this period.", tone="good")
-    for one in period.told:
+    for one in period.in_full:
         yield _finding(period, one)
-    told = {id(one.alert) for one in period.told}
+    told = {id(one.alert) for one in period.in_full}
     rest = [alert for alert in period.alerts if id(alert) not in told]
     if rest:
         yield tables.alerts(period, rest, "Further incidents")
@@ -359,10 +360,10 @@ def _cost(period: Period, one: Incident) -> str:
 def _gpus(period: Period) -> Iterator[Block]:
     """Yield the charts of processes that were asked for, then the table and charts of GPUs."""
     yield from _processes(period)
-    if period.uses:
+    if period.usage.devices:
         yield tables.gpus(period)
-    for use in period.uses:
-        picture, item = period.pictures.get(use.device.uid), period.item(use.device)
+    for use in period.usage.devices:
+        picture, item = period.charts.devices.get(use.device.uid), period.item(use.device)
         if picture is None or picture.empty:
             continue
         badge = None if item.reading is None else badges.device(item)
@@ -374,7 +375,7 @@ def _gpus(period: Period) -> Iterator[Block]:
             said="" if badge is None else badge.rest,
             blocks=(picture,),
         )
-    left = len(period.uses) - GPU_CHARTS
+    left = len(period.usage.devices) - GPU_CHARTS
     if left > 0:
         yield Says(text=f"{left} more GPUs have no chart here: --gpu chooses.", tone="note")
 
@@ -389,8 +390,8 @@ def _had(period: Period, holder: Holder) -> str:
 
 def _processes(period: Period) -> Iterator[Card]:
     """Yield a card of each process that --pid names."""
-    for info, picture in period.process_pictures:
-        own = [holder for holder in period.holders if holder.info.key == info.key]
+    for info, picture in period.charts.processes:
+        own = [holder for holder in period.usage.holders if holder.info.key == info.key]
         rows = [("who", ", ".join([verdict_text.who(info), *where(info)]))]
         rows += [("on", _had(period, holder)) for holder in own]
         yield Card(

@@ -14,7 +14,7 @@ from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.view.answers import base
 
 if TYPE_CHECKING:
-    from gpuwatchd.view.report.period import Asked
+    from gpuwatchd.view.report.usage import Asked
 
 FORMATS = {".html": "html", ".htm": "html", ".json": "json", ".txt": "text", ".text": "text"}
 """What a name ends with -> what is written."""

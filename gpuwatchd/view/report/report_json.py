@@ -9,7 +9,7 @@ from gpuwatchd.view.answers import alerts, base, current, report
 from gpuwatchd.view.answers.base import answer_of, fill, finite
 from gpuwatchd.view.queries.alert_query import OPEN
 from gpuwatchd.view.report import advice, compose, incident
-from gpuwatchd.view.report.period import grouped
+from gpuwatchd.view.report.usage import grouped
 
 if TYPE_CHECKING:
     from gpuwatchd.view.report.incident import Incident
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 def answer(period: Period) -> base.Answer:
     """Return the answer of ``report --json``."""
-    source = "database" if period.quality.watched_share is not None else period.found.source
+    source = "database" if period.usage.quality.watched_share is not None else period.found.source
     return answer_of(report.Report, _data(period), source=source, warnings=period.warnings)
 
 
 def _data(period: Period) -> report.ReportData:
-    in_full = {id(one.alert) for one in period.told}
+    in_full = {id(one.alert) for one in period.in_full}
     score = advice.score(period)
     prices = period.bill.prices
-    by_user = grouped(period.holders, lambda info: info.user or "(unknown)")
+    by_user = grouped(period.usage.holders, lambda info: info.user or "(unknown)")
     return fill(
         report.ReportData,
         period,
@@ -38,14 +38,14 @@ def _data(period: Period) -> report.ReportData:
             formula=advice.FORMULA,
         ),
         advice=advice.items(period),
-        findings=map(_finding, period.told),
+        findings=map(_finding, period.in_full),
         further=[
             alerts.alert(alert, period.found) for alert in period.alerts if id(alert) not in in_full
         ],
         watched=[alerts.alert(alert, period.found) for alert in period.watched],
         gpus=[
-            fill(report.ReportGpu, use, picture=period.pictures.get(use.device.uid))
-            for use in period.uses
+            fill(report.ReportGpu, use, picture=period.charts.devices.get(use.device.uid))
+            for use in period.usage.devices
         ],
         users_sum=[fill(report.HeldBy, holder, name=label) for label, holder in by_user],
         cost=report.ReportCost(
@@ -57,14 +57,16 @@ def _data(period: Period) -> report.ReportData:
             prices=report.prices_used(period.bill),
         ),
         channels=period.channels.values(),
-        pictures=[picture for _, picture in period.process_pictures],
+        pictures=[picture for _, picture in period.charts.processes],
     )
 
 
 def _summary(period: Period) -> report.Summary:
     listed = period.alerts
-    held, known = advice.true_of(period.told)
-    busy = cost.total(use.busy_hours for use in period.uses) if period.uses else None
+    held, known = advice.true_of(period.in_full)
+    busy = (
+        cost.total(use.busy_hours for use in period.usage.devices) if period.usage.devices else None
+    )
     return report.Summary(
         text=compose.sentence(period),
         incidents=len(listed),
@@ -79,7 +81,7 @@ def _summary(period: Period) -> report.Summary:
         forecasts_known=known,
         gpu_hours=finite(advice.watched_hours(period)),
         busy_gpu_hours=finite(busy),
-        watched_share=finite(period.quality.watched_share),
+        watched_share=finite(period.usage.quality.watched_share),
     )
 
 

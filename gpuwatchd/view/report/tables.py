@@ -10,7 +10,7 @@ from gpuwatchd.analysis import cost
 from gpuwatchd.core import units
 from gpuwatchd.view.queries.alert_query import OPEN
 from gpuwatchd.view.report.document import FEW, ROWS, Facts, Says, Table, table
-from gpuwatchd.view.report.period import MOST_GAPS, grouped, percent, sentences
+from gpuwatchd.view.report.usage import MOST_GAPS, grouped, percent, sentences
 from gpuwatchd.view.text import badges, cost_text, delivery_text, verdict_text
 
 if TYPE_CHECKING:
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from gpuwatchd.core.model import Alert, ProcessInfo
     from gpuwatchd.view.report.document import Plain
-    from gpuwatchd.view.report.period import Holder, Period
+    from gpuwatchd.view.report.period import Period
+    from gpuwatchd.view.report.usage import Holder
 
 _STAKE: Final = ("at-risk", "lost", "held")
 
@@ -50,7 +51,7 @@ def alerts(period: Period, found: Sequence[Alert], caption: str) -> Table:
 def gpus(period: Period) -> Table:
     """Return devices with their use."""
     rows = []
-    for use in period.uses:
+    for use in period.usage.devices:
         item = period.item(use.device)
         now = "" if item.reading is None else badges.device(item).word
         total = use.device.memory_total_bytes
@@ -64,7 +65,9 @@ def gpus(period: Period) -> Table:
                 peak,
                 "?" if use.util_pct is None else f"{use.util_pct:.0f} %",
                 cost.in_hours(use.busy_hours),
-                "?" if period.quality.watched_share is None else units.duration(use.watched_s),
+                "?"
+                if period.usage.quality.watched_share is None
+                else units.duration(use.watched_s),
                 now,
             )
         )
@@ -81,7 +84,7 @@ _BY: Final[tuple[tuple[str, Callable[[ProcessInfo], str]], ...]] = (
 
 def who(period: Period) -> Iterator[Plain]:
     """Yield who held memory for how long, and what these hours cost."""
-    if not period.holders and period.others is None:
+    if not period.usage.holders and period.usage.others is None:
         return
     yield Says(
         text="GiB hours are memory times time. GPU-hours share the time of a GPU among those who "
@@ -89,15 +92,15 @@ def who(period: Period) -> Iterator[Plain]:
         tone="note",
     )
     for what, name in _BY:
-        groups = grouped(period.holders, name)
+        groups = grouped(period.usage.holders, name)
         if what != "user" and {label for label, _ in groups} <= {"(no job)", "(unknown)"}:
             continue
         rows = (_holder(period, label, holder) for label, holder in groups)
         heads = (what, "processes", "GiB hours", "GPU-hours", "money", "peak")
         most = ROWS if period.asked.everything else FEW
         by = table(f"By {what}", heads, rows, right=range(1, 6), most=most, what=f"{what}s")
-        if what == "user" and period.others is not None:
-            others = _holder(period, "(others together)", period.others)
+        if what == "user" and period.usage.others is not None:
+            others = _holder(period, "(others together)", period.usage.others)
             by = msgspec.structs.replace(by, rows=(*by.rows, others))
         yield by
 
@@ -200,7 +203,7 @@ def held(period: Period) -> Iterator[Plain]:
     past = [alert for alert in period.alerts if alert.kind == "held"]
     if past:
         yield alerts(period, past, "In the period")
-    elif period.quality.watched_share:
+    elif period.usage.quality.watched_share:
         yield Says(text="No idle memory was held long enough for a message.", tone="note")
 
 
@@ -244,7 +247,7 @@ def _why(period: Period, alert: Alert) -> str:
 
 def quality(period: Period) -> Iterator[Plain]:
     """Yield how well the period is known, and what cannot be said therefore."""
-    found, now_s = period.quality, period.now_s
+    found, now_s = period.usage.quality, period.now_s
     for sentence in sentences(found, now_s=now_s):
         yield Says(text=sentence, tone="warn")
     rows = []
@@ -286,7 +289,7 @@ def _gaps(period: Period) -> Table:
             missing.why or "not known",
         )
         for missing in sorted(
-            period.quality.missing, key=lambda missing: missing.begin_s - missing.end_s
+            period.usage.quality.missing, key=lambda missing: missing.begin_s - missing.end_s
         )
     )
     most = ROWS if period.asked.everything else MOST_GAPS
