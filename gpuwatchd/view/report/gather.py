@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from gpuwatchd.charts.chart_model import Picture
     from gpuwatchd.core.model import Alert, Decision, Device, Finding, Silence
     from gpuwatchd.store.reader import Reader
-    from gpuwatchd.view.queries.current_state import View
+    from gpuwatchd.view.queries.current_view import View
     from gpuwatchd.view.query import Query
     from gpuwatchd.view.report.usage import Asked
 

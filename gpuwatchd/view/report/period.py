@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpuwatchd.store.live import LiveDevice
-from gpuwatchd.view.queries import current_state
+from gpuwatchd.view.queries.current_view import View
 from gpuwatchd.view.report.usage import Usage
 
 if TYPE_CHECKING:
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from gpuwatchd.core.model import Alert, Device, Holding, ProcessInfo
     from gpuwatchd.view.queries.alert_query import Incidents
     from gpuwatchd.view.queries.cost_entries import Bill
-    from gpuwatchd.view.queries.current_state import View
     from gpuwatchd.view.query import Query
     from gpuwatchd.view.report.incident import Channel, Incident
     from gpuwatchd.view.report.usage import Asked
@@ -91,6 +90,6 @@ class Period:
         """Return the view that charts are drawn by."""
         if self.view is not None and self.present:
             return self.view
-        return current_state.View(
+        return View(
             "database", self.asked.until_s, tuple(self.item(device) for device in self.devices)
         )
