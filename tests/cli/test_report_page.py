@@ -16,7 +16,7 @@ import pytest
 
 from gpuwatchd.cli import main
 from gpuwatchd.core.model import AlertSubject, ProcessInfo, ProcessKey, Subject
-from gpuwatchd.view.report import document, files
+from gpuwatchd.view.report import document, html
 from tests import making
 from tests.cli import reported, world
 
@@ -102,15 +102,15 @@ def test_a_link_stays_one_and_a_pipe_gets_the_report(tmp_path: Path) -> None:
     real, link = tmp_path / "real.html", tmp_path / "link.html"
     real.write_text("older")
     link.symlink_to(real)
-    files.write(link, "new")
+    html.write(link, "new")
     assert link.is_symlink()
     assert real.read_text() == "new"
     out, into = os.pipe()
-    files.write(Path(f"/dev/fd/{into}"), "piped")
+    html.write(Path(f"/dev/fd/{into}"), "piped")
     os.close(into)
     with os.fdopen(out, encoding="utf-8") as stream:
         assert stream.read() == "piped"
-    files.write(Path(os.devnull), "gone")
+    html.write(Path(os.devnull), "gone")
     assert stat.S_ISCHR(Path(os.devnull).stat().st_mode)
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gpuwatchd.core.config import Config
     from gpuwatchd.pipeline.replay import SubjectResult
     from gpuwatchd.view.answers.base import Answer
-    from gpuwatchd.view.answers.snapshots import SnapshotChange
+    from gpuwatchd.view.answers.inspection import SnapshotChange
 
     Job = tuple[tuple[str, ...], LogOptions, Config]
     Drawn = dict[str, Picture]
@@ -199,13 +199,13 @@ def _save(
     """Write what was found as one page; where no log could be read there is none to write."""
     if all(one.log.error is not None for one in judged):
         return
-    from gpuwatchd.view.report import files, html, log_report  # noqa: PLC0415 - rare
+    from gpuwatchd.view.report import html, log_report  # noqa: PLC0415 - rare
 
     logs = [
         log_report.Log(log, subjects, pictures, snapshots_text.notes(asked, change))
         for log, subjects, pictures, asked in judged
     ]
-    files.write(page, html.render(log_report.document(logs, everything=show_all)))
+    html.write(page, html.render(log_report.document(logs, everything=show_all)))
 
 
 def _zone(name: str) -> str:

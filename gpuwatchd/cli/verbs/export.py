@@ -71,7 +71,7 @@ def command(  # noqa: PLR0917 - one argument per flag
     if not yes and (flags.json or not sys.stdin.isatty()):
         raise click.UsageError("nobody is here to confirm what is written: add --yes")
     _require_free(file, force=force)
-    from gpuwatchd.view.report import files  # noqa: PLC0415 - 160 ms at a --help
+    from gpuwatchd.view.report import html  # noqa: PLC0415 - 160 ms at a --help
 
     corpus = _collected(since, licence)
     content = corpus.encoded(packed=file.suffix.lower() == ".gz")
@@ -90,7 +90,7 @@ def command(  # noqa: PLR0917 - one argument per flag
         _show(output.Out(flags), corpus, data)
     if not yes and not click.confirm(f"write this to {text.clean(str(file))}?", err=True):
         return FAILED
-    files.write(file, content)
+    html.write(file, content)
     if flags.json:
         output.emit_answer(Export, data, source="database")
     else:

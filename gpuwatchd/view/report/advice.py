@@ -10,7 +10,7 @@ from gpuwatchd.core.codes import AllocatorVerdict
 from gpuwatchd.view.queries.alert_query import OPEN
 from gpuwatchd.view.report import incident
 from gpuwatchd.view.report.incident import Stake, ranked
-from gpuwatchd.view.report.usage import percent
+from gpuwatchd.view.report.period import percent
 from gpuwatchd.view.text import cost_text
 from gpuwatchd.view.text import verdict_text as words
 

@@ -1,4 +1,4 @@
-"""From what is known of a period to a document: summary, advice, findings with charts, GPUs ..."""
+"""What is known of a period, as a document of summary, advice, findings ..., and as an answer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from gpuwatchd import __version__
 from gpuwatchd.analysis import cost
 from gpuwatchd.core import units
 from gpuwatchd.core.design import LOOKS
-from gpuwatchd.view.answers import base
+from gpuwatchd.view.answers import alerts, base, current, report
+from gpuwatchd.view.answers.base import answer_of, fill, finite
 from gpuwatchd.view.queries.alert_query import OPEN
 from gpuwatchd.view.report import advice, incident, tables
 from gpuwatchd.view.report.document import (
@@ -23,7 +24,7 @@ from gpuwatchd.view.report.document import (
     Step,
     Steps,
 )
-from gpuwatchd.view.report.usage import percent
+from gpuwatchd.view.report.period import grouped, percent
 from gpuwatchd.view.text import alert_details, badges, cost_text, delivery_text, verdict_text
 from gpuwatchd.view.text.subject_facts import where
 
@@ -33,8 +34,7 @@ if TYPE_CHECKING:
     from gpuwatchd.core.model import Alert, Silence
     from gpuwatchd.view.report.document import Block, Plain, Tone
     from gpuwatchd.view.report.incident import Incident
-    from gpuwatchd.view.report.period import Period
-    from gpuwatchd.view.report.usage import Holder
+    from gpuwatchd.view.report.period import Holder, Period
 
 
 _LEFT_OUT = frozenset(alert_details.Label)
@@ -402,3 +402,89 @@ def _processes(period: Period) -> Iterator[Card]:
             said=picture.verdict,
             blocks=(picture, Facts(rows=tuple(rows))),
         )
+
+
+# The same numbers as an answer.
+
+
+def answer(period: Period) -> base.Answer:
+    """Return the answer of ``report --json``."""
+    source = "database" if period.usage.quality.watched_share is not None else period.found.source
+    return answer_of(report.Report, _data(period), source=source, warnings=period.warnings)
+
+
+def _data(period: Period) -> report.ReportData:
+    in_full = {id(one.alert) for one in period.in_full}
+    score = advice.score(period)
+    prices = period.bill.prices
+    by_user = grouped(period.usage.holders, lambda info: info.user or "(unknown)")
+    return fill(
+        report.ReportData,
+        period,
+        summary=_figures_of(period),
+        score=fill(
+            report.Score,
+            score,
+            reason=None if score.value is not None else advice.NOT_ENOUGH,
+            formula=advice.FORMULA,
+        ),
+        advice=advice.items(period),
+        findings=map(_incident, period.in_full),
+        further=[
+            alerts.alert(alert, period.found) for alert in period.alerts if id(alert) not in in_full
+        ],
+        watched=[alerts.alert(alert, period.found) for alert in period.watched],
+        gpus=[
+            fill(report.ReportGpu, use, picture=period.charts.devices.get(use.device.uid))
+            for use in period.usage.devices
+        ],
+        users_sum=[fill(report.HeldBy, holder, name=label) for label, holder in by_user],
+        cost=report.ReportCost(
+            currency=prices.currency,
+            per_usd=prices.per_usd,
+            entries=tuple(report.paid(entry, prices) for entry in period.bill.entries),
+            sums=report.sums(period.bill.entries, prices),
+            acts=report.acts(period.bill),
+            prices=report.prices_used(period.bill),
+        ),
+        channels=period.channels.values(),
+        pictures=[picture for _, picture in period.charts.processes],
+    )
+
+
+def _figures_of(period: Period) -> report.Summary:
+    listed = period.alerts
+    held, known = advice.true_of(period.in_full)
+    busy = (
+        cost.total(use.busy_hours for use in period.usage.devices) if period.usage.devices else None
+    )
+    return report.Summary(
+        text=sentence(period),
+        incidents=len(listed),
+        open=sum(alert.state in OPEN for alert in listed),
+        leaks=_of(listed, "leak"),
+        by_allocator=advice.by_allocator(listed),
+        gpu_troubles=_of(listed, "gpu"),
+        idle=_of(listed, "held"),
+        suspicions=len(period.watched),
+        ended_full=advice.ends(listed),
+        forecasts_held=held,
+        forecasts_known=known,
+        gpu_hours=finite(advice.watched_hours(period)),
+        busy_gpu_hours=finite(busy),
+        watched_share=finite(period.usage.quality.watched_share),
+    )
+
+
+def _incident(one: Incident) -> report.ReportFinding:
+    hours, usd = incident.spent(one)
+    return fill(
+        report.ReportFinding,
+        one,
+        alert=alerts.alert(one.alert, one.story.found, one.story),
+        who=incident.who(one),
+        forecast_held=incident.held_true(one),
+        gpu_hours=hours,
+        cost_usd=usd,
+        silences=[current.silent(silence, [one.alert]) for silence in one.silences],
+    )

@@ -20,8 +20,16 @@ from gpuwatchd.view.queries import (
 )
 from gpuwatchd.view.report import document, incident
 from gpuwatchd.view.report.incident import Channel, Incident
-from gpuwatchd.view.report.period import Charts, Period
-from gpuwatchd.view.report.usage import DeviceUse, Usage, data_quality, holders, joined, of_device
+from gpuwatchd.view.report.period import (
+    Charts,
+    DeviceUse,
+    Period,
+    Usage,
+    data_quality,
+    holders,
+    joined,
+    of_device,
+)
 from gpuwatchd.view.text.alert_details import AlertRecord, record
 from gpuwatchd.view.text.subject_facts import in_order
 
@@ -33,7 +41,7 @@ if TYPE_CHECKING:
     from gpuwatchd.store.reader import Reader
     from gpuwatchd.view.queries.current_view import View
     from gpuwatchd.view.query import Query
-    from gpuwatchd.view.report.usage import Asked
+    from gpuwatchd.view.report.period import Asked
 
 _POINTS: Final = 240
 _FEW_GPUS: Final = 8

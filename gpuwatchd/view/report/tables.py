@@ -10,7 +10,7 @@ from gpuwatchd.analysis import cost
 from gpuwatchd.core import units
 from gpuwatchd.view.queries.alert_query import OPEN
 from gpuwatchd.view.report.document import FEW, ROWS, Facts, Says, Table, table
-from gpuwatchd.view.report.usage import MOST_GAPS, grouped, percent, sentences
+from gpuwatchd.view.report.period import MOST_GAPS, grouped, percent, sentences
 from gpuwatchd.view.text import badges, cost_text, delivery_text, verdict_text
 
 if TYPE_CHECKING:
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.core.model import Alert, ProcessInfo
     from gpuwatchd.view.report.document import Plain
-    from gpuwatchd.view.report.period import Period
-    from gpuwatchd.view.report.usage import Holder
+    from gpuwatchd.view.report.period import Holder, Period
 
 _STAKE: Final = ("at-risk", "lost", "held")
 
