@@ -120,18 +120,8 @@ def costs(period: Period) -> Iterator[Plain]:
     bill = period.bill
     if bill.prices.off:
         return
-    rows: list[tuple[str, ...]] = []
-    for what in cost.WHATS:
-        found = cost.summed(bill.of(what))
-        money = cost_text.partly(bill, found.usd, found.known_usd)
-        hours = cost.in_hours(found.gpu_hours)
-        rows.append((cost_text.TITLES[what], str(found.incidents), hours, money))
-        if what == "at-risk" and found.ahead_gpu_hours is not None:
-            ahead = cost_text.partly(bill, found.ahead_usd, found.known_ahead_usd)
-            rows.append(
-                ("and until memory is full", "", cost.in_hours(found.ahead_gpu_hours), ahead)
-            )
-    rows += [(label.strip(), *cells) for label, *cells in cost_text.act_rows(bill)]
+    sums = [row for what in cost.WHATS for row in cost_text.sum_rows(bill, what)]
+    rows = [(label.strip(), *cells) for label, *cells in [*sums, *cost_text.act_rows(bill)]]
     heads = ("what", "incidents", "GPU-hours", "money")
     yield table("What leaks and idle memory cost", heads, rows, right=(1, 2, 3))
     if bill.acts:
