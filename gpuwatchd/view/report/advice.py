@@ -15,7 +15,7 @@ from gpuwatchd.view.text import cost_text
 from gpuwatchd.view.text import verdict_text as words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from gpuwatchd.core.model import Alert
     from gpuwatchd.view.report.incident import Incident
@@ -87,12 +87,12 @@ class Item(NamedTuple):
     eta_s: float | None = None
 
 
-def ends(alerts: list[Alert]) -> int:
+def ends(alerts: Sequence[Alert]) -> int:
     """Return how many ended near the limit, probably out of memory."""
     return sum(alert.ran_out for alert in alerts)
 
 
-def by_allocator(alerts: list[Alert]) -> dict[str, int]:
+def by_allocator(alerts: Sequence[Alert]) -> dict[str, int]:
     """Return how many leaks are of what, as the allocators of their frameworks say."""
     verdicts = [alert.finding.allocator.verdict for alert in alerts if alert.finding.allocator]
     causes = AllocatorVerdict.TENSORS, AllocatorVerdict.FRAGMENTATION, AllocatorVerdict.OUTSIDE
@@ -229,7 +229,7 @@ def _of_watching(period: Period) -> Iterator[Item]:
         )
 
 
-def true_of(incidents: list[Incident]) -> tuple[int, int]:
+def true_of(incidents: Sequence[Incident]) -> tuple[int, int]:
     """Return how many forecasts held the time that memory ran out, of how many that it did."""
     known = [held for one in incidents if (held := incident.held_true(one)) is not None]
     return sum(known), len(known)

@@ -29,7 +29,7 @@ from gpuwatchd.view.text import alert_details, badges, cost_text, delivery_text,
 from gpuwatchd.view.text.subject_facts import where
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from gpuwatchd.core.model import Alert, Silence
     from gpuwatchd.view.report.document import Block, Plain, Tone
@@ -151,7 +151,7 @@ def _happened(period: Period) -> str:
     return f"{count(len(alerts), 'incident')} on {gpus}: {what}; {now}."
 
 
-def _of(alerts: list[Alert], kind: str) -> int:
+def _of(alerts: Sequence[Alert], kind: str) -> int:
     return sum(alert.kind == kind for alert in alerts)
 
 

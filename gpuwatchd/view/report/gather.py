@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -73,23 +74,21 @@ def gather(query: Query, asked: Asked) -> Period:
         found.keep_of(user_filter.People(query.user))
     bill = cost_entries.gather(query, asked.since_s, asked.until_s)
     found.alerts = [cost_entries.counted(bill, alert) for alert in found.alerts]
-    period = Period(query, asked, found, bill, _view(query))
     # That no daemon runs is found by several, and said once.
     pairs: dict[str, tuple[str, str]] = {}
     for code, sentence in (*found.warnings, *bill.warnings):
         pairs.setdefault("daemon" if code.startswith("daemon") else sentence, (code, sentence))
-    period.warnings = list(pairs.values())
-    _choose(period)
+    begun = Period(query, asked, found, bill, _view(query), warnings=list(pairs.values()))
+    period = _with_alerts(begun)
     try:
         with history_query.reader() as history:
-            _from_history(period, history)
+            return _from_history(period, history)
     except StoreNewer:
         raise  # What is there is not to be told without most of it.
     except StoreError:
         if found.trouble is None:
             raise
-        _without_history(period)
-    return period
+        return _without_history(period)
 
 
 def _view(query: Query) -> View | None:
@@ -105,9 +104,11 @@ def _view(query: Query) -> View | None:
         raise
 
 
-def _choose(period: Period) -> None:
-    """Sort alerts of the period: those to tell, those that stayed a suspicion."""
+def _with_alerts(period: Period) -> Period:
+    """Return the period with its alerts, and those that stayed a suspicion; its bill is theirs."""
     asked, query, found = period.asked, period.query, period.found
+    alerts: list[Alert] = []
+    watched: list[Alert] = []
     for alert in found.alerts:
         if alert.opened_at_s >= asked.until_s or not found.wanted(query, alert):
             continue
@@ -117,12 +118,12 @@ def _choose(period: Period) -> None:
         if asked.pids and (process is None or process.pid not in asked.pids):
             continue
         if alert.firing_at_s is not None:
-            period.alerts.append(alert)
+            alerts.append(alert)
         elif alert.watch_at_s is not None or alert.state == "watch":
-            period.watched.append(alert)
+            watched.append(alert)
     people = user_filter.People(query.user)
     entries = [entry for entry in period.bill.entries if people.has(entry.user)]
-    keys = {alert.key for alert in [*period.alerts, *period.watched]}
+    keys = {alert.key for alert in [*alerts, *watched]}
     held = {holding.id for holding in period.holdings}
     period.bill.entries = [entry for entry in entries if entry.key in keys or entry.key in held]
     period.bill.acts[:] = [
@@ -132,41 +133,39 @@ def _choose(period: Period) -> None:
         and (not asked.pids or (act.process is not None and act.process.pid in asked.pids))
     ]
     worth = incident.worth(period.bill.entries)
-    period.alerts = incident.order(period.alerts, worth)
+    return replace(period, alerts=incident.order(alerts, worth), watched=watched)
 
 
-def _from_history(period: Period, history: Reader) -> None:
+def _from_history(period: Period, history: Reader) -> Period:
     asked, query, bill = period.asked, period.query, period.bill
     devices = {device.uid: device for device in history.devices()} | period.found.devices
     chosen = _asked_for(query, list(devices.values()))
     every_holder = holders(history, chosen, period.found.infos, asked, bill)
+    infos: list[ProcessInfo] = []
     if asked.pids:
-        period.infos = _named_processes(period, [holder.info for holder in every_holder])
-        keys = {info.key for info in period.infos}
+        infos = _named_processes(period, [holder.info for holder in every_holder])
+        keys = {info.key for info in infos}
         every_holder = [holder for holder in every_holder if holder.info.key in keys]
         here = {holder.device_uid for holder in every_holder}
         here |= {alert.subject.device_uid for alert in period.alerts}
         chosen = [device for device in chosen if device.uid in here] or chosen
-    period.devices = chosen
     uses = [of_device(history, device, asked) for device in in_order(chosen)]
     people = user_filter.People(query.user)
     rest = [holder for holder in every_holder if not people.own(holder.info)]
-    period.usage = Usage(
+    usage = Usage(
         devices=uses,
         holders=[holder for holder in every_holder if people.own(holder.info)],
         others=joined(rest) if rest else None,
         quality=data_quality(history, chosen, uses, asked),
     )
-    _add_incidents(period, history)
-    period.charts = _charts(period, history)
+    return _whole(replace(period, devices=chosen, infos=infos, usage=usage), history)
 
 
-def _without_history(period: Period) -> None:
-    """Put together what the live state alone knows."""
-    period.devices = _asked_for(period.query, list(period.found.devices.values()))
-    period.usage = Usage(devices=[DeviceUse(device) for device in in_order(period.devices)])
-    _add_incidents(period, None)
-    period.charts = _charts(period, None)
+def _without_history(period: Period) -> Period:
+    """Return what the live state alone knows."""
+    devices = _asked_for(period.query, list(period.found.devices.values()))
+    usage = Usage(devices=[DeviceUse(device) for device in in_order(devices)])
+    return _whole(replace(period, devices=devices, usage=usage), None)
 
 
 def _named_processes(period: Period, infos: Sequence[ProcessInfo]) -> list[ProcessInfo]:
@@ -195,8 +194,8 @@ def _asked_for(query: Query, devices: Sequence[Device]) -> list[Device]:
     return [device for device in devices if query.wants(device)]
 
 
-def _add_incidents(period: Period, history: Reader | None) -> None:
-    """Tell the worst incidents of a period in full; count what was sent of all of them."""
+def _whole(period: Period, history: Reader | None) -> Period:
+    """Return the period with its worst incidents in full, what was sent of all, and its charts."""
     asked = period.asked
     most = document.CARDS if asked.everything else min(asked.top, document.CARDS)
     made: dict[str, list[Decision]] = {}
@@ -206,16 +205,20 @@ def _add_incidents(period: Period, history: Reader | None) -> None:
             made.setdefault(decision.alert_key, []).append(decision)
     silences = history.silences(all_of_them=True) if history is not None else []
     seen: set[object] = set()
+    channels: dict[str, Channel] = {}
+    in_full: list[Incident] = []
     for position, alert in enumerate(period.alerts):
         story = _story(period, history, alert, made)
         for sent in story.deliveries or ():
             at = (sent.channel, sent.message.id)
             if at not in seen and asked.since_s <= sent.created_at_s < asked.until_s:
                 seen.add(at)
-                period.channels.setdefault(sent.channel, Channel(sent.channel)).add(sent)
+                channels.setdefault(sent.channel, Channel(sent.channel)).add(sent)
         if position < most:
             charted = position < document.CHARTS
-            period.in_full.append(_incident(period, history, story, silences, charted=charted))
+            in_full.append(_incident(period, history, story, silences, charted=charted))
+    charts = _charts(period, history)
+    return replace(period, in_full=in_full, channels=channels, charts=charts)
 
 
 def _story(

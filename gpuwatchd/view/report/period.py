@@ -364,7 +364,7 @@ class Charts(NamedTuple):
     """Of those that --pid names."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Period:
     """Everything that is known of a period."""
 
@@ -372,20 +372,20 @@ class Period:
     asked: Asked
     found: Incidents
     bill: Bill
-    view: View | None = None
-    devices: list[Device] = field(default_factory=list)
-    infos: list[ProcessInfo] = field(default_factory=list)
+    view: View | None
+    devices: Sequence[Device] = ()
+    infos: Sequence[ProcessInfo] = ()
     """Those that --pid names."""
-    alerts: list[Alert] = field(default_factory=list)
+    alerts: Sequence[Alert] = ()
     """Those that were open in it and became more than a suspicion, worst first."""
-    watched: list[Alert] = field(default_factory=list)
+    watched: Sequence[Alert] = ()
     """Suspicions that stayed such."""
-    in_full: list[Incident] = field(default_factory=list)
+    in_full: Sequence[Incident] = ()
     """The first of the alerts."""
-    channels: dict[str, Channel] = field(default_factory=dict)
+    channels: Mapping[str, Channel] = field(default_factory=dict)
     usage: Usage = field(default_factory=Usage)
     charts: Charts = field(default_factory=Charts)
-    warnings: list[tuple[str, str]] = field(default_factory=list)
+    warnings: Sequence[tuple[str, str]] = ()
 
     @property
     def now_s(self) -> float:
