@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gpuwatchd.store.live import LiveDevice
     from gpuwatchd.tui.theme import Painter
     from gpuwatchd.view.blocks import Part, Row
-    from gpuwatchd.view.queries.current_state import View
+    from gpuwatchd.view.queries.current_view import View
     from gpuwatchd.view.text.badges import Badge
 
 BADGE: Final = badges.WORD_CELLS + 2

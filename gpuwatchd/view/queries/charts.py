@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gpuwatchd.store.live import LiveDevice, LiveProcess
     from gpuwatchd.store.reader import Reader
     from gpuwatchd.store.tables import ActionEvent
-    from gpuwatchd.view.queries.current_state import View
+    from gpuwatchd.view.queries.current_view import View
     from gpuwatchd.view.query import Query
 
 _LATE_S = 150.0

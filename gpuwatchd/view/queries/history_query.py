@@ -26,6 +26,7 @@ from gpuwatchd.store import reader as store
 from gpuwatchd.store.live import KnownRuns, LiveDevice, LiveProcess
 from gpuwatchd.store.schema import FILE_NAME
 from gpuwatchd.view.queries import state_location
+from gpuwatchd.view.queries.current_view import View
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from gpuwatchd.core.model import Device, Finding, FloatArray, Period, ProcessKey, Profile
     from gpuwatchd.store.reader import DeviceRow, ProcessRow, Reader
     from gpuwatchd.store.tables import UserLabel
-    from gpuwatchd.view.queries.current_state import View
     from gpuwatchd.view.query import Query
 
 __all__ = ["FILE_NAME"]
@@ -125,8 +125,6 @@ def judged(
         return None
     if not devices:
         return None
-    from gpuwatchd.view.queries.current_state import View  # noqa: PLC0415 - look imports us
-
     past = [alert for alert in past if not any(word.is_about(alert) for word in words)]
     deaths = recent_deaths(past, now_s)
     view = View("database", newest_s, tuple(devices), deaths=deaths)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gpuwatchd.core.model import Alert, Finding, ProcessInfo
     from gpuwatchd.store.tables import UserLabel
     from gpuwatchd.view.queries.alert_query import Incidents
-    from gpuwatchd.view.queries.current_state import View
+    from gpuwatchd.view.queries.current_view import View
 
 _TIERS = {"none": 0, "watch": 1, "alert": 2}
 

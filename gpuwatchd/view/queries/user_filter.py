@@ -17,14 +17,15 @@ import msgspec
 from gpuwatchd.core import text, units
 from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.view.queries import state_location
+from gpuwatchd.view.queries.current_view import Others
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from gpuwatchd.core.model import Alert, Finding, ProcessInfo, ProcessKey
-    from gpuwatchd.store.live import LiveDevice, LiveProcess
+    from gpuwatchd.store.live import LiveDevice
     from gpuwatchd.store.tables import Phase
-    from gpuwatchd.view.queries.current_state import View
+    from gpuwatchd.view.queries.current_view import View
 
 ME = "me"
 
@@ -51,29 +52,6 @@ class People:
     def own(self, info: ProcessInfo | None) -> bool:
         """Say whether a process is one of theirs."""
         return self._everybody or (info is not None and self.has(info.user, info.uid))
-
-
-class Others:
-    """What all other users hold on one GPU."""
-
-    __slots__ = ("count", "held_bytes", "named", "whole")
-
-    def __init__(self, rest: Sequence[LiveProcess], named: str) -> None:
-        known = [item.used_bytes for item in rest if item.used_bytes is not None]
-        self.count = len(rest)
-        self.held_bytes = sum(known)
-        self.whole = len(known) == len(rest)
-        self.named = named
-
-    def line(self, *, none: bool) -> str:
-        """Return it for people; ``none``: the users that were named have nothing there."""
-        own = f"no process of {self.named}" if none else ""
-        if not self.count:
-            return own
-        least = "" if self.whole else "at least "
-        plural = "process" if self.count == 1 else "processes"
-        held = f"others hold {least}{units.size(self.held_bytes)} in {self.count} {plural}"
-        return f"{own}; {held}" if own else held
 
 
 def only(view: View, wishes: Sequence[str]) -> None:

@@ -12,6 +12,7 @@ from gpuwatchd.core.model import ProcessInfo
 from gpuwatchd.store import occupancy
 from gpuwatchd.store.live import LiveDevice
 from gpuwatchd.view.queries import alert_query, cost_entries, current_state, user_filter
+from gpuwatchd.view.queries.current_view import View
 from gpuwatchd.view.report import incident
 from gpuwatchd.view.text.subject_facts import in_order
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from gpuwatchd.store.reader import Reader, Segment
     from gpuwatchd.view.queries.alert_query import Incidents
     from gpuwatchd.view.queries.cost_entries import Bill
-    from gpuwatchd.view.queries.current_state import View
     from gpuwatchd.view.query import Query
     from gpuwatchd.view.report.incident import Incident
 
@@ -412,7 +412,7 @@ class Period:
         """Return the view that charts are drawn by."""
         if self.view is not None and self.present:
             return self.view
-        return current_state.View(
+        return View(
             "database", self.asked.until_s, tuple(self.item(device) for device in self.devices)
         )
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.core.model import Alert, ChannelHealth, Decision, Delivery, Matcher, Silence
     from gpuwatchd.view.blocks import Page, Part
-    from gpuwatchd.view.queries.current_state import View
+    from gpuwatchd.view.queries.current_view import View
 
 _STYLES = {"sent": "green", "failed": "red", "pending": "yellow"}
 _CONDITIONS = ("kind", "gpu", "user", "process", "framework", "command", "job", "container",

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     )
     from gpuwatchd.store.live import KnownRuns, LiveDevice, LiveProcess
     from gpuwatchd.view.blocks import Page, Part
-    from gpuwatchd.view.queries.current_state import View
+    from gpuwatchd.view.queries.current_view import View
     from gpuwatchd.view.text.headline import Standing
 
 

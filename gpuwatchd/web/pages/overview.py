@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.core.model import Holding, ProcessInfo
     from gpuwatchd.store.live import LiveDevice, LiveProcess
-    from gpuwatchd.view.queries.current_state import View
+    from gpuwatchd.view.queries.current_view import View
     from gpuwatchd.view.query import Query
     from gpuwatchd.view.text.cost_text import Book
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gpuwatchd.store.live import LiveDevice, LiveProcess
     from gpuwatchd.store.reader import Reader
     from gpuwatchd.view.blocks import Part
-    from gpuwatchd.view.queries.current_state import View
+    from gpuwatchd.view.queries.current_view import View
 
 LINE = 1024
 """Characters of a line."""
