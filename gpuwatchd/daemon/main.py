@@ -182,12 +182,9 @@ class RunningConfig:
             )
             self.refused = f"the configuration was not reloaded: {error}"
             return None
-        unused, restart = (
-            config.channels.unused(fresh),
-            own_process.takes_restart(self.began, fresh),
-        )
         self.now, self.refused = fresh, ""
-        self._warnings = (*loaded.warnings, *unused, *restart)
+        restart = own_process.takes_restart(self.began, fresh)
+        self._warnings = (*loaded.warnings, *config.channels.unused(fresh), *restart)
         return built
 
 
