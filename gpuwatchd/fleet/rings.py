@@ -39,6 +39,10 @@ FORGET_S: Final = 86_400.0
 """Without a value for so long (or the window, where that is longer) a GPU is forgotten."""
 TOO_MUCH: Final = 1.01
 """A value above this share of all memory is none."""
+LEAST_TOTAL_BYTES: Final = 256 * 2.0**20
+"""Half of the smallest virtual GPU."""
+MOST_TOTAL_BYTES: Final = 4 * 2.0**40
+"""More than ten times the largest card."""
 _EXPORTED: Final = "exported_"
 """Before a label of the exporter's that Prometheus has one of its own of: that of the target."""
 _EMPTY: Final = np.array(
@@ -75,6 +79,37 @@ def first_of(labels: Mapping[str, str], names: Sequence[str]) -> str:
     Equal ones are one string: hosts and jobs have many GPUs.
     """
     return sys.intern(clean(next((found for name in names if (found := labels.get(name))), "")))
+
+
+def doubtful_totals(used: FloatArray, total: FloatArray) -> npt.NDArray[np.bool_]:
+    """Say of which GPUs a total is none: the map names another metric, or another unit.
+
+    Such a total is not used: a time to full would be made up from it. Thresholds that are shares of
+    a total stay those of an unknown one.
+
+    Parameters
+    ----------
+    used, total
+        Bytes of each GPU at one instant; NaN where there is no value.
+
+    Returns
+    -------
+    (k,) booleans; False where there is no total. Where all GPUs use just what they have, the
+    metric of the total is that of used memory.
+
+    Examples
+    --------
+    >>> gib = 2.0**30
+    >>> doubtful_totals(np.array([gib, gib, gib]), np.array([80 * gib, 81920.0, np.nan])).tolist()
+    [False, True, False]
+    >>> doubtful_totals(np.array([gib, 2 * gib]), np.array([gib, 2 * gib])).tolist()
+    [True, True]
+    """
+    odd: npt.NDArray[np.bool_] = (total < LEAST_TOTAL_BYTES) | (total > MOST_TOTAL_BYTES)
+    both = (used > 0) & ~np.isnan(total)
+    if both.any() and (used[both] == total[both]).all():
+        odd |= both
+    return odd
 
 
 class JobLabels:
@@ -205,6 +240,19 @@ class Rings:
     def rows(self) -> IntArray:
         """The rows that are some GPU's."""
         return np.flatnonzero(self.began >= 0)
+
+    @property
+    def doubts(self) -> dict[str, int]:
+        """Code -> GPUs of which there is no total, or one that is none; those with a value now.
+
+        A GPU whose newest value is above its total has one that is none, too.
+        """
+        now, odd, above = self.present == self.end, self.doubtful == 1, self.above > self.last
+        found = {
+            "no-total": now & ~odd & np.isnan(self.total_bytes),
+            "implausible-total": now & (odd | above),
+        }
+        return {code: int(count) for code, which in found.items() if (count := which.sum())}
 
     def drop(self, why: str, count: int = 1) -> None:
         """Count what was left out."""

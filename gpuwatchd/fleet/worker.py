@@ -18,9 +18,9 @@ import numpy as np
 
 from gpuwatchd.core.errors import MetricsServerError
 from gpuwatchd.core.state_log import StateLog
-from gpuwatchd.fleet import config, totals
+from gpuwatchd.fleet import config
 from gpuwatchd.fleet.client import RangeSeries, read_labels
-from gpuwatchd.fleet.rings import Rings
+from gpuwatchd.fleet.rings import Rings, doubtful_totals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -160,7 +160,7 @@ class Worker:
         whole = known[names.total] if names.total else used + free + reserved
         limit = used + free if names.free else whole
         read = there[~np.isnan(whole[there])]
-        rings.doubtful[read] = totals.doubtful(used[read], whole[read])
+        rings.doubtful[read] = doubtful_totals(used[read], whole[read])
         for kept, new in ((rings.total_bytes, whole), (rings.limit_bytes, limit)):
             # What was known stays where the server has nothing newer.
             had = there[~np.isnan(new[there])]

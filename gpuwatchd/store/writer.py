@@ -77,7 +77,7 @@ class Notice(NamedTuple):
 
 
 class _FlushSchedule:
-    """When samples that wait are written, and alerts that could not be.
+    """When samples that wait are written.
 
     A daemon that was just started may die again soon: until a tenth of its age is more than
     ``[store] flush``, samples wait for that tenth only, at least four seconds. So one that is
@@ -92,7 +92,6 @@ class _FlushSchedule:
         """When the first tick was."""
         self._pause_s = 0.0
         """Time from the last flush to the next one."""
-        self._retry_mono_s = -math.inf
 
     def due(self, now_s: float) -> bool:
         """Say whether samples are to be written now, and settle when they will be again."""
@@ -109,15 +108,6 @@ class _FlushSchedule:
         """Count from this write of samples."""
         self._last_s = now_s
 
-    def tried(self) -> None:
-        """Count from this write of alerts, should it fail."""
-        self._retry_mono_s = self._mono() + _RETRY_S
-
-    @property
-    def retry_due(self) -> bool:
-        """Whether alerts that could not be written may be tried again."""
-        return self._mono() >= self._retry_mono_s
-
 
 class History:
     """The history of one state directory, for the thread that opens it with :meth:`open`."""
@@ -132,12 +122,11 @@ class History:
         boot_id: str | None,
     ) -> None:
         self._directory = directory
-        self._settings = settings
         self._clock = clock
         self._monotonic = monotonic
         self._thread = threading.get_ident()
         self._file = _CLOSED
-        self._reopen_mono_s = -math.inf
+        self._retry_mono_s = self._reopen_mono_s = -math.inf
         self._intake = SampleBuffer()
         self._ledger = AlertBuffer()
         own_boot = private_files.this_boot() if boot_id is None else boot_id
@@ -380,7 +369,7 @@ class History:
         self._own()
         if self._schedule.due(now_s):
             self.flush(now_s)
-        elif self._ledger.waiting and self._schedule.retry_due:
+        elif self._ledger.waiting and self._monotonic() >= self._retry_mono_s:
             self._commit()
 
     def flush(self, now_s: float) -> bool:
@@ -457,7 +446,7 @@ class History:
 
     def _open(self, now_s: float) -> None:
         self._drop_connection()
-        max_pages = self._settings.max_db_mib * (2**20 // schema.PAGE_BYTES)
+        max_pages = self._retention.max_pages
         opening = database.open_writer(self._directory, max_pages=max_pages, now_s=now_s)
         self._file = opening.watched(self._directory)
         self._reopen_mono_s = self._monotonic() + _REOPEN_S
@@ -530,7 +519,7 @@ class History:
         connection = self._file.connection
         if connection is None or self._file.mode != "writing" or not self._ledger.waiting:
             return {}
-        self._schedule.tried()
+        self._retry_mono_s = self._monotonic() + _RETRY_S
         try:
             with schema.transaction(connection, durable=True):
                 moved, refused = self._ledger.write(connection, self._subject)
