@@ -373,16 +373,19 @@ class ViewScreen(TopScreen):
     def _read(self, job: Job, serial: int) -> None:
         """Run in the thread: answer one question."""
         begun_s = time.perf_counter()
-        answer, trouble = None, ""
-        try:
-            answer = job()
-        except GpuwatchdError as error:
-            trouble = _with_hint(error)
-        except Exception as error:  # noqa: BLE001 - the screen goes on, whatever a view meets
-            _LOG.exception("view=%s", type(self).__name__)
-            trouble = f"this cannot be shown: {type(error).__name__}"
+        answer, trouble = self._outcome_of(job, "this cannot be shown")
         took_s = time.perf_counter() - begun_s
         self.post_message(self.Answered(serial, answer, trouble, took_s))
+
+    def _outcome_of(self, work: Job, failed: str) -> tuple[Any, str]:
+        """Return what work gives, and why it failed, "" where it did not."""
+        try:
+            return work(), ""
+        except GpuwatchdError as error:
+            return None, f"{error.message} ({error.hint})" if error.hint else error.message
+        except Exception as error:  # noqa: BLE001 - the screen goes on, whatever it meets
+            _LOG.exception("view=%s", type(self).__name__)
+            return None, f"{failed}: {type(error).__name__}"
 
     def _wait(self, serial: int) -> None:
         if self.asking and serial == self._serial and self.is_attached:
@@ -414,13 +417,9 @@ class ViewScreen(TopScreen):
         """Change something in a thread; ``done`` is given what that returned."""
 
         def run() -> None:
-            try:
-                result = work()
-            except GpuwatchdError as error:
-                self.app.call_from_thread(self.refused, _with_hint(error))
-            except Exception as error:  # noqa: BLE001 - the screen goes on, whatever a change meets
-                _LOG.exception("view=%s", type(self).__name__)
-                self.app.call_from_thread(self.refused, f"not done: {type(error).__name__}")
+            result, trouble = self._outcome_of(work, "not done")
+            if trouble:
+                self.app.call_from_thread(self.refused, trouble)
             else:
                 self.app.call_from_thread(done, result)
 
@@ -442,10 +441,6 @@ class ViewScreen(TopScreen):
     def action_move(self, by: int) -> None:
         """Choose another entry of the list."""
         self.list.move(by)
-
-
-def _with_hint(error: GpuwatchdError) -> str:
-    return f"{error.message} ({error.hint})" if error.hint else error.message
 
 
 def typed(value: str, event: events.Key) -> str | None:
