@@ -32,8 +32,10 @@ from gpuwatchd.core.ports import OwnClock
 from gpuwatchd.core.state_log import StateLog, masked
 from gpuwatchd.notify import credentials
 from gpuwatchd.notify.outbox import dispatcher
+from gpuwatchd.pipeline.clock import Clocks
+from gpuwatchd.pipeline.live_writer import Outputs
 from gpuwatchd.pipeline.source_workers import DriverRelease
-from gpuwatchd.pipeline.tick import Pipeline
+from gpuwatchd.pipeline.tick import Inputs, Pipeline
 from gpuwatchd.service import own_process
 from gpuwatchd.service.own_process import NotifySocket, Wakeup, watchdog_s
 from gpuwatchd.store.private_files import hold_lock, private_directory, still_locked
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from gpuwatchd.core.config import Config, DaemonSection, MetricsSection
     from gpuwatchd.core.ports import Source
     from gpuwatchd.daemon.metrics import MetricsPublisher
+    from gpuwatchd.pipeline.source_workers import Problem
     from gpuwatchd.pipeline.tick import Tick
 
 log = logging.getLogger("gpuwatchd")
@@ -285,8 +288,8 @@ class Watchdog:
             self._manager.send("WATCHDOG=1")
 
     def _alive(self) -> bool:
-        workers = self._pipeline.workers.values()
-        if self._pipeline.answered or not any(worker.stuck for worker in workers):
+        workers = self._pipeline.sources.workers.values()
+        if self._pipeline.sources.answered or not any(worker.stuck for worker in workers):
             self._stuck_since_s = None
             return True
         now_s = time.monotonic()
@@ -319,25 +322,24 @@ class Daemon:
         self.chores = Chores(history, self._wall)
         self._problem_log = ProblemLog(history)
         self.pipeline = Pipeline(
-            config=settings,
-            sources=sources,
-            host=self.host,
-            history=history,
-            runtime_dir=self.runtime.path,
-            message_dispatcher=self._new_dispatcher(settings),
-            fresh=lambda position: selection.make(chosen[position].word, settings.sources),
-            absences=lambda faults: selection.absences(zip(chosen, faults, strict=True)),
-            wall=self._wall,
-            mono=mono,
+            settings,
+            Inputs(
+                sources,
+                self.host,
+                fresh=lambda at: selection.make(chosen[at].word, settings.sources),
+                absences=lambda faults: selection.absences(zip(chosen, faults, strict=True)),
+            ),
+            Outputs(history, self.runtime.path, self._new_dispatcher(settings)),
+            Clocks(self._wall, mono),
         )
-        self.pipeline.action_handler.file = None if file is None else file.absolute()
+        self.pipeline.user_input.buttons.file = None if file is None else file.absolute()
         self._watchdog = Watchdog(self.manager, self.pipeline)
-        self.letting_go = DriverRelease(self.runtime.path, self.pipeline.workers.values())
+        self.letting_go = DriverRelease(self.runtime.path, self.pipeline.sources.workers.values())
         self.metrics = _publisher(settings.metrics)
 
     def _new_dispatcher(self, settings: Config) -> dispatcher.MessageDispatcher:
         channels = dispatcher.build(settings.notify, config.channels.used(settings))
-        put = lambda *press: self.pipeline.action_handler.put(*press)  # noqa: E731, PLW0108 - comes later
+        put = lambda *press: self.pipeline.user_input.buttons.put(*press)  # noqa: E731, PLW0108 - comes later
         return dispatcher.MessageDispatcher(channels, clock=self._wall, pressed=put)
 
     def run(self, *, once: bool = False) -> int:
@@ -396,11 +398,13 @@ class Daemon:
             self.chores.guard()
             self.chores.run_due()
 
-    def _tick(self) -> Tick:
+    def _own_problems(self) -> tuple[Problem, ...]:
+        """Return what is to be shown beside the problems of the pipeline."""
         problems = () if self.metrics is None else self.metrics.problems
-        own = ((text, ProblemCode.OTHER) for text in self.config.problems)
-        self.pipeline.extra_problems = (*own, *problems)
-        tick = self.pipeline.tick()
+        return (*((text, ProblemCode.OTHER) for text in self.config.problems), *problems)
+
+    def _tick(self) -> Tick:
+        tick = self.pipeline.tick(self._own_problems())
         if self.metrics is not None:
             self.metrics.publish(tick.state)
         return tick
@@ -419,7 +423,7 @@ class Daemon:
         self.manager.status(text)
         self._watchdog.feed()
         # Only a new process can load what was replaced, a library or ourselves; never in a loop.
-        workers = self.pipeline.workers.values()
+        workers = self.pipeline.sources.workers.values()
         stale = self._code.replaced() or any(worker.needs_restart for worker in workers)
         if stale and own_process.may_start_anew(self.runtime.path):
             self._requests.start_anew()
@@ -449,8 +453,9 @@ class Daemon:
         last_resort.daemon = True
         last_resort.start()
         self.chores.stop()
+        problems = self._own_problems()
         self._close_metrics()
-        self.pipeline.close()
+        self.pipeline.close(problems)
         self.host.close()
         self._requests.bell.take_down()
         last_resort.cancel()
