@@ -214,6 +214,8 @@ class Requests:
         asked, self.reload = self.reload, False
         return asked
 
+    # A handler runs between any two instructions of the main thread: it takes no lock.
+
     def _on_stop(self, *_: object) -> None:
         self.stop, self.restart = True, False
 

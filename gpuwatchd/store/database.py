@@ -84,6 +84,7 @@ class Opening(NamedTuple):
         if self.connection is not None:
             with suppress(sqlite3.Error):
                 self.connection.close()
+        # After the connection: this drops its locks.
         if self.probe is not None:
             os.close(self.probe)
 

@@ -98,6 +98,7 @@ class _FlushSchedule:
         if self._last_s is None:
             self._last_s, self._first_mono_s = now_s, self._mono()
             self._pause_s = min(self._usual_s, _FIRST_FLUSH_S)
+        # A clock that was set back must not keep samples waiting until it is there again.
         if abs(now_s - self._last_s) < self._pause_s:
             return False
         early_s = max(_FIRST_FLUSH_S, _UNWRITTEN_SHARE * (self._mono() - self._first_mono_s))

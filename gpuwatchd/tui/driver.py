@@ -71,6 +71,7 @@ class Terminal(LinuxDriver):
             self.exit_event.set()  # a terminal that is gone can be read, at once and for ever
             later(self._app.exit, GONE)
 
+        # Only while the terminal is ours: else a signal does what it does to any program.
         for ending in (signal.Signals[name] for name in _SIGNALS):
             loop.add_signal_handler(ending, self._app.exit, 128 + ending)
             self._signals.append(ending)

@@ -401,8 +401,7 @@ def read_sources(query: Query) -> View:
         text = "; ".join(reasons) or ("" if quiet else "no source is enabled")
         why = f"{selection.NONE}: {text}" if text else selection.none_found(quiet)
         raise SourceUnavailable(why, hint=hint)
-    view = View("direct", time.time(), tuple(items))
-    view.trend = False
+    view = View("direct", time.time(), tuple(items), trend=False)
     view.warnings.append(("no-trend", "one direct reading: no trend and no verdict"))
     view.warnings += [("source", reason) for reason in reasons]
     return view
