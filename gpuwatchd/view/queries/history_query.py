@@ -20,7 +20,7 @@ from gpuwatchd.core.model import (
 )
 from gpuwatchd.core.model.alerts import SAID_FOR_S
 from gpuwatchd.core.model.findings import base_of
-from gpuwatchd.pipeline.activity import Activity
+from gpuwatchd.pipeline.device_rings import Activity
 from gpuwatchd.store import curves, legacy_text
 from gpuwatchd.store import reader as store
 from gpuwatchd.store.live import KnownRuns, LiveDevice, LiveProcess
