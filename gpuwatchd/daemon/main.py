@@ -24,7 +24,7 @@ import click
 
 from gpuwatchd import __version__
 from gpuwatchd.collect import selection
-from gpuwatchd.collect.host import Host
+from gpuwatchd.collect.host import BootAnchor, Host
 from gpuwatchd.core import config, registry, text
 from gpuwatchd.core.codes import ProblemCode
 from gpuwatchd.core.errors import ConfigError, GpuwatchdError
@@ -152,7 +152,7 @@ class Daemon:
         self.state_dir = private_directory(config.state_dir(), readers)
         self.runtime_dir = private_directory(config.runtime_dir(), readers)
         self._lock = hold_lock(self.runtime_dir)
-        self.host = Host(anchor=self.state_dir / "boot.json")
+        self.host = Host(anchor=BootAnchor(self.state_dir / "boot.json"))
         self._chosen = selection.choices(self._begun.sources)
         sources = [selection.make(choice.word, self._begun.sources) for choice in self._chosen]
         self._wall, mono = _clocks(sources)

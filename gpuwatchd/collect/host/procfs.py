@@ -38,10 +38,10 @@ def headroom(proc: Path = Path("/proc")) -> Headroom | None:
     free), and SwapFree. Limits of a single control group are not looked at.
     """
     if not sys.platform.startswith("linux") and proc == Path("/proc"):
-        from gpuwatchd.collect.host import by_psutil  # noqa: PLC0415 - only where there is no /proc
+        import psutil  # noqa: PLC0415 - 35 ms, only where there is no /proc
 
-        total, free = by_psutil.headroom_bytes()
-        return Headroom(total, free)
+        memory = psutil.virtual_memory()
+        return Headroom(memory.total, memory.available + psutil.swap_memory().free)
     found = {name: int(value) * 1024 for name, value in _LINE.findall(read_bytes(proc / "meminfo"))}
     total_bytes, available = found.get(b"MemTotal"), found.get(b"MemAvailable")
     if not total_bytes or available is None:
