@@ -34,7 +34,7 @@ from gpuwatchd.core.text import clean
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from gpuwatchd.collect.host.procfs import Held, Stat
+    from gpuwatchd.collect.host.procfs import Held
     from gpuwatchd.core.model import ProcessInfo
 
 MAPS_AGAIN_S: Final = 30.0
@@ -239,8 +239,7 @@ class Host:
         """Give every descriptor back. May be called twice."""
         self._unsettle()
         for record in self._known.values():
-            if record.held is not None:
-                self._watch.let_go(record.held)
+            self._watch.let_go(record.held)
         self._known.clear()
 
     def _same(self, pid: int, record: ProcessRecord) -> bool:
@@ -278,23 +277,11 @@ class Host:
         try:
             stat = self._registry.stat(pid)
         except NoDescriptor:
-            if held is not None:
-                self._watch.let_go(held)
+            self._watch.let_go(held)
             unseen = ProcessRecord(nameless(pid, "no file descriptor left"), _HIDDEN, mono_s)
             return None if absent(pid, self._proc) else self._note(unseen)
-        return self._see(pid, before, held, stat, mono_s)
-
-    def _see(
-        self,
-        pid: int,
-        before: ProcessRecord | None,
-        held: Held | None,
-        stat: Stat | None,
-        mono_s: float,
-    ) -> ProcessRecord | None:
         if stat is None and not (self._real and exists(pid)):
-            if held is not None:
-                self._watch.let_go(held)
+            self._watch.let_go(held)
             return None
         if held is not None and stat is not None and stat.state == "Z":
             self._watch.let_go(held)  # a zombie's is ready for ever: its state is read instead
@@ -320,11 +307,9 @@ class Host:
 
     def _bury(self, pid: int) -> None:
         record = self._known.pop(pid, None)
-        if record is None:
-            return
-        if record.held is not None:
+        if record is not None:
             self._watch.let_go(record.held)
-        self._gone.note(record.info)
+            self._gone.note(record.info)
 
     def _forget(self, mono_s: float) -> None:
         """Let go of what nobody has asked about for a while."""
@@ -356,30 +341,25 @@ class Host:
         return by_psutil.boot_id()
 
 
+@dataclass
 class ProcessRecord:
     """One process that was identified, and how its liveness is watched."""
 
-    def __init__(
-        self,
-        info: ProcessInfo,
-        starttime: int,
-        mono_s: float,
-        held: Held | None = None,
-        anonymous_bytes: int | None = None,
-    ) -> None:
-        self.info = info
-        self.starttime = starttime
-        self.held = held
-        self.anonymous_bytes = anonymous_bytes
-        self.asked_mono_s = mono_s
-        has_maps = info.key.started_at_s is not None and info.state != "Z"
-        self.maps_due_mono_s = mono_s if has_maps else math.inf
-        self._maps_reads = 0
+    info: ProcessInfo
+    starttime: int
+    asked_mono_s: float
+    held: Held | None = None
+    anonymous_bytes: int | None = None
+    maps_reads: int = 0
+
+    def __post_init__(self) -> None:
+        has_maps = self.info.key.started_at_s is not None and self.info.state != "Z"
+        self.maps_due_mono_s = self.asked_mono_s if has_maps else math.inf
 
     def maps_are_read(self, mono_s: float) -> None:
         """Plan the second and last reading of the memory map when the first is made."""
-        self._maps_reads += 1
-        self.maps_due_mono_s = mono_s + MAPS_AGAIN_S if self._maps_reads == 1 else math.inf
+        self.maps_reads += 1
+        self.maps_due_mono_s = mono_s + MAPS_AGAIN_S if self.maps_reads == 1 else math.inf
 
 
 @dataclass(slots=True)

@@ -413,8 +413,10 @@ class Watch:
         if held.is_pidfd and self._poll is not None:
             self._poll.register(held.descriptor, select.POLLIN)
 
-    def let_go(self, held: Held) -> None:
-        """Close a descriptor, attended or not."""
+    def let_go(self, held: Held | None) -> None:
+        """Close a descriptor, attended or not; None is none."""
+        if held is None:
+            return
         if self._pids.pop(held.descriptor, None) is not None and held.is_pidfd:
             assert self._poll is not None  # noqa: S101 - a pidfd is opened for a poll only
             self._poll.unregister(held.descriptor)

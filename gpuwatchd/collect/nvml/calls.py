@@ -38,9 +38,6 @@ ABSENT_CODES: Final = frozenset({NOT_SUPPORTED, FUNCTION_NOT_FOUND, 25})
 EMPTY_SLOT_CODES: Final = frozenset({2, 6})
 """INVALID_ARGUMENT, NOT_FOUND: there is no MIG instance at this place."""
 
-PROCESS_ENTRY_BYTES: Final = 24
-"""Size of the largest structure that a process list consists of."""
-
 _STATES: Final[dict[int, DeviceState]] = {
     3: "unsupported",
     4: "no-permission",
@@ -171,15 +168,15 @@ def placeholder(place: int | str, state: DeviceState) -> Card:
 
     ``place`` is its index, or its PCI address where that is all we know.
     """
-    known = isinstance(place, int)
+    index, bus = (place, None) if isinstance(place, int) else (None, place)
     device = Device(
-        uid=f"nvml-index-{place}" if known else f"nvml-{place}",
+        uid=f"nvml-index-{place}" if bus is None else f"nvml-{place}",
         vendor="nvidia",
-        index=place if isinstance(place, int) else None,
-        name=f"NVIDIA GPU {place} (not accessible)" if known else f"NVIDIA GPU {place}",
+        index=index,
+        name=f"NVIDIA GPU {place}" + (" (not accessible)" if bus is None else ""),
         memory_total_bytes=None,
         source="nvml",
-        pci_bus=None if isinstance(place, int) else place,
+        pci_bus=bus,
     )
     card = Card(device.uid, device)
     card.is_placeholder, card.state = True, state
@@ -237,48 +234,13 @@ class Addressing(ctypes.Structure):
     _fields_ = (("version", ctypes.c_uint), ("value", ctypes.c_uint))
 
 
-class HandleBuffers:
-    """The structures that the calls about one card fill, made once for its handle."""
-
-    def __init__(self, handle: Any) -> None:
-        self.handle = handle
-        self.address = address_of(handle)
-        self.memory1 = Memory1()
-        self.memory2 = Memory2(version=_MEMORY_V2)
-        self.memory_ref = ctypes.byref(self.memory2)
-        self.rates = Rates()
-        self.rates_ref = ctypes.byref(self.rates)
-        self.number = ctypes.c_uint()
-        self.number_ref = ctypes.byref(self.number)
-        self.wide = ctypes.c_ulonglong()
-        self.wide_ref = ctypes.byref(self.wide)
-        self.grow(32)
-
-    def grow(self, entries: int) -> None:
-        """Make room for so many processes."""
-        self.room = entries
-        self.buffer = ctypes.create_string_buffer(entries * PROCESS_ENTRY_BYTES)
-
-    def belongs_to(self, handle: Any) -> bool:
-        """Say whether these are of a handle; NVML gives the same address each time."""
-        if handle is self.handle:
-            return True
-        if address_of(handle) != self.address:
-            return False
-        self.handle = handle
-        return True
-
-
 def address_of(handle: Any) -> int:
     """Return the address that a handle stands for."""
     return ctypes.cast(handle, ctypes.c_void_p).value or 0
 
 
 class Calls:
-    """Entry points of the library that nvidia-ml-py loads (``api``), and what its codes mean.
-
-    One that the library lacks answers FUNCTION_NOT_FOUND.
-    """
+    """Entry points of the library that nvidia-ml-py loads (``api``), and what its codes mean."""
 
     def __init__(self, api: Any) -> None:
         self.api = api
@@ -289,6 +251,15 @@ class Calls:
         """Use the library, which has been loaded by now."""
         self._library = self.api.nvmlLib
 
+    def find(self, name: str) -> Callable[..., int]:
+        """Return an entry point by its name; one that is lacking answers FUNCTION_NOT_FOUND."""
+        found: Callable[..., int] = getattr(self._library, name, lambda *_: FUNCTION_NOT_FOUND)
+        return found
+
+    def has(self, name: str) -> bool:
+        """Say whether the library has an entry point."""
+        return hasattr(self._library, name)
+
     def text(self, code: int) -> str:
         """Return NVML's words for a code."""
         return f"{clean(str(self.error(code)))} (code {code})"
@@ -298,115 +269,33 @@ class Calls:
         if code in FATAL_CODES:
             raise self.error(code)
 
-    def find(self, name: str) -> Callable[..., int]:
-        """Return an entry point by its name."""
-        found: Callable[..., int] = getattr(self._library, name, lambda *_: FUNCTION_NOT_FOUND)
-        return found
-
-    def has(self, name: str) -> bool:
-        """Say whether the library has an entry point."""
-        return hasattr(self._library, name)
-
-    def memory2(self, buffers: HandleBuffers) -> int:
-        """Fill version 2 of the memory; return NVML's code."""
-        return self.find("nvmlDeviceGetMemoryInfo_v2")(buffers.handle, buffers.memory_ref)
-
-    def memory1(self, buffers: HandleBuffers) -> int:
-        """Fill version 1 of the memory; return NVML's code."""
-        return self.find("nvmlDeviceGetMemoryInfo")(buffers.handle, ctypes.byref(buffers.memory1))
-
-    def rates(self, buffers: HandleBuffers) -> int:
-        """Fill the utilisation; return NVML's code."""
-        return self.find("nvmlDeviceGetUtilizationRates")(buffers.handle, buffers.rates_ref)
-
-    def temperature(self, buffers: HandleBuffers) -> Answer:
-        """Return degrees Celsius."""
-        code = self.find("nvmlDeviceGetTemperature")(
-            buffers.handle, _TEMPERATURE_GPU, buffers.number_ref
-        )
-        if code != FUNCTION_NOT_FOUND:
-            return code, buffers.number.value
-        # The next libraries leave the older question out.
-        found = Temperature(version=_TEMPERATURE_V1, sensor=_TEMPERATURE_GPU)
-        return self.find("nvmlDeviceGetTemperatureV")(
-            buffers.handle, ctypes.byref(found)
-        ), found.value
-
-    def power(self, buffers: HandleBuffers) -> Answer:
-        """Return milliwatts."""
-        return self.find("nvmlDeviceGetPowerUsage")(
-            buffers.handle, buffers.number_ref
-        ), buffers.number.value
-
-    def clock(self, buffers: HandleBuffers) -> Answer:
-        """Return the compute units' MHz."""
-        code = self.find("nvmlDeviceGetClockInfo")(buffers.handle, _CLOCK_SM, buffers.number_ref)
-        return code, buffers.number.value
-
-    def reasons(self, buffers: HandleBuffers) -> Answer:
-        """Return the bits that say why clocks are held down."""
-        code = self.find("nvmlDeviceGetCurrentClocksEventReasons")(buffers.handle, buffers.wide_ref)
-        if code == FUNCTION_NOT_FOUND:  # It is under its older name then.
-            code = self.find("nvmlDeviceGetCurrentClocksThrottleReasons")(
-                buffers.handle, buffers.wide_ref
-            )
-        return code, buffers.wide.value
-
-    def ecc(self, buffers: HandleBuffers) -> Answer:
-        """Return the uncorrected memory errors since the driver was loaded."""
-        ask = self.find("nvmlDeviceGetTotalEccErrors")
-        return ask(buffers.handle, _UNCORRECTED, _VOLATILE, buffers.wide_ref), buffers.wide.value
-
-    def retired(self, buffers: HandleBuffers) -> Answer:
-        """Return the pages that were retired, for either cause."""
-        pages = 0
-        for cause in (0, 1):
-            buffers.number.value = 0
-            code = self.find("nvmlDeviceGetRetiredPages")(
-                buffers.handle, cause, buffers.number_ref, None
-            )
-            if code not in {0, 7}:  # INSUFFICIENT_SIZE tells the number as well.
-                return code, 0
-            pages += buffers.number.value
-        return 0, pages
-
-    def remapped(self, buffers: HandleBuffers) -> tuple[int, int, bool, bool]:
-        """Return NVML's code, remapped rows, whether a reset is due, whether remapping failed."""
-        rows = [ctypes.c_uint() for _ in range(4)]
-        code = self.find("nvmlDeviceGetRemappedRows")(
-            buffers.handle, *(ctypes.byref(row) for row in rows)
-        )
-        corrected, uncorrected, pending, failed = (row.value for row in rows)
-        return code, corrected + uncorrected, bool(pending), bool(failed)
-
-    def capability(self, buffers: HandleBuffers) -> tuple[int, tuple[int, int]]:
-        """Return NVML's code and the chip's compute capability, as (major, minor)."""
-        major, minor = ctypes.c_int(), ctypes.c_int()
-        code = self.find("nvmlDeviceGetCudaComputeCapability")(
-            buffers.handle, ctypes.byref(major), ctypes.byref(minor)
-        )
-        return code, (major.value, minor.value)
-
-    def numa(self, buffers: HandleBuffers) -> Answer:
-        """Return a NUMA node of this card: of its memory, or of the CPUs that are nearest."""
-        node = ctypes.c_int(-1)
-        return self.find("nvmlDeviceGetNumaNodeId")(buffers.handle, ctypes.byref(node)), node.value
-
-    def addressing(self, buffers: HandleBuffers) -> Answer:
-        """Return how addresses are shared with the host."""
-        mode = Addressing(version=_ADDRESSING_V1)
-        return self.find("nvmlDeviceGetAddressingMode")(
-            buffers.handle, ctypes.byref(mode)
-        ), mode.value
-
 
 class CardCalls:
-    """Calls about one card, by its present handle: what does not exist is asked for once."""
+    """Questions about one card by its present handle; the structures that are filled are kept."""
 
     def __init__(self, calls: Calls, card: Card) -> None:
         self.calls = calls
         self.card = card
-        self.buffers = HandleBuffers(card.handle)
+        self.handle = card.handle
+        self._address = address_of(card.handle)
+        self._memory1 = Memory1()
+        self._memory2 = Memory2(version=_MEMORY_V2)
+        self._memory_ref = ctypes.byref(self._memory2)
+        self._rates = Rates()
+        self._rates_ref = ctypes.byref(self._rates)
+        self.number = ctypes.c_uint()
+        self.number_ref = ctypes.byref(self.number)
+        self._wide = ctypes.c_ulonglong()
+        self._wide_ref = ctypes.byref(self._wide)
+
+    def are_by(self, handle: Any) -> bool:
+        """Say whether a handle is the same; NVML gives the same address each time."""
+        if handle is self.handle:
+            return True
+        if address_of(handle) != self._address:
+            return False
+        self.handle = handle
+        return True
 
     def refused(self, field: str, code: int, faults: list[Fault]) -> None:
         """Deal with a refusal: no second question about what does not exist, else a fault.
@@ -422,14 +311,98 @@ class CardCalls:
         else:
             faults.append(self.card.fault(self.calls.text(code), field))
 
-    def gauge(
-        self, field: str, call: Callable[[HandleBuffers], Answer], faults: list[Fault]
-    ) -> int | None:
+    def gauge(self, field: str, call: Callable[[], Answer], faults: list[Fault]) -> int | None:
         """Return one number; None when it is refused."""
         if field in self.card.refused:
             return None
-        code, number = call(self.buffers)
+        code, number = call()
         if code == OK:
             return number
         self.refused(field, code, faults)
         return None
+
+    def memory(self, api: str) -> tuple[int, Memory1 | Memory2]:
+        """Return NVML's code and what version "v2" or "v1" of the memory query filled."""
+        if api == "v2":
+            ask = self.calls.find("nvmlDeviceGetMemoryInfo_v2")
+            return ask(self.handle, self._memory_ref), self._memory2
+        ask = self.calls.find("nvmlDeviceGetMemoryInfo")
+        return ask(self.handle, ctypes.byref(self._memory1)), self._memory1
+
+    def rates(self) -> tuple[int, Rates]:
+        """Return NVML's code and how busy the card is."""
+        ask = self.calls.find("nvmlDeviceGetUtilizationRates")
+        return ask(self.handle, self._rates_ref), self._rates
+
+    def temperature(self) -> Answer:
+        """Return degrees Celsius."""
+        ask = self.calls.find("nvmlDeviceGetTemperature")
+        code = ask(self.handle, _TEMPERATURE_GPU, self.number_ref)
+        if code != FUNCTION_NOT_FOUND:
+            return code, self.number.value
+        # The next libraries leave the older question out.
+        found = Temperature(version=_TEMPERATURE_V1, sensor=_TEMPERATURE_GPU)
+        ask = self.calls.find("nvmlDeviceGetTemperatureV")
+        return ask(self.handle, ctypes.byref(found)), found.value
+
+    def power(self) -> Answer:
+        """Return milliwatts."""
+        ask = self.calls.find("nvmlDeviceGetPowerUsage")
+        return ask(self.handle, self.number_ref), self.number.value
+
+    def clock(self) -> Answer:
+        """Return the compute units' MHz."""
+        ask = self.calls.find("nvmlDeviceGetClockInfo")
+        return ask(self.handle, _CLOCK_SM, self.number_ref), self.number.value
+
+    def reasons(self) -> Answer:
+        """Return the bits that say why clocks are held down."""
+        ask = self.calls.find("nvmlDeviceGetCurrentClocksEventReasons")
+        code = ask(self.handle, self._wide_ref)
+        if code == FUNCTION_NOT_FOUND:  # It is under its older name then.
+            ask = self.calls.find("nvmlDeviceGetCurrentClocksThrottleReasons")
+            code = ask(self.handle, self._wide_ref)
+        return code, self._wide.value
+
+    def ecc(self) -> Answer:
+        """Return the uncorrected memory errors since the driver was loaded."""
+        ask = self.calls.find("nvmlDeviceGetTotalEccErrors")
+        return ask(self.handle, _UNCORRECTED, _VOLATILE, self._wide_ref), self._wide.value
+
+    def retired(self) -> Answer:
+        """Return the pages that were retired, for either cause."""
+        ask, pages = self.calls.find("nvmlDeviceGetRetiredPages"), 0
+        for cause in (0, 1):
+            self.number.value = 0
+            code = ask(self.handle, cause, self.number_ref, None)
+            if code not in {0, 7}:  # INSUFFICIENT_SIZE tells the number as well.
+                return code, 0
+            pages += self.number.value
+        return 0, pages
+
+    def remapped(self) -> tuple[int, int, bool, bool]:
+        """Return NVML's code, remapped rows, whether a reset is due, whether remapping failed."""
+        rows = [ctypes.c_uint() for _ in range(4)]
+        ask = self.calls.find("nvmlDeviceGetRemappedRows")
+        code = ask(self.handle, *(ctypes.byref(row) for row in rows))
+        corrected, uncorrected, pending, failed = (row.value for row in rows)
+        return code, corrected + uncorrected, bool(pending), bool(failed)
+
+    def capability(self) -> tuple[int, tuple[int, int]]:
+        """Return NVML's code and the chip's compute capability, as (major, minor)."""
+        major, minor = ctypes.c_int(), ctypes.c_int()
+        ask = self.calls.find("nvmlDeviceGetCudaComputeCapability")
+        code = ask(self.handle, ctypes.byref(major), ctypes.byref(minor))
+        return code, (major.value, minor.value)
+
+    def numa(self) -> Answer:
+        """Return a NUMA node of this card: of its memory, or of the CPUs that are nearest."""
+        node = ctypes.c_int(-1)
+        ask = self.calls.find("nvmlDeviceGetNumaNodeId")
+        return ask(self.handle, ctypes.byref(node)), node.value
+
+    def addressing(self) -> Answer:
+        """Return how addresses are shared with the host."""
+        mode = Addressing(version=_ADDRESSING_V1)
+        ask = self.calls.find("nvmlDeviceGetAddressingMode")
+        return ask(self.handle, ctypes.byref(mode)), mode.value

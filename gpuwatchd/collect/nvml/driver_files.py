@@ -69,9 +69,8 @@ def read_text(path: Path) -> str:
 
 def kernel_module_version(files: KernelFiles) -> str | None:
     """Return the version of the loaded kernel module, from the files that it publishes."""
-    text = read_text(files.proc / "driver/nvidia/version")
-    text = text or read_text(files.sys / "module/nvidia/version")
-    match = _VERSION.search(text)
+    own = read_text(files.proc / "driver/nvidia/version")
+    match = _VERSION.search(own or read_text(files.sys / "module/nvidia/version"))
     return match.group() if match else None
 
 

@@ -318,7 +318,7 @@ class DeviceHealth:
 
     def throttle(self, mono_s: float, faults: list[Fault]) -> tuple[str, ...] | None:
         """Return why the clocks are held down now, in words."""
-        bits = self._asked.gauge("throttle", self._asked.calls.reasons, faults)
+        bits = self._asked.gauge("throttle", self._asked.reasons, faults)
         if bits is None:
             return None
         self._follow(mono_s, bits & _HARDWARE)
@@ -344,7 +344,7 @@ class DeviceHealth:
     def errors(self, faults: list[Fault]) -> ErrorCounts:
         """Return the errors of the memory by now."""
         before = self._asked.card.errors
-        fresh = self._asked.gauge("ecc", self._asked.calls.ecc, faults)
+        fresh = self._asked.gauge("ecc", self._asked.ecc, faults)
         if before.uncorrected is not None and fresh is not None and fresh > before.uncorrected:
             more = _many(fresh - before.uncorrected, "uncorrected memory error")
             self._tell("ecc", f"{more}, {fresh} since the driver was loaded")
@@ -354,13 +354,13 @@ class DeviceHealth:
         """Return how many pages or rows are out of use, whichever it counts, and what is due."""
         what, due, rows = "row", 0, None
         if "remapped" not in self._asked.card.refused:
-            code, number, pending, failed = self._asked.calls.remapped(self._asked.buffers)
+            code, number, pending, failed = self._asked.remapped()
             if code == OK:
                 rows, due = number, _EXHAUSTED if failed else _RESET if pending else 0
             else:
                 self._asked.refused("remapped", code, faults)
         if rows is None:
-            what, rows = "page", self._asked.gauge("retired", self._asked.calls.retired, faults)
+            what, rows = "page", self._asked.gauge("retired", self._asked.retired, faults)
         after = f"; {_DUE[due]}" if due else ""
         if before.retired is not None and rows is not None and rows > before.retired:
             more = _many(rows - before.retired, f"{what} of memory")

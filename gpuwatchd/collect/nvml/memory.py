@@ -22,6 +22,7 @@ from gpuwatchd.collect.nvml.calls import (
     INSUFFICIENT_SIZE,
     NO_PERMISSION,
     OK,
+    Memory2,
 )
 from gpuwatchd.collect.nvml.driver_files import (
     Memory,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
     from pathlib import Path
 
-    from gpuwatchd.collect.nvml.calls import CardCalls, Memory1, Memory2
+    from gpuwatchd.collect.nvml.calls import CardCalls
     from gpuwatchd.collect.nvml.driver_files import KernelFiles
 
 
@@ -86,9 +87,9 @@ class ProcessLists:
     """
 
     def __init__(self, asked: CardCalls, proc: Path) -> None:
+        self._asked = asked
         self._card = asked.card
-        self._calls = calls = asked.calls
-        self._buffers = asked.buffers
+        calls = asked.calls
         # Driver 535 widened the third structure for a while; the second has not changed since.
         widened = calls.has("nvmlDeviceGetConfComputeMemSizeInfo") and not calls.has(
             "nvmlDeviceGetRunningProcessDetailList"
@@ -112,6 +113,11 @@ class ProcessLists:
         self._untold = False
         """Whether the memory of some of them is unknown."""
         self._shares = ProcessShares(asked)
+        self._grow(32)
+
+    def _grow(self, entries: int) -> None:
+        self._room = entries
+        self._buffer = ctypes.create_string_buffer(entries * _ENTRY.size)
 
     def read(
         self, mono_s: float, *, turn: bool, busy_pct: float | None
@@ -132,7 +138,7 @@ class ProcessLists:
             self.uses = None
             return None, why_not
         doubtful = self._shares.is_doubtful(busy_pct)
-        if (turn or doubtful) and self._shares.refresh(self.by_pid.keys(), busy_pct):
+        if (turn or doubtful) and self._shares.refresh(self.by_pid.keys(), busy_pct, self._room):
             self._merge()
         return self.uses, UNTOLD if self._untold else None
 
@@ -226,10 +232,10 @@ class ProcessLists:
 
     def _refusal(self, code: int) -> str:
         """Return why a list is unknown; raises where the card or NVML itself is gone."""
-        self._calls.check(code)
+        self._asked.calls.check(code)
         if code == INSUFFICIENT_SIZE:
             return "the process list kept growing while it was read"
-        return f"the driver refused the process list: {self._calls.error(code)} (code {code})"
+        return f"the driver refused the process list: {self._asked.calls.error(code)} (code {code})"
 
     def _list(self, kind: str, functions: tuple[Callable[..., int], ...]) -> tuple[int, bytes]:
         """Return NVML's code and the list as it came, in the newest structure that works."""
@@ -241,23 +247,22 @@ class ProcessLists:
                 continue
             entry = _ENTRY if _VERSIONS[version] else _ENTRY_V1
             if code == OK and count:
-                raw = string_at(self._buffers.buffer, count * entry.size)
+                raw = string_at(self._buffer, count * entry.size)
             versions[kind] = version
             break
         return code, raw
 
     def _call(self, call: Callable[..., int]) -> tuple[int, int]:
         """Read one list into the buffer; a list that grew gets a larger one."""
-        code = INSUFFICIENT_SIZE
-        buffers = self._buffers
-        count = buffers.number
+        code, asked = INSUFFICIENT_SIZE, self._asked
+        count = asked.number
         for _ in range(LIST_TRIES):
-            count.value = buffers.room
-            code = call(buffers.handle, buffers.number_ref, buffers.buffer)
+            count.value = self._room
+            code = call(asked.handle, asked.number_ref, self._buffer)
             if code != INSUFFICIENT_SIZE:
                 break
-            buffers.grow(min(65536, max(buffers.room * 2, count.value)))
-        return code, min(count.value, buffers.room)
+            self._grow(min(65536, max(self._room * 2, count.value)))
+        return code, min(count.value, self._room)
 
 
 class ProcessShares:
@@ -290,12 +295,15 @@ class ProcessShares:
             return self._doubts <= MOST_DOUBTS
         return False
 
-    def refresh(self, pids: AbstractSet[int], busy_pct: float | None) -> bool:
-        """Ask for the shares of these processes; say whether anything is new."""
+    def refresh(self, pids: AbstractSet[int], busy_pct: float | None, room: int) -> bool:
+        """Ask for the shares of these processes; say whether anything is new.
+
+        ``room``: how many processes there may be.
+        """
         card = self._asked.card
         if "sm" in card.refused or not pids:
             return False
-        code, newest = self._samples()
+        code, newest = self._samples(room)
         self._asked.calls.check(code)
         if code in ABSENT_CODES or code == NO_PERMISSION:
             card.refused.add("sm")
@@ -311,9 +319,9 @@ class ProcessShares:
         had_any, self.by_pid = bool(self.by_pid), {}
         return had_any
 
-    def _samples(self) -> tuple[int, dict[int, float]]:
+    def _samples(self, room: int) -> tuple[int, dict[int, float]]:
         """Return NVML's code and, by pid, the share of the newest sample."""
-        code, raw = self._ask(max(_SAMPLES, self._asked.buffers.room))
+        code, raw = self._ask(max(_SAMPLES, room))
         if code == INSUFFICIENT_SIZE:
             # A driver may ask for room for every sample it could have, however few there are.
             code, raw = self._ask(MOST_SAMPLES)
@@ -324,13 +332,13 @@ class ProcessShares:
         return code, newest
 
     def _ask(self, room: int) -> tuple[int, bytes]:
-        buffers = self._asked.buffers
-        buffers.number.value = room
+        asked = self._asked
+        asked.number.value = room
         samples = ctypes.create_string_buffer(room * _SAMPLE.size)
-        code = self._asked.calls.find("nvmlDeviceGetProcessUtilization")(
-            buffers.handle, samples, buffers.number_ref, ctypes.c_ulonglong(self._newest_us)
+        code = asked.calls.find("nvmlDeviceGetProcessUtilization")(
+            asked.handle, samples, asked.number_ref, ctypes.c_ulonglong(self._newest_us)
         )
-        return code, string_at(samples, min(buffers.number.value, room) * _SAMPLE.size)
+        return code, string_at(samples, min(asked.number.value, room) * _SAMPLE.size)
 
 
 def _newest(raw: bytes) -> tuple[dict[int, float], int]:
@@ -442,10 +450,11 @@ class MemoryReader:
     """Reads the memory of a card, by the same call for the whole life of a series."""
 
     def __init__(self, asked: CardCalls, files: KernelFiles) -> None:
+        self._asked = asked
         self._card = asked.card
-        self._calls = asked.calls
-        self._buffers = asked.buffers
         self._files = files
+        self._used_bytes = 0
+        """The driver's "used"."""
         self._ahead_bytes = 0
         """By how much "used" was above the figure from "free" when the two agreed last."""
         self._capability: tuple[int, int] | None = None
@@ -506,7 +515,7 @@ class MemoryReader:
         if _SHARED.search(self._card.device.name):
             return False
         if self._capability is None:
-            code, capability = self._calls.capability(self._buffers)
+            code, capability = self._asked.capability()
             if code == OK or code in ABSENT_CODES:
                 self._capability = capability if code == OK else (0, 0)
         if self._capability in _SHARED_CAPABILITIES:
@@ -515,15 +524,11 @@ class MemoryReader:
 
     def _by(self, api: str) -> Figures:
         """Return what one version says."""
-        answer: Memory1 | Memory2
-        buffers, reserved = self._buffers, None
-        if api == "v2":
-            code, answer = self._calls.memory2(buffers), buffers.memory2
-            reserved = answer.reserved
-        else:
-            code, answer = self._calls.memory1(buffers), buffers.memory1
+        code, answer = self._asked.memory(api)
         if code != OK:
             return Figures(code)
+        self._used_bytes = answer.used
+        reserved = answer.reserved if isinstance(answer, Memory2) else None
         figures = credible(
             answer.total, answer.free, answer.used, reserved, ahead_bytes=self._ahead_bytes
         )
@@ -537,7 +542,7 @@ class MemoryReader:
         The driver's file says it to older libraries. Not verified on hardware.
         """
         device = self._card.device
-        code, node = self._calls.numa(self._buffers)
+        code, node = self._asked.numa()
         if code == OK:
             return node >= 0 and self._is_memory_of(node, total_bytes)
         status = read_text(
@@ -547,7 +552,7 @@ class MemoryReader:
             return re.search(r"(?mi)^Status:\s*online", status) is not None
         if code != FUNCTION_NOT_FOUND or not _SUPERCHIP.search(device.name):
             return False
-        code, mode = self._calls.addressing(self._buffers)
+        code, mode = self._asked.addressing()
         return code != OK or mode == _ATS
 
     def _is_memory_of(self, node: int, total_bytes: int) -> bool:
@@ -581,7 +586,5 @@ class MemoryReader:
             return True
         # Where "free" holds the reserve, little in use comes out as none: the driver's own figure
         # then still covers the process.
-        by_second = self._card.memory_api == "v2"
-        answer = self._buffers.memory2 if by_second else self._buffers.memory1
-        least_bytes = max(_NOTICED_BYTES, answer.used + 1)
+        least_bytes = max(_NOTICED_BYTES, self._used_bytes + 1)
         return memory.used_bytes == 0 and largest_bytes >= least_bytes

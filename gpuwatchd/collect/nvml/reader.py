@@ -9,8 +9,9 @@ import ctypes
 import logging
 import os
 import time
-from collections import deque
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections import defaultdict, deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gpuwatchd.collect import control_groups
 from gpuwatchd.collect.nvml.calls import (
@@ -73,14 +74,13 @@ class Reader:
         self._slow_every = slow_every
         self._fresh_s = fresh_s
         self._clock = clock
-        self._monotonic = monotonic
         self._tick = 0
         """Number of the read; the slow gauges of different cards take turns."""
         self._worse: deque[Event] = deque(maxlen=MOST_HEALTH_EVENTS)
         """What has become worse and was not fetched yet."""
-        self._accounting = Accounting(calls, clock)
-        self._limits = GroupLimits(calls, files)
-        self._fault_logs: dict[str, FaultLog] = {}
+        self._accounting = Accounting(clock)
+        self._limits = GroupLimits(files)
+        self._fault_logs = defaultdict[str, FaultLog](lambda: FaultLog(monotonic))
 
     def end_round(self) -> tuple[Event, ...]:
         """End one read of all cards; return what has become worse, and who has ended, since."""
@@ -100,18 +100,15 @@ class Reader:
             Only when the card or NVML itself is gone.
         """
         reader: CardReader | None = card.reader
-        if reader is None or not reader.belongs_to(card.handle):
+        if reader is None or not reader.asked.are_by(card.handle):
             asked = CardCalls(self._calls, card)
             health = DeviceHealth(asked, self._clock, self._worse)
             reader = CardReader(asked, self._files, health, self._accounting, self._limits)
             card.reader = reader
         turn = (self._tick + (card.device.index or 0)) % self._slow_every == 0
         reading = reader.read(mono_s, faults, turn=turn, fresh_s=self._fresh_s)
-        fault_log = self._fault_logs.get(card.uid)
-        if faults and fault_log is None:
-            fault_log = self._fault_logs[card.uid] = FaultLog(self._monotonic)
-        if fault_log is not None:
-            fault_log.note(mono_s, faults)
+        if faults or card.uid in self._fault_logs:
+            self._fault_logs[card.uid].note(mono_s, faults)
         return reading
 
 
@@ -158,7 +155,7 @@ class CardReader:
         accounting: Accounting,
         limits: GroupLimits,
     ) -> None:
-        self._asked = asked
+        self.asked = asked
         self._card = asked.card
         self._memory = MemoryReader(asked, files)
         self._lists = ProcessLists(asked, files.proc)
@@ -167,10 +164,6 @@ class CardReader:
         self._limits = limits
         self._gauges = Gauges()
         self._gauges_at_s = self._errors_at_s = float("-inf")
-
-    def belongs_to(self, handle: Any) -> bool:
-        """Say whether this is the reader of a handle."""
-        return self._asked.buffers.belongs_to(handle)
 
     def read(
         self, mono_s: float, faults: list[Fault], *, turn: bool, fresh_s: float
@@ -212,7 +205,7 @@ class CardReader:
             throttle=gauges.throttle,
             ecc_errors=card.errors.uncorrected,
             retired_pages=card.errors.retired,
-            limits=self._limits.read(self._asked, lists.by_pid, mono_s) if lists.by_pid else (),
+            limits=self._limits.read(self.asked, lists.by_pid, mono_s) if lists.by_pid else (),
         )
 
     def _processes(
@@ -230,7 +223,7 @@ class CardReader:
             return memory, None, "memory is read per MIG instance"
         uses, reason = lists.read(mono_s, turn=turn, busy_pct=busy_pct)
         if uses is not None and "accounting" not in card.refused:
-            self._accounting.follow(self._asked, lists.by_pid)
+            self._accounting.follow(self.asked, lists.by_pid)
         if uses is None:
             # A driver that has no such list at all is no fault: ``uses_reason`` says so.
             if "C" not in card.unlisted or lists.raw.get("C"):
@@ -251,19 +244,18 @@ class CardReader:
         """Return how busy compute units and memory are, per cent."""
         if "util" in self._card.refused:
             return None, None
-        code = self._asked.calls.rates(self._asked.buffers)
+        code, rates = self.asked.rates()
         if code == OK:
-            rates = self._asked.buffers.rates
             return float(rates.gpu), float(rates.memory)
-        self._asked.refused("util", code, faults)
+        self.asked.refused("util", code, faults)
         return None, None
 
     def _look_slowly(self, mono_s: float, faults: list[Fault]) -> Gauges:
         """Ask for what changes slowly: now and then; until the next time it is carried."""
-        gauge, calls = self._asked.gauge, self._asked.calls
-        temp_c = gauge("temp", calls.temperature, faults)
-        power_mw = gauge("power", calls.power, faults)
-        clock_mhz = gauge("clock", calls.clock, faults)
+        asked = self.asked
+        temp_c = asked.gauge("temp", asked.temperature, faults)
+        power_mw = asked.gauge("power", asked.power, faults)
+        clock_mhz = asked.gauge("clock", asked.clock, faults)
         whole = self._card.device.parent_uid is None
         return Gauges(
             None if temp_c is None else float(temp_c),
@@ -280,10 +272,10 @@ class CardReader:
             if fault is not None:
                 faults.append(card.fault(fault, "memory"))
             return memory
-        self._asked.calls.check(code)
+        self.asked.calls.check(code)
         if code in {NO_PERMISSION, TIMEOUT}:
             card.state = state_of(code)
-        faults.append(card.fault(self._asked.calls.text(code), "memory"))
+        faults.append(card.fault(self.asked.calls.text(code), "memory"))
         return None
 
 
@@ -312,10 +304,9 @@ class GroupLimits:
     that is asked once per card.
     """
 
-    def __init__(self, calls: Calls, files: KernelFiles) -> None:
-        self._calls = calls
+    def __init__(self, files: KernelFiles) -> None:
         self._places = str(files.proc), str(files.sys / "fs/cgroup")
-        self._asked: dict[str, tuple[float, frozenset[int] | None, tuple[MemoryLimit, ...]]] = {}
+        self.asked: dict[str, tuple[float, frozenset[int] | None, tuple[MemoryLimit, ...]]] = {}
         """UUID -> when (monotonic) it was asked about which processes, and what it said."""
 
     def read(
@@ -325,20 +316,20 @@ class GroupLimits:
         card = asked.card
         if LIMITS in card.refused or card.device.parent_uid is not None:
             return ()
-        since_s, pids, limits = self._asked.get(card.uid, (-LIMITS_EVERY_S, None, ()))
+        since_s, pids, limits = self.asked.get(card.uid, (-LIMITS_EVERY_S, None, ()))
         if pids != by_pid.keys() or mono_s - since_s >= LIMITS_EVERY_S:
             places = {control_groups.group_of(pid, *self._places) for pid in by_pid}
             found = [self._ask_for(asked, place) for place in sorted(filter(None, places))]
             limits = tuple([limit for limit in found if limit is not None])
-            self._asked[card.uid] = mono_s, frozenset(by_pid), limits
+            self.asked[card.uid] = mono_s, frozenset(by_pid), limits
         return limits
 
     def _ask_for(self, asked: CardCalls, group: str) -> MemoryLimit | None:
         found, code = _Limits(group=os.fsencode(group)), FUNCTION_NOT_FOUND
         if LIMITS not in asked.card.refused:
-            ask = self._calls.find("nvmlDeviceGetMemoryLimits_v1")
-            code = ask(asked.buffers.handle, ctypes.byref(found))
-        self._calls.check(code)
+            ask = asked.calls.find("nvmlDeviceGetMemoryLimits_v1")
+            code = ask(asked.handle, ctypes.byref(found))
+        asked.calls.check(code)
         if code in ABSENT_CODES or code == NO_PERMISSION:
             asked.card.refused.add(LIMITS)
         hard, soft, used = (
@@ -384,18 +375,16 @@ class Account(ctypes.Structure):
     )
 
 
+@dataclass(slots=True)
 class Listed:
     """What is remembered of the processes on one card."""
 
-    __slots__ = ("asking", "before", "since_s")
-
-    def __init__(self) -> None:
-        self.before: dict[int, ProcessUse] = {}
-        """Who was last listed, by pid."""
-        self.since_s: dict[int, float] = {}
-        """pid -> when (epoch seconds) it was first listed."""
-        self.asking: dict[int, tuple[int, int, float]] = {}
-        """pid that has left -> (tries left, what it held last, when it was first listed)."""
+    before: dict[int, ProcessUse] = field(default_factory=dict)
+    """Who was last listed, by pid."""
+    since_s: dict[int, float] = field(default_factory=dict)
+    """pid -> when (epoch seconds) it was first listed."""
+    asking: dict[int, tuple[int, int, float]] = field(default_factory=dict)
+    """pid that has left -> (tries left, what it held last, when it was first listed)."""
 
     def compare(self, present: dict[int, ProcessUse], now_s: float) -> None:
         """Take over who has left, and who is new."""
@@ -414,8 +403,7 @@ class Accounting:
     once per card, and nothing is done from then on.
     """
 
-    def __init__(self, calls: Calls, clock: Callable[[], float]) -> None:
-        self._calls = calls
+    def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._listed: dict[str, Listed] = {}
         self.happened: deque[Event] = deque(maxlen=MOST_EVENTS)
@@ -441,10 +429,10 @@ class Accounting:
 
     def _ask(self, asked: CardCalls, listed: Listed) -> None:
         card, account = asked.card, Account()
-        stats = self._calls.find("nvmlDeviceGetAccountingStats")
+        stats = asked.calls.find("nvmlDeviceGetAccountingStats")
         for pid, (tries, held, since_s) in tuple(listed.asking.items()):
-            code = stats(asked.buffers.handle, ctypes.c_uint(pid), ctypes.byref(account))
-            self._calls.check(code)
+            code = stats(asked.handle, ctypes.c_uint(pid), ctypes.byref(account))
+            asked.calls.check(code)
             if code in ABSENT_CODES or code == NO_PERMISSION:
                 # It was switched off, or the driver is a new one.
                 card.refused.add(FIELD)
@@ -462,9 +450,9 @@ class Accounting:
     def _is_on(self, asked: CardCalls) -> bool:
         """Return whether the driver keeps accounts; where it does not, it is asked no more."""
         mode = ctypes.c_uint()
-        ask = self._calls.find("nvmlDeviceGetAccountingMode")
-        code = ask(asked.buffers.handle, ctypes.byref(mode))
-        self._calls.check(code)
+        ask = asked.calls.find("nvmlDeviceGetAccountingMode")
+        code = ask(asked.handle, ctypes.byref(mode))
+        asked.calls.check(code)
         if code == OK and mode.value == 1:
             return True
         asked.card.refused.add(FIELD)
