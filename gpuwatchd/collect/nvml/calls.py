@@ -278,6 +278,7 @@ class CardCalls:
         self.card = card
         self.handle = card.handle
         self._address = address_of(card.handle)
+        # Made once: a structure and a reference to it would cost 1 µs in each call.
         self._memory1 = Memory1()
         self._memory2 = Memory2(version=_MEMORY_V2)
         self._memory_ref = ctypes.byref(self._memory2)

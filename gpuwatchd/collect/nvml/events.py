@@ -436,23 +436,18 @@ class StateChanges:
                 if card.is_placeholder:
                     continue
                 logged = self._cards[card.uid] = _LoggedState()
-            kind, text = logged.change(card.state, mono_s)
-            if kind is not None:
-                away = kind != "gpu-back"
-                if away and card.code is not None:
-                    text += f": {self._calls.text(card.code)}"
-                hardware = True if away and card.state != "no-permission" else None
-                code = card.code if away else None
-                self._waiting.append(
-                    Event(
-                        at_s=at_s,
-                        kind=kind,
-                        device_uid=card.uid,
-                        text=text,
-                        code=code,
-                        hardware=hardware,
-                    )
-                )
+            change = logged.change(card.state, mono_s)
+            if change is None:
+                continue
+            kind, text = change
+            code = None if kind == "gpu-back" else card.code
+            if code is not None:
+                text += f": {self._calls.text(code)}"
+            hardware = None if card.state in {"ok", "no-permission"} else True
+            event = Event(
+                at_s=at_s, kind=kind, device_uid=card.uid, text=text, code=code, hardware=hardware
+            )
+            self._waiting.append(event)
         if not self._waiting:
             return ()
         waiting, self._waiting = tuple(self._waiting), []
@@ -468,29 +463,29 @@ class _LoggedState:
     since_s: float = 0.0
     back_since_s: float | None = None
 
-    def change(self, state: DeviceState, mono_s: float) -> tuple[EventKind | None, str]:
-        """Return what is to be told of a card in this state, and in which words."""
+    def change(self, state: DeviceState, mono_s: float) -> tuple[EventKind, str] | None:
+        """Return what is to be told of a card that is in this state now."""
         if state == "ok":
             self.answered = True
-            return (None, "") if self.state == "ok" else self._back(mono_s)
+            return None if self.state == "ok" else self._back(mono_s)
         kind = _KINDS.get(state)
-        if kind is None and state != self.state:
-            return None, ""
+        if kind is None:
+            return None
         self.back_since_s = None
         # What never answered has not been lost; that it needs a reset is worth saying at once.
         if state == self.state or not (self.answered or kind == "reset-required"):
-            return None, ""
+            return None
         if self.state == "ok":
             self.since_s = mono_s
         self.state = state
         return kind, _TEXTS[state]
 
-    def _back(self, mono_s: float) -> tuple[EventKind | None, str]:
+    def _back(self, mono_s: float) -> tuple[EventKind, str] | None:
         """Take a card for well once it has answered for a while."""
         if self.back_since_s is None:
             self.back_since_s = mono_s
         if mono_s - self.back_since_s < BACK_AFTER_S:
-            return None, ""
+            return None
         away = units.duration(self.back_since_s - self.since_s)
         self.state, self.back_since_s = "ok", None
         return "gpu-back", f"the GPU answers again after {away}"

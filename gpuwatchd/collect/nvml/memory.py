@@ -282,11 +282,9 @@ class ProcessShares:
         """Looks in a row at which the card worked and none of its processes did."""
 
     def is_doubtful(self, busy_pct: float | None) -> bool:
-        """Say whether the driver is to be asked again, for a card that is so busy.
-
-        That nobody does anything is believed while the card is idle: some work in bursts. Where the
-        driver insists on it (a process of another system works), doubt comes to rest.
-        """
+        """Say whether the driver is to be asked again, for a card that is so busy."""
+        # That nobody does anything is believed while the card is idle: some work in bursts. Where
+        # the driver insists on it (a process of another system works), doubt comes to rest.
         shares = self.by_pid.values()
         if 0.0 not in shares or any(shares):
             self._doubts = 0
