@@ -56,8 +56,6 @@ FIRST_LOOK_S: Final = 6.0
 """How long the first look waits for a card that has to start."""
 LOOK_S: Final = 1.0
 """How long a later one does."""
-LATE_WAIT_S: Final = 5.0
-"""Time to the next look when a card was late."""
 _LATE = object()
 
 
@@ -99,34 +97,27 @@ class ScanResult(NamedTuple):
 class Scanner:
     """Asks the driver for its cards, each in a lane of its own."""
 
-    def __init__(self, calls: Calls, lanes: DeviceThreads, rescan_s: float) -> None:
+    def __init__(self, calls: Calls, lanes: DeviceThreads) -> None:
         self._api = calls.api
         self._error = calls.error
         self._lanes = lanes
-        self._rescan_s = rescan_s
-        self._due_at_s = 0.0
         self._look_s = LOOK_S
 
     def answer_within(self, seconds: float) -> None:
         """Wait no longer than this for a card that is slow, unless it is the first look."""
         self._look_s = min(LOOK_S, seconds)
 
-    def is_due(self, mono_s: float) -> bool:
-        """Say whether new cards and instances are to be looked for."""
-        return mono_s >= self._due_at_s
-
     def scan(
         self,
         cards: Mapping[str, Card],
         places: Sequence[int | str],
         left: AbstractSet[str],
-        mono_s: float,
     ) -> ScanResult:
         """Ask for every card.
 
         ``places`` are indexes, or PCI addresses, as asking by index wakes every card. The cards at
         the PCI addresses ``left`` are not touched by whatever name. A card that has not answered in
-        time is late, and is looked for again soon; the others do not wait for it.
+        time is late; the others do not wait for it.
         """
         deadline_s = self._look_s if cards else FIRST_LOOK_S
         known = {
@@ -161,7 +152,6 @@ class Scanner:
                 gone = code
             else:
                 blocked.append((place, code))
-        self._due_at_s = mono_s + (min(self._rescan_s, LATE_WAIT_S) if late else self._rescan_s)
         missing = known.keys() - devices.keys() - skipped
         find = self._api.nvmlDeviceGetHandleByUUID
         again = self._lanes.run({uid: partial(find, uid) for uid in missing}, deadline_s)
@@ -399,14 +389,10 @@ class Driver:
         # "12.550.54.15" is CUDA's major version, then the driver's.
         return version.partition(".")[2] if version.count(".") >= 2 else version
 
-    def module_version(self) -> str | None:
-        """Return the version of the loaded kernel module."""
-        return kernel_module_version(self._files)
-
     def started(self, mono_s: float) -> str:
         """Note that NVML is open; return how the kernel module was replaced, "" if it was not."""
         self.gone, self._code = None, 0
-        before, self._module = self._module, self.module_version()
+        before, self._module = self._module, kernel_module_version(self._files)
         self._module_at_s = mono_s + VERSION_EVERY_S
         if before is None or self._module in {before, None}:
             return ""
@@ -417,7 +403,7 @@ class Driver:
         if mono_s < self._module_at_s:
             return False
         self._module_at_s = mono_s + VERSION_EVERY_S
-        return self.module_version() != self._module
+        return kernel_module_version(self._files) != self._module
 
     def look_for_library(self) -> bool:
         """Note and say whether a library that fits lies ready for a new process.
@@ -428,7 +414,7 @@ class Driver:
             return False
         if not self.needs_restart:
             fresh = self._library.replaced_by()
-            module = self.module_version()
+            module = kernel_module_version(self._files)
             # Half-way through an upgrade the file is new and the module is not: wait for both.
             self.needs_restart = fresh is not None and fresh in {"", module}
         return self.needs_restart
@@ -451,7 +437,7 @@ class Driver:
             reason = "the NVIDIA driver is installed but not loaded"
             hint = "sudo modprobe nvidia, or reboot after an installation"
         elif code == VERSION_MISMATCH:
-            module = self.module_version() or "of unknown version"
+            module = kernel_module_version(self._files) or "of unknown version"
             library = self._version or "of unknown version"
             reason = f"NVIDIA library {library} does not fit the loaded kernel module {module}"
             if self.look_for_library():

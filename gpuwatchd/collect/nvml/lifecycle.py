@@ -71,9 +71,9 @@ class NvmlSession:
         self.why = Availability(ok=False, reason="NVML has not been asked yet")
         self.driver = Driver(calls, files)
         self.lanes = DeviceThreads()
-        self.scanner = Scanner(calls, self.lanes, rescan_s)
+        self.scanner = Scanner(calls, self.lanes)
         self.news = StateChanges(calls, clock)
-        self.again = RetryTimer()
+        self.again = RetryTimer(rescan_s)
         self._events = events
         self._sleepers = PowerManagedCards(files, rescan_s)
         self._release_until_mono_s = 0.0
@@ -211,7 +211,8 @@ class NvmlSession:
         left = self._sleepers.left
         buses = [bus for bus in self._sleepers.buses if bus not in left]
         places: Sequence[int | str] = buses if left else range(opened.cards)
-        look = self.scanner.scan(self.cards, places, left, mono_s)
+        look = self.scanner.scan(self.cards, places, left)
+        self.again.scanned(mono_s, late=bool(look.late))
         if look.gone:
             self.lose_all(mono_s, look.gone)
             return
@@ -259,7 +260,7 @@ class NvmlSession:
                 if anew:
                     self.again.restarted(mono_s)
                 self._shutdown(mono_s)
-        elif self.scanner.is_due(mono_s):
+        elif self.again.scan_is_due(mono_s):
             self._sleepers.find(mono_s)
             self._begin(self.driver.count, self._counted, mono_s, wait_s)
 
@@ -310,7 +311,7 @@ def _nothing(answer: Any, mono_s: float) -> None:
     """Take no notice of an answer."""
 
 
-# When a card that was lost is looked for again, and when NVML is started anew for it.
+# When cards are looked for, one that was lost too, and when NVML is started, or anew for it.
 # A handle by UUID costs the other cards nothing, so it is tried soon and often. Starting NVML
 # anew takes every card out of view for as long as it lasts: that waits, and is rare. Pure.
 
@@ -322,12 +323,16 @@ RESTART_AFTER_S: Final = 30.0
 """A card has to be lost for so long before NVML is started anew for it."""
 RESTART_EVERY_S: Final = 600.0
 """Shortest time between two such starts while another card answers."""
+LATE_WAIT_S: Final = 5.0
+"""Time to the next look for cards when one was late."""
 
 
 class RetryTimer:
     """Keeps the pauses; told what was seen, asked what is due. Times are monotonic seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, rescan_s: float = 60.0) -> None:
+        self._rescan_s = rescan_s
+        self._scan_at_s = 0.0
         self._tries: dict[str, tuple[float, float]] = {}
         """UUID -> (time of the next try, the pause before it)."""
         self._lost_since_s: float | None = None
@@ -335,6 +340,14 @@ class RetryTimer:
         self._pause_s = RESTART_AFTER_S
         self._others_answer = False
         self._start_at_s = self._start_pause_s = 0.0
+
+    def scan_is_due(self, mono_s: float) -> bool:
+        """Say whether new cards and instances are to be looked for."""
+        return mono_s >= self._scan_at_s
+
+    def scanned(self, mono_s: float, *, late: bool) -> None:
+        """Plan the next look, soon where a card was late."""
+        self._scan_at_s = mono_s + (min(self._rescan_s, LATE_WAIT_S) if late else self._rescan_s)
 
     def start_is_due(self, mono_s: float) -> bool:
         """Say whether NVML is to be started, where it is not open."""
