@@ -306,7 +306,7 @@ class GroupLimits:
 
     def __init__(self, files: KernelFiles) -> None:
         self._places = str(files.proc), str(files.sys / "fs/cgroup")
-        self.asked: dict[str, tuple[float, frozenset[int] | None, tuple[MemoryLimit, ...]]] = {}
+        self._asked: dict[str, tuple[float, frozenset[int] | None, tuple[MemoryLimit, ...]]] = {}
         """UUID -> when (monotonic) it was asked about which processes, and what it said."""
 
     def read(
@@ -316,12 +316,12 @@ class GroupLimits:
         card = asked.card
         if LIMITS in card.refused or card.device.parent_uid is not None:
             return ()
-        since_s, pids, limits = self.asked.get(card.uid, (-LIMITS_EVERY_S, None, ()))
+        since_s, pids, limits = self._asked.get(card.uid, (-LIMITS_EVERY_S, None, ()))
         if pids != by_pid.keys() or mono_s - since_s >= LIMITS_EVERY_S:
             places = {control_groups.group_of(pid, *self._places) for pid in by_pid}
             found = [self._ask_for(asked, place) for place in sorted(filter(None, places))]
             limits = tuple([limit for limit in found if limit is not None])
-            self.asked[card.uid] = mono_s, frozenset(by_pid), limits
+            self._asked[card.uid] = mono_s, frozenset(by_pid), limits
         return limits
 
     def _ask_for(self, asked: CardCalls, group: str) -> MemoryLimit | None:
