@@ -201,19 +201,18 @@ class ProcessLists:
 
     def _merge(self) -> str | None:
         """Make the uses of the lists as they came; return why that is impossible."""
-        self.uses = None
+        self.uses, max_pid = None, self._max_pid
         held: dict[int, tuple[int | None, str]] = {}
         for kind, raw in self.raw.items():
             if not raw:
                 continue
             oldest = self._card.versions[kind] == len(_VERSIONS) - 1
             for pid, memory_bytes in (_ENTRY_V1 if oldest else _ENTRY).iter_unpack(raw):
-                if not 0 < pid <= self._max_pid:
+                if not 0 < pid <= max_pid:
                     self.raw.clear()
                     return f"the driver's process list is not credible (pid {pid})"
                 known = None if memory_bytes == UNKNOWN_MEMORY else memory_bytes
-                before = held.get(pid)
-                held[pid] = (known, kind) if before is None else _joined(before, known, kind)
+                held[pid] = _joined(held[pid], known, kind) if pid in held else (known, kind)
         old, shares = self.by_pid, self._shares.by_pid
         fresh: dict[int, ProcessUse] = {}
         for pid, (used, kind) in held.items():
@@ -245,10 +244,10 @@ class ProcessLists:
             code, count = self._call(functions[version])
             if code == FUNCTION_NOT_FOUND:
                 continue
-            entry = _ENTRY if _VERSIONS[version] else _ENTRY_V1
-            if code == OK and count:
-                raw = string_at(self._buffer, count * entry.size)
             versions[kind] = version
+            if code == OK and count:
+                entry = _ENTRY if _VERSIONS[version] else _ENTRY_V1
+                raw = string_at(self._buffer, count * entry.size)
             break
         return code, raw
 
