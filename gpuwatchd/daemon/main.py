@@ -24,7 +24,7 @@ import click
 
 from gpuwatchd import __version__
 from gpuwatchd.collect import selection
-from gpuwatchd.collect.host import Host
+from gpuwatchd.collect.host import BootAnchor, Host
 from gpuwatchd.core import config, registry, text
 from gpuwatchd.core.codes import ProblemCode
 from gpuwatchd.core.errors import ConfigError, GpuwatchdError
@@ -314,7 +314,7 @@ class Daemon:
         self._code = own_process.Installed()
         state_dir = private_directory(config.state_dir(), settings.daemon.readers)
         self.runtime = RuntimeDirectory(settings.daemon, self._requests.bell)
-        self.host = Host(anchor=state_dir / "boot.json")
+        self.host = Host(anchor=BootAnchor(state_dir / "boot.json"))
         chosen = selection.choices(settings.sources)
         sources = [selection.make(choice.word, settings.sources) for choice in chosen]
         self._wall, mono = _clocks(sources)
