@@ -110,7 +110,7 @@ def _device(sink: Collector, memory: DeviceMemory, *, timed: bool) -> None:
         uuid = f"cuda:{memory.index} {kind}"
         place = sink.places.find(Place(uuid=uuid, index=memory.index, name=f"PyTorch {kind}"))
         if at_s and (track := sink.track(place, timed=True)) is not None:
-            sink.good(len(at_s))
+            sink.counts.good(len(at_s))
             track.add(np.array(at_s), np.array(used), None)
             grown[kind] = used[-1] - used[0]
         elif not timed:  # beside series with times a level without one is no use
