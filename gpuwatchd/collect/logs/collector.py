@@ -201,7 +201,7 @@ MAX_SUBJECTS = 20_000
 
 @dataclass(slots=True, eq=False)
 class Track:
-    """The readings of one subject, in file order."""
+    """The readings of one subject, in file order, while they come."""
 
     place: Place
     process: ProcessInfo | None
@@ -231,21 +231,15 @@ class Track:
         values.extend(figures)
 
     def add(
-        self,
-        t: FloatArray,
-        used: FloatArray,
-        other: FloatArray | None,
-        *,
-        breaks: tuple[int, ...] | None = None,
+        self, t: Sequence[float], used: Sequence[float], other: Sequence[float] | None = None
     ) -> None:
-        """Append readings; ``other`` are the times read day first."""
-        self.breaks = breaks
+        """Append readings; ``other`` are the times read day first, where they differ."""
         if other is not None and self.other is None:
             self.other = array("d", self.t)
-        self.t.frombytes(t.tobytes())
-        self.used.frombytes(used.tobytes())
+        self.t.extend(t)
+        self.used.extend(used)
         if self.other is not None:
-            self.other.frombytes((t if other is None else other).tobytes())
+            self.other.extend(t if other is None else other)
 
     def remember(self, total: float, usable: float) -> None:
         """Keep the total, and the sum of used and free, of the latest reading; NaN is unknown."""
@@ -254,14 +248,10 @@ class Track:
         if math.isfinite(usable):
             self.usable = usable
 
-    def append(self, t: float, other: float, used: float) -> None:
-        """Append one reading; ``other`` is its time read day first."""
-        if other != t and self.other is None:
-            self.other = array("d", self.t)
-        self.t.append(t)
-        self.used.append(used)
-        if self.other is not None:
-            self.other.append(other)
+
+def as_array(values: FloatArray) -> array[float]:
+    """Return numpy values as the compact array that tracks keep."""
+    return array("d", np.asarray(values, dtype=np.float64).tobytes())
 
 
 class Ticks:
@@ -433,10 +423,7 @@ class Collector:
         self.counts.good(1)
         track = self.track(place, process, timed=t is not None)
         if track is not None:
-            track.append(*(t or (float(self.ticks.now),) * 2), used)
+            month_first, day_first = t or (float(self.ticks.now),) * 2
+            both = None if month_first == day_first else (day_first,)
+            track.add((month_first,), (used,), both)
         return track
-
-
-def as_array(values: FloatArray) -> array[float]:
-    """Return numpy values as the compact array that tracks keep."""
-    return array("d", np.asarray(values, dtype=np.float64).tobytes())

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from gpuwatchd.collect.logs.collector import BadRow
-from gpuwatchd.collect.logs.row_reader import RowReader
+from gpuwatchd.collect.logs.reader import RowReader
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

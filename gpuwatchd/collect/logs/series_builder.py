@@ -363,8 +363,7 @@ def _joined(group: list[Track]) -> Track:
     first = group[0]
     joined = Track(first.place, first.process, first.timed, any(each.unitless for each in group))
     for each in group:
-        other = None if each.other is None else np.asarray(each.other)
-        joined.add(np.asarray(each.t), np.asarray(each.used), other)
+        joined.add(each.t, each.used, each.other)
     order = np.argsort(np.asarray(joined.t), kind="stable")
     joined.t, joined.used = (as_array(np.asarray(x)[order]) for x in (joined.t, joined.used))
     if joined.other is not None:

@@ -12,7 +12,7 @@ import numpy as np
 from gpuwatchd.collect.logs import fields
 from gpuwatchd.collect.logs.collector import BadRow
 from gpuwatchd.collect.logs.fields import Clock, is_amount, layout_of
-from gpuwatchd.collect.logs.row_reader import (
+from gpuwatchd.collect.logs.reader import (
     ACTIVITY_ROLES,
     MEMORY_ROLES,
     RowReader,
@@ -185,7 +185,8 @@ class Table(RowReader):
             rows = np.flatnonzero((orders == place.order) & good)
             track = self.sink.track(place, timed=timed) if rows.size else None
             if track is not None:
-                track.add(t[rows], used[rows], None if other is None else other[rows])
+                days_first = None if other is None else other[rows].tolist()
+                track.add(t[rows].tolist(), used[rows].tolist(), days_first)
                 last = {role: float(values[rows[-1]]) for role, values in amounts.items()}
                 self.describe(track, last)
                 for role, figures in busy.items():

@@ -161,5 +161,6 @@ class CorpusLines(LineReader):
         if track is None or len(track.t) or (subject.kind == "process") != (who is not None):
             raise BadRow("torn")
         sink.counts.good(t_s.size)
-        track.add(t_s, used, None, breaks=tuple(b for b in subject.breaks if 0 < b < t_s.size))
+        track.add(t_s.tolist(), used.tolist())
+        track.breaks = tuple(at for at in subject.breaks if 0 < at < t_s.size)
         track.remember(math.nan if total is None else total, math.nan)

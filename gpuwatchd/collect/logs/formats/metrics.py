@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 from gpuwatchd.collect.logs import fields
 from gpuwatchd.collect.logs.collector import BadRow, Place
 from gpuwatchd.collect.logs.documents import JsonReader, LineReader, text_of
-from gpuwatchd.collect.logs.row_reader import GIVE_TOTAL
+from gpuwatchd.collect.logs.reader import GIVE_TOTAL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from gpuwatchd.collect.logs.collector import Collector, Time
-    from gpuwatchd.collect.logs.row_reader import RowReader
+    from gpuwatchd.collect.logs.reader import RowReader
 
 
 _COLUMN = re.compile(

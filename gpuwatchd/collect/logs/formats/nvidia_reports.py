@@ -13,7 +13,7 @@ from gpuwatchd.collect.logs import fields
 from gpuwatchd.collect.logs.collector import Place
 from gpuwatchd.collect.logs.documents import DocumentReader, LineReader
 from gpuwatchd.collect.logs.fields import Clock
-from gpuwatchd.collect.logs.row_reader import RowReader
+from gpuwatchd.collect.logs.reader import RowReader
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

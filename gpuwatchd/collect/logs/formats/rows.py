@@ -38,7 +38,7 @@ from gpuwatchd.collect.logs.fields import (
     whole,
     words_of,
 )
-from gpuwatchd.collect.logs.row_reader import GIVE_TOTAL, NO_AMOUNT
+from gpuwatchd.collect.logs.reader import GIVE_TOTAL, NO_AMOUNT
 from gpuwatchd.collect.logs.tables import NAME_COLUMNS, WHAT_TO_LOG, Table, between
 
 if TYPE_CHECKING:
