@@ -36,7 +36,7 @@ from gpuwatchd.core.text import clean
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from gpuwatchd.collect.logs.documents import FormatReader
+    from gpuwatchd.collect.logs.reader import FormatReader
     from gpuwatchd.core.model import Device, ProcessInfo, ProcessKey
 
 

@@ -16,8 +16,8 @@ from msgspec import Meta
 
 from gpuwatchd import __version__
 from gpuwatchd.collect.logs.collector import BadRow, Place
-from gpuwatchd.collect.logs.documents import LineReader
 from gpuwatchd.collect.logs.fields import MIB
+from gpuwatchd.collect.logs.reader import LineReader
 from gpuwatchd.core.decoding import decode
 from gpuwatchd.core.model import Value
 

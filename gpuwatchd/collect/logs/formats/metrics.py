@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuwatchd.collect.logs import fields
 from gpuwatchd.collect.logs.collector import BadRow, Place
-from gpuwatchd.collect.logs.documents import JsonReader, LineReader, text_of
-from gpuwatchd.collect.logs.reader import GIVE_TOTAL
+from gpuwatchd.collect.logs.reader import GIVE_TOTAL, JsonReader, LineReader, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -12,8 +12,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from gpuwatchd.collect.logs import fields
 from gpuwatchd.collect.logs.collector import BadRow
-from gpuwatchd.collect.logs.documents import JsonReader, LineReader, head_of, text_of
-from gpuwatchd.collect.logs.reader import NO_AMOUNT, RowReader
+from gpuwatchd.collect.logs.reader import (
+    NO_AMOUNT,
+    JsonReader,
+    LineReader,
+    RowReader,
+    head_of,
+    text_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -11,9 +11,8 @@ from xml.etree import ElementTree as ET
 
 from gpuwatchd.collect.logs import fields
 from gpuwatchd.collect.logs.collector import Place
-from gpuwatchd.collect.logs.documents import DocumentReader, LineReader
 from gpuwatchd.collect.logs.fields import Clock
-from gpuwatchd.collect.logs.reader import RowReader
+from gpuwatchd.collect.logs.reader import DocumentReader, LineReader, RowReader
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -175,10 +174,21 @@ class TableReader(_ReportReader):
 _GPU = re.compile(r"GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f])\s*$")
 _KEY_VALUE = re.compile(r"( *)([^:]*?[^:\s])\s*(?:: (.*)|:)?$")
 _TOP_KEYS = ("Timestamp", "Driver Version", "CUDA", "KMD", "Attached GPUs", "NVML")
-_CARD_KEYS = {"Product Name": "name", "GPU UUID": "uuid"}
-_INSTANCE_KEYS = {"GPU Instance ID": "gi", "Compute Instance ID": "ci"}
-_AMOUNTS = {"Total": "total", "Used": "used", "Free": "free"}
-_PROCESS_KEYS = {
+_CARD_ROLES = {
+    "Product Name": "name",
+    "GPU UUID": "uuid",
+    "FB Memory Usage/Total": "total",
+    "FB Memory Usage/Used": "used",
+    "FB Memory Usage/Free": "free",
+}
+_INSTANCE_ROLES = {
+    "GPU Instance ID": "gi",
+    "Compute Instance ID": "ci",
+    "Shared FB Memory Usage/Total": "total",
+    "Shared FB Memory Usage/Used": "used",
+    "Shared FB Memory Usage/Free": "free",
+} | _CARD_ROLES
+_PROCESS_ROLES = {
     "gpu instance id": "gi",
     "compute instance id": "ci",
     "process id": "pid",
@@ -237,34 +247,28 @@ class TextReader(_ReportReader):
             return
         depth, key, value = len(match.group(1)) // 4, match.group(2), match.group(3)
         del self._path[depth - 1 :]
-        path = self._path.copy()
-        self._path += [""] * (depth - 1 - len(path)) + [key]
+        self._path += [""] * (depth - 1 - len(self._path)) + [key]
         if value is not None:
-            _enter(card, path, key, value.strip())
-        elif not path and key == "MIG Device":
+            _enter(card, self._path, value.strip())
+        elif self._path == ["MIG Device"]:
             card.instances.append({})
 
 
-def _enter(card: _Card, path: list[str], key: str, value: str) -> None:
+def _enter(card: _Card, path: list[str], value: str) -> None:
     """Put one value where its sections say."""
-    if not path and key in _CARD_KEYS:
-        card.row[_CARD_KEYS[key]] = value
-    elif path == ["FB Memory Usage"] and key in _AMOUNTS:
-        card.row.setdefault(_AMOUNTS[key], value)
-    elif path[:1] == ["MIG Device"] and card.instances:
-        instance = card.instances[-1]
-        if key in _INSTANCE_KEYS:
-            instance[_INSTANCE_KEYS[key]] = value
-        elif path[1:] in (["Shared FB Memory Usage"], ["FB Memory Usage"]) and key in _AMOUNTS:
-            instance.setdefault(_AMOUNTS[key], value)
-    elif path[:1] == ["Processes"] and (name := _PROCESS_KEYS.get(key.lower())):
-        last = card.processes[-1] if card.processes else None
+    section, inner = path[0], "/".join(path[1:])
+    if section == "MIG Device":
+        if card.instances and inner in _INSTANCE_ROLES:
+            card.instances[-1].setdefault(_INSTANCE_ROLES[inner], value)
+    elif section != "Processes":
+        if role := _CARD_ROLES.get("/".join(path)):
+            card.row.setdefault(role, value)
+    elif role := _PROCESS_ROLES.get(path[-1].lower()):
         # The instance ids of a process stand before its pid.
-        if name == "gi" or (name == "pid" and (last is None or "pid" in last)):
-            last = {}
-            card.processes.append(last)
-        if last is not None:
-            last[name] = value
+        if role == "gi" or (role == "pid" and "pid" in (card.processes or [{"pid": ""}])[-1]):
+            card.processes.append({})
+        if card.processes:
+            card.processes[-1][role] = value
 
 
 # ``-q -x``: one XML document per look; loops put them one after another.

@@ -16,13 +16,6 @@ import numpy as np
 
 from gpuwatchd.collect.logs import fields
 from gpuwatchd.collect.logs.collector import BadRow
-from gpuwatchd.collect.logs.documents import (
-    FormatReader,
-    JsonReader,
-    LineReader,
-    head_of,
-    text_of,
-)
 from gpuwatchd.collect.logs.fields import (
     MIB,
     Clock,
@@ -38,7 +31,15 @@ from gpuwatchd.collect.logs.fields import (
     whole,
     words_of,
 )
-from gpuwatchd.collect.logs.reader import GIVE_TOTAL, NO_AMOUNT
+from gpuwatchd.collect.logs.reader import (
+    GIVE_TOTAL,
+    NO_AMOUNT,
+    FormatReader,
+    JsonReader,
+    LineReader,
+    head_of,
+    text_of,
+)
 from gpuwatchd.collect.logs.tables import NAME_COLUMNS, WHAT_TO_LOG, Table, between
 
 if TYPE_CHECKING:
