@@ -194,7 +194,15 @@ def names_of(line: str) -> list[str]:
 class NvidiaMonitor(LineReader):
     """Base of the two of nvidia-smi: names after ``#``, columns by whitespace, header repeated."""
 
+    of_processes: ClassVar[bool]
     lacking: ClassVar[tuple[str, str]]
+    """Why rows without amounts of memory are no use, and what would help."""
+
+    @classmethod
+    def starts(cls, lines: Sequence[str], at: int) -> bool:
+        """Say whether a header of this monitor stands here."""
+        names = names_of(lines[at])
+        return bool(names) and ("pid" in names) == cls.of_processes
 
     def __init__(self, sink: Collector) -> None:
         super().__init__(sink)
@@ -205,7 +213,7 @@ class NvidiaMonitor(LineReader):
     def line(self, line: str, stripped: str, _number: int) -> bool:
         """Take a header or a row."""
         if names := names_of(line):
-            if ("pid" in names) != ("pid" in (self._names or names)):
+            if not self.starts([line], 0):
                 return False  # the other monitor
             if names != self._names:
                 self._names, (why, hint) = names, self.lacking
@@ -218,7 +226,7 @@ class NvidiaMonitor(LineReader):
         if not (stripped[0].isdigit() or stripped[0] == "-") or "," in stripped:
             return False
         # A command at the end may hold blanks.
-        cells = stripped.split(None, len(self._names) - 1 if "pid" in self._names else -1)
+        cells = stripped.split(None, len(self._names) - 1 if self.of_processes else -1)
         if len(cells) != len(self._names):
             raise BadRow("torn")
         roles = (_NVIDIA_ROLES.get(name, name) for name in self._names)
@@ -253,27 +261,18 @@ class NvidiaMonitor(LineReader):
 class DeviceMonitor(NvidiaMonitor):
     """``nvidia-smi dmon``: one row per device and tick; only ``-s m`` holds amounts of memory."""
 
+    of_processes = False
     lacking = (
         "no memory column (mem is use of the bandwidth)",
         "log with nvidia-smi dmon -s mu -o DT",
     )
 
-    @staticmethod
-    def starts(lines: Sequence[str], at: int) -> bool:
-        """Say whether a header of the device monitor stands here."""
-        names = names_of(lines[at])
-        return bool(names) and "pid" not in names
-
 
 class ProcessMonitor(NvidiaMonitor):
     """``nvidia-smi pmon``: one row per process and tick; only ``-s m`` holds amounts of memory."""
 
+    of_processes = True
     lacking = NO_AMOUNT, "log with nvidia-smi pmon -s um -o DT"
-
-    @staticmethod
-    def starts(lines: Sequence[str], at: int) -> bool:
-        """Say whether a header of the process monitor stands here."""
-        return "pid" in names_of(lines[at])
 
 
 _DCGMI_ROW = re.compile(r"\s*(GPU|GPU-I|GPU-CI|Switch|CPU)\s+(\d{1,5})\s+(\S.*)$")
