@@ -106,14 +106,12 @@ class RowReader:
         Where devices, processes and readings go.
     lacking
         Why rows without a column of used memory give none, and what would help.
-    units
-        Bytes per unit of a role whose texts name no unit; MiB for others.
-    vendor
-        Who made the devices.
+    units, vendor
+        See :class:`FormatReader`.
     clock
         How times are read, where a column of times has a unit.
     ticks
-        Rows without a time count ticks; not where each document is one.
+        Rows without a time count ticks.
     """
 
     unified_hint = ""
@@ -307,14 +305,30 @@ def figure(text: str) -> float:
 
 
 class FormatReader(ABC):
-    """What a format is: a class that FORMATS names."""
+    """What a format is: a class that FORMATS names, with what it declares of its rows."""
 
     start: ClassVar[re.Pattern[str]]
     """How a block of the format begins."""
+    lacking: ClassVar[tuple[str, str] | None] = None
+    """Why rows without used memory are no use, and what would help; ``{columns}`` are those found.
+    None: such a row is one where the figure is not available."""
+    units: ClassVar[Mapping[str, float]] = {}
+    """Bytes per unit of a role whose texts name no unit; MiB for others."""
+    vendor: ClassVar[str] = "nvidia"
+    documents: ClassVar[bool] = False
+    """Rows without a time are of the tick of their document, instead of counting ticks."""
 
     def __init__(self, sink: Collector) -> None:
         self._sink = sink
-        self._rows = RowReader(sink)
+        self._rows = self._reader_of()
+
+    def _reader_of(self, columns: Sequence[str] = ()) -> RowReader:
+        """Return what reads rows of these columns."""
+        why, hint = self.lacking or ("", "")
+        lacking = (why.format(columns=", ".join(columns)), hint) if why else None
+        return RowReader(
+            self._sink, lacking, units=self.units, vendor=self.vendor, ticks=not self.documents
+        )
 
     @classmethod
     def starts(cls, lines: Sequence[str], at: int) -> bool:

@@ -16,7 +16,6 @@ from gpuwatchd.collect.logs.reader import (
     NO_AMOUNT,
     JsonReader,
     LineReader,
-    RowReader,
     head_of,
     text_of,
 )
@@ -42,11 +41,10 @@ class RocmReader(JsonReader):
 
     start = re.compile(r'"card\d{1,3}"\s*:\s*\{')
 
-    def __init__(self, sink: Collector) -> None:
-        super().__init__(sink)
-        lacking = "no VRAM figure; log with rocm-smi --showmeminfo vram --json", ""
-        units = {"used": 1.0, "total": 1.0}
-        self._rows = RowReader(sink, lacking, units=units, vendor="amd", ticks=False)
+    lacking = "no VRAM figure; log with rocm-smi --showmeminfo vram --json", ""
+    units: ClassVar = {"used": 1.0, "total": 1.0}
+    vendor = "amd"
+    documents = True
 
     def value(self, value: dict[str, Any], line: int) -> None:
         """Read the cards of one look."""
@@ -84,9 +82,7 @@ _PROCESS_ROLES = {
 class GpustatObjects(JsonReader):
     """``gpustat --json``: one object per look, amounts in MiB, null where unknown."""
 
-    def __init__(self, sink: Collector) -> None:
-        super().__init__(sink)
-        self._rows = RowReader(sink, ticks=False)
+    documents = True
 
     @staticmethod
     def starts(lines: Sequence[str], at: int) -> bool:
@@ -195,8 +191,6 @@ class NvidiaMonitor(LineReader):
     """Base of the two of nvidia-smi: names after ``#``, columns by whitespace, header repeated."""
 
     of_processes: ClassVar[bool]
-    lacking: ClassVar[tuple[str, str]]
-    """Why rows without amounts of memory are no use, and what would help."""
 
     @classmethod
     def starts(cls, lines: Sequence[str], at: int) -> bool:
@@ -216,9 +210,7 @@ class NvidiaMonitor(LineReader):
             if not self.starts([line], 0):
                 return False  # the other monitor
             if names != self._names:
-                self._names, (why, hint) = names, self.lacking
-                lacking = f"{why}; columns found: {', '.join(names)}", hint
-                self._rows = RowReader(self._sink, lacking)
+                self._names, self._rows = names, self._reader_of(names)
             return True
         if line.startswith("#"):
             units = not _UNITS.isdisjoint(stripped.lstrip("# ").split())
@@ -263,7 +255,7 @@ class DeviceMonitor(NvidiaMonitor):
 
     of_processes = False
     lacking = (
-        "no memory column (mem is use of the bandwidth)",
+        "no memory column (mem is use of the bandwidth); columns found: {columns}",
         "log with nvidia-smi dmon -s mu -o DT",
     )
 
@@ -272,7 +264,7 @@ class ProcessMonitor(NvidiaMonitor):
     """``nvidia-smi pmon``: one row per process and tick; only ``-s m`` holds amounts of memory."""
 
     of_processes = True
-    lacking = NO_AMOUNT, "log with nvidia-smi pmon -s um -o DT"
+    lacking = f"{NO_AMOUNT}; columns found: {{columns}}", "log with nvidia-smi pmon -s um -o DT"
 
 
 _DCGMI_ROW = re.compile(r"\s*(GPU|GPU-I|GPU-CI|Switch|CPU)\s+(\d{1,5})\s+(\S.*)$")
@@ -284,6 +276,7 @@ class DcgmiMonitor(LineReader):
     """``dcgmi dmon``: columns by the short names of the header; rows of GPUs only."""
 
     start = re.compile(r"#\s*Entity\s+\S")
+    lacking = "no memory column; columns found: {columns}", "log with dcgmi dmon -e 250,252"
     _names: Sequence[str] = ()
 
     def line(self, line: str, stripped: str, _number: int) -> bool:
@@ -292,8 +285,7 @@ class DcgmiMonitor(LineReader):
             return True
         if self.start.match(stripped):
             self._names = stripped.lstrip("# ").split()[1:]
-            why = f"no memory column; columns found: {', '.join(self._names)}"
-            self._rows = RowReader(self._sink, (why, "log with dcgmi dmon -e 250,252"))
+            self._rows = self._reader_of(self._names)
             return True
         match = _DCGMI_ROW.match(line)
         if match is not None and match.group(1) == "GPU":

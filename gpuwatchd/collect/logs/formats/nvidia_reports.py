@@ -12,7 +12,7 @@ from xml.etree import ElementTree as ET
 from gpuwatchd.collect.logs import fields
 from gpuwatchd.collect.logs.collector import Place
 from gpuwatchd.collect.logs.fields import Clock
-from gpuwatchd.collect.logs.reader import DocumentReader, LineReader, RowReader
+from gpuwatchd.collect.logs.reader import DocumentReader, LineReader
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,9 +36,10 @@ _NO_USED = {"used": ""}
 class _ReportReader(LineReader):
     """Base of the three: puts the readings of a card into the collector."""
 
+    documents = True
+
     def __init__(self, sink: Collector) -> None:
         super().__init__(sink)
-        self._rows = RowReader(sink, ticks=False)
         self._stamp: dict[str, str] = {}
         """The time of the report, where it says one."""
 
