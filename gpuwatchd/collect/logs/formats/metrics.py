@@ -6,6 +6,7 @@ import math
 import re
 from typing import TYPE_CHECKING, Any
 
+from gpuwatchd.collect.engines import prometheus
 from gpuwatchd.collect.logs import fields
 from gpuwatchd.collect.logs.collector import BadRow, Place
 from gpuwatchd.collect.logs.reader import GIVE_TOTAL, JsonReader, LineReader, text_of
@@ -129,8 +130,6 @@ _LABEL_ROLES = (
 )
 """Of two labels for one role the later counts."""
 _KEYS = [label for label, role in _LABEL_ROLES if role not in {"name", "part_name"}]
-_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
-_LABEL = re.compile(r'([A-Za-z_]\w*)="((?:[^"\\]|\\.)*)"')
 
 
 class PrometheusReader(LineReader):
@@ -169,7 +168,10 @@ class PrometheusReader(LineReader):
             self.close()
         self._seen.add(series)
         self._line, self._stamp_s = number, stamp_s
-        values = {key.lower(): _unescaped(text) for key, text in _LABEL.findall(labels or "")}
+        values = {
+            key.lower(): prometheus.unescaped(text)
+            for key, text in prometheus.LABEL.findall(labels or "")
+        }
         named = {role: values[label] for label, role in _LABEL_ROLES if values.get(label)}
         row = self._scrape.setdefault(tuple(map(values.get, _KEYS)), {"used": ""})
         role, unit = METRICS[name]
@@ -193,17 +195,6 @@ class PrometheusReader(LineReader):
             name = row.get("part_name", "MIG instance")
             place = self._sink.places.find(Place(parent=place, key=row["part"], name=name))
         self._rows.device(row, t, place)
-
-
-def _unescaped(text: str) -> str:
-    r"""Return a label as it was before it was escaped; a line end becomes a blank.
-
-    Examples
-    --------
-    >>> print(_unescaped(r'C:\\new \"big\"'))
-    C:\new "big"
-    """
-    return _ESCAPED.sub(lambda match: " " if match[1] == "n" else match[1], text)
 
 
 class DcgmTable(LineReader):
