@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuwatchd.collect.logs import fields
-from gpuwatchd.collect.logs.collector import BadRow
+from gpuwatchd.collect.logs.collector import BadRow, as_array
 from gpuwatchd.collect.logs.fields import Clock, is_amount, layout_of
 from gpuwatchd.collect.logs.reader import (
     ACTIVITY_ROLES,
@@ -185,8 +185,8 @@ class Table(RowReader):
             rows = np.flatnonzero((orders == place.order) & good)
             track = self.sink.track(place, timed=timed) if rows.size else None
             if track is not None:
-                days_first = None if other is None else other[rows].tolist()
-                track.add(t[rows].tolist(), used[rows].tolist(), days_first)
+                days_first = None if other is None else as_array(other[rows])
+                track.add(as_array(t[rows]), as_array(used[rows]), days_first)
                 last = {role: float(values[rows[-1]]) for role, values in amounts.items()}
                 self.describe(track, last)
                 for role, figures in busy.items():
