@@ -20,6 +20,7 @@ from gpuwatchd.store import tables
 from gpuwatchd.store.reader import Reader
 from gpuwatchd.store.writer import History
 from tests.act.children import job
+from tests.conftest import need
 from tests.store.world import actions, opened
 from tests.test_daemon import wait_for
 
@@ -96,8 +97,7 @@ def test_without_a_history_it_says_so(
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, ctl: Ctl) -> Run:
-    if sys.platform != "linux":
-        pytest.skip("needs /proc")
+    need(sys.platform == "linux", "needs /proc")
     monkeypatch.setenv("GPUWATCHD_ACT_CHECKPOINT", "signal")
 
     return lambda *words: ctl.both("ask-checkpoint", *words, code=None)

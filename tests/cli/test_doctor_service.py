@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,7 @@ from gpuwatchd.service.unit_files import TIMED_OUT, Done
 from gpuwatchd.view.queries import state_location
 from tests.cli import sick, world
 from tests.cli.sick import Machine, Well
+from tests.conftest import ON_LINUX
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -105,7 +105,7 @@ def test_two_daemons_are_seen_by_their_locks(
     assert "pid 101" in found["instance-second"].text
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="/proc/locks is of Linux")
+@ON_LINUX
 def test_a_real_lock_is_seen_and_its_end_too(tmp_path: Path) -> None:
     from gpuwatchd.store import private_files as place
 

@@ -18,6 +18,7 @@ from gpuwatchd.core.errors import StoreError
 from gpuwatchd.core.model import AlertSubject, ChannelHealth, Decision, Matcher
 from gpuwatchd.store import live
 from tests.cli import recorded, shaped, world
+from tests.conftest import ON_LINUX
 
 if TYPE_CHECKING:
     from tests.cli.calls import Ctl
@@ -86,7 +87,7 @@ def test_half_a_live_state_never_replaces_a_whole_one(
     assert live.read(place.parent) == before
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@ON_LINUX
 def test_an_internal_error_that_cannot_be_told_is_still_no_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -17,6 +17,7 @@ from gpuwatchd.core.codes import OutsideFault
 from gpuwatchd.store.reader import Reader
 from gpuwatchd.view.answers.inspection import InspectionData
 from tests.children import Child
+from tests.conftest import only_where
 from tests.probe.stand_in import CUPY
 from tests.store.world import actions, opened
 
@@ -96,10 +97,9 @@ def test_its_own_program_is_run() -> None:
     assert outside._own_python(os.getpid(), os.getuid(), "-c", "print(1)") == b"1\n"
 
 
+@only_where(sys.version_info < (3, 14), "this Python is new enough")
 def test_attaching_needs_consent_and_a_new_python(ctl: Ctl, tmp_path: Path) -> None:
     opened(tmp_path / "state").close()
-    if sys.version_info >= (3, 14):
-        pytest.skip("this Python is new enough")
     answer = ctl.json("inspect", PID, "--attach", "--yes", code=1)
     assert answer["error"]["page"] == "errors#not-attached"
     assert actions(tmp_path / "state") == []

@@ -26,6 +26,7 @@ from tests import making
 from tests.children import Child
 from tests.cli import world
 from tests.cli.calls import on_a_terminal
+from tests.conftest import ON_LINUX
 
 if TYPE_CHECKING:
     from tests.cli.calls import Ctl
@@ -145,7 +146,7 @@ def test_no_stdout_at_all_is_no_accident() -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@ON_LINUX
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_a_full_disk_is_one_line_and_1(unbuffered: str) -> None:
     world.write()

@@ -21,7 +21,7 @@ from gpuwatchd.view.queries import reaping
 from tests.act.test_reap import NOTES
 from tests.children import Child
 from tests.cli.calls import Terminal
-from tests.conftest import need, present
+from tests.conftest import ON_LINUX, need, present
 from tests.fakenvml import FakeNvml
 from tests.store.world import opened, rows
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from tests.cli.calls import Ctl
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and pidfd")
+pytestmark = ON_LINUX
 
 CARD = "gpu 0 uuid=GPU-aaa name=NVIDIA_A100 total=80G base=400M reserved=600M util=0"
 OTHER = "gpu 1 uuid=GPU-bbb name=NVIDIA_A100 total=80G base=400M reserved=600M util=0"

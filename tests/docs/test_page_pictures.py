@@ -7,12 +7,11 @@ from unittest import mock
 
 import msgspec
 import pytest
+from PIL import Image
 
 from gpuwatchd.view.query import Query
 from gpuwatchd.web import pages
 from tests.docs import page_pictures, screens
-
-PIL = pytest.importorskip("PIL.Image")
 
 
 @pytest.mark.parametrize("name", page_pictures.SHOTS)
@@ -20,7 +19,7 @@ def test_it_is_small_and_says_what_it_was_taken_of(name: str) -> None:
     path = screens.FOLDER / name
     assert path.stat().st_size <= page_pictures.MOST_BYTES
     assert re.fullmatch("[0-9a-f]{64}", page_pictures.shown(path))
-    with PIL.open(path) as picture:
+    with Image.open(path) as picture:
         assert picture.size == (1200, page_pictures.SHOTS[name].height)
 
 

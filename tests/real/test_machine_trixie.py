@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+from tests.conftest import only_where
 from tests.real.machine.machine import until
 from tests.real.machine.world import MANY_S, QUICK, UNIT, World
 
@@ -43,7 +44,7 @@ def test_it_is_installed_and_switched_on(debian: World) -> None:
     assert debian.service_is_well()
 
 
-@pytest.mark.skipif(not ASKED, reason="waits for a leak once more: GPUWATCHD_TEST_TRIXIE=1")
+@only_where(ASKED, "waits for a leak once more: GPUWATCHD_TEST_TRIXIE=1")
 def test_it_tells_of_a_leak(debian: World) -> None:
     began = time.monotonic()
     (alert,) = until(debian.firing, "an alert", MANY_S, 1.0)

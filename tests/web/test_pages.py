@@ -15,6 +15,8 @@ from gpuwatchd.alerts import wording
 from gpuwatchd.core.errors import GpuwatchdError, SourceUnavailable
 from gpuwatchd.core.model import ProcessKey
 from gpuwatchd.store import live
+from gpuwatchd.tui.widgets import bars
+from gpuwatchd.tui.widgets import process_table as table
 from gpuwatchd.view.blocks import Flow, Page
 from gpuwatchd.view.queries import current_state
 from gpuwatchd.view.query import Query
@@ -61,7 +63,6 @@ def test_hostile_words_are_clean_in_every_answer(name: str) -> None:
 
 
 def test_processes_are_in_the_order_of_the_live_screen_and_fit_the_same_words() -> None:
-    table = pytest.importorskip("gpuwatchd.tui.widgets.process_table")
     world.write(devices=(crowd(120), *world.state().devices[1:]))
     view = current_state.load_view(Query())
     mine = overview.ordered(view.devices)
@@ -147,7 +148,6 @@ def test_what_a_pool_breathes_is_small_on_every_small_curve() -> None:
     assert max(drawn) - min(drawn) < 0.5
     device = msgspec.structs.replace(item.device, memory_total_bytes=total)
     world.write(devices=(msgspec.structs.replace(item, device=device),))
-    bars = pytest.importorskip("gpuwatchd.tui.widgets.bars")
     marks = bars.spark(item.recent_bytes, total, 8, ascii_only=False)
     assert marks in world.run("status", "--color=never").stdout
     assert not {"▁", "█"} & set(marks)

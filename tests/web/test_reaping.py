@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ from gpuwatchd.view.queries import reaping
 from gpuwatchd.view.query import Query
 from tests.cli import shaped
 from tests.cli.test_reap import ACTIONS, CARD, OTHER, Stage, stage
+from tests.conftest import ON_LINUX
 from tests.store.world import rows
 from tests.web import serving
 
@@ -37,7 +37,7 @@ def refused(served: Served, wish: dict[str, object], monkeypatch: pytest.MonkeyP
         assert post(served, wish) == 409
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and pidfd")
+@ON_LINUX
 @pytest.mark.usefixtures("own_pids")
 @pytest.mark.slow
 def test_the_process_that_was_shown_is_ended_and_nothing_waits_for_it(
@@ -85,7 +85,7 @@ def test_the_process_that_was_shown_is_ended_and_nothing_waits_for_it(
     ]  # fmt: skip
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and pidfd")
+@ON_LINUX
 @pytest.mark.usefixtures("own_pids")
 @pytest.mark.slow
 def test_a_program_that_ends_meanwhile_writes_that_nobody_waits(stage: Stage) -> None:
