@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import pytest
 
 from gpuwatchd.collect.host.procfs import inside_container
+from gpuwatchd.core import units
 from tests import children
 
 if TYPE_CHECKING:
@@ -84,6 +85,14 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
         if _NOT_FOR_THIS not in reason:
             report.outcome, report.longrepr = "failed", f"CI must skip nothing: {reason}"
     return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what the tests keep on disk, so that the next run need not make it again."""
+    kept = sorted(path for path in (ROOT / "build").glob("*") if path.is_dir())
+    for path in kept:
+        size_bytes = sum(file.lstat().st_size for file in path.rglob("*"))
+        terminalreporter.write_line(f"kept in {path.relative_to(ROOT)}: {units.size(size_bytes)}")
 
 
 def need_index() -> None:

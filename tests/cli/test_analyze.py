@@ -127,16 +127,6 @@ def test_a_wrong_flag_says_what_is_wanted(
     assert why in said.err
 
 
-@pytest.mark.slow
-def test_many_large_logs_are_judged_side_by_side(
-    tmp_path: Path, ctl: Ctl, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    files = [str(leak(tmp_path / f"{name}.csv", minutes=30)) for name in "abc"]
-    alone = ctl.data("analyze", *files, code=None)
-    monkeypatch.setattr("gpuwatchd.cli.verbs.analyze._PARALLEL_FROM_BYTES", 1)
-    assert ctl.data("analyze", *files, code=None) == alone
-
-
 @pytest.mark.parametrize("at_once", [False, True])
 def test_a_log_that_breaks_us_costs_no_other_log_its_verdict(
     at_once: bool, tmp_path: Path, ctl: Ctl, monkeypatch: pytest.MonkeyPatch

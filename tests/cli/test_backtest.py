@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from gpuwatchd.cli import main, parallel
+from gpuwatchd.cli import parallel
 from gpuwatchd.core import config
 from tests.children import Child
 from tests.cli import world
@@ -65,13 +65,6 @@ def test_several_gpus_are_played_by_several_processes(ctl: Ctl) -> None:
     assert [case["alert_at"] for case in first] == [case["alert_at"] for case in second]
     chosen = ctl.data("backtest", "--since", "3h", "--gpu", "1")
     assert [one["device"]["uid"] for one in chosen["devices"]] == ["GPU-1"]
-
-
-def test_without_a_history_it_says_what_history_says(capsys: pytest.CaptureFixture[str]) -> None:
-    codes = [main(["history"]), main(["backtest"])]
-    history, ours = capsys.readouterr().err.strip().splitlines()[::3]
-    assert codes == [1, 1]
-    assert history == ours
 
 
 def test_an_empty_time_is_one_line(ctl: Ctl) -> None:

@@ -83,18 +83,6 @@ def test_only_the_owner_or_root_may_say_it(ctl: Ctl, monkeypatch: pytest.MonkeyP
     assert main(["checkpointed", PID]) == 0
 
 
-@pytest.mark.parametrize(("pid", "code"), [("0", 2), ("-1", 2), ("x", 1)])
-def test_what_is_no_pid_is_refused(pid: str, code: int) -> None:
-    assert main(["checkpointed", pid]) == code
-
-
-def test_without_a_history_it_says_so(
-    ctl: Ctl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("GPUWATCHD_STATE_DIR", str(tmp_path / "empty"))
-    assert "no history" in ctl.err("checkpointed", PID)
-
-
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, ctl: Ctl) -> Run:
     need(sys.platform == "linux", "needs /proc")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,11 +22,13 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize(
-    ("line", "page"),
-    [("status --pid 77", "errors#no-such-process"), ("history", "errors#no-history")],
-)
-def test_an_error_names_its_page(line: str, page: str, ctl: Ctl) -> None:
+    "line",
+    ["history", "backtest", "hold", "hold {pid}", "hold clear {pid}", "checkpointed {pid}",
+     "export --anonymous --yes nowhere/x"],
+)  # fmt: skip
+def test_what_needs_a_history_names_the_page_of_there_being_none(line: str, ctl: Ctl) -> None:
     world.write()
+    line, page = line.format(pid=os.getpid()), "errors#no-history"
     assert ctl.err(line).splitlines()[-1] == f"see: gpuwatchctl docs {page}"
     assert ctl.json(line, code=1)["error"]["page"] == page
 
