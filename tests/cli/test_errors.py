@@ -18,17 +18,21 @@ from tests import making
 from tests.cli import world
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.cli.calls import Ctl
 
 
 @pytest.mark.parametrize(
     "line",
     ["history", "backtest", "hold", "hold {pid}", "hold clear {pid}", "checkpointed {pid}",
-     "export --anonymous --yes nowhere/x"],
+     "export --anonymous --yes {folder}/x"],
 )  # fmt: skip
-def test_what_needs_a_history_names_the_page_of_there_being_none(line: str, ctl: Ctl) -> None:
+def test_what_needs_a_history_names_the_page_of_there_being_none(
+    line: str, tmp_path: Path, ctl: Ctl
+) -> None:
     world.write()
-    line, page = line.format(pid=os.getpid()), "errors#no-history"
+    line, page = line.format(pid=os.getpid(), folder=tmp_path), "errors#no-history"
     assert ctl.err(line).splitlines()[-1] == f"see: gpuwatchctl docs {page}"
     assert ctl.json(line, code=1)["error"]["page"] == page
 
