@@ -98,11 +98,10 @@ def test_it_says_first_and_asks_only_when_told(run: Run, tmp_path: Path) -> None
         out, err, code = run(str(process.pid))
         assert (code, err) == (0, "")
         assert "would ask" in out
-        time.sleep(0.2)
         assert not saved.exists()
         assert actions(tmp_path / "state") == []
         out, err, code = run(str(process.pid), "--yes", "--json")
-        wait_for(saved.exists)
+        assert wait_for(lambda: saved.exists() and saved.read_text()) == "saved\n"  # once
     assert (code, err) == (0, "")
     said = json.loads(out)
     assert said["data"]["asked"] is True

@@ -25,9 +25,10 @@ from gpuwatchd.view.answers.inspection import InspectionData
 from gpuwatchd.view.text.inspection import lines
 from tests.children import Child
 from tests.cli import world
-from tests.conftest import only_where
+from tests.conftest import only_where, present
 from tests.probe.stand_in import CUPY
 from tests.store.world import actions, opened
+from tests.test_daemon import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,13 +68,14 @@ def job(tmp_path: Path) -> Iterator[Child[str]]:
         yield process
 
 
-def _mailbox_of(pid: int, limit_s: float = 40.0) -> mailboxes.Mailbox:
+def _mailbox_of(pid: int) -> mailboxes.Mailbox:
     place = mailboxes.folder_of(pid, os.getuid())
-    until_s = time.monotonic() + limit_s
-    while not isinstance(found := mailboxes.read(place, pid, os.getuid()), mailboxes.Mailbox):
-        assert time.monotonic() < until_s, found
-        time.sleep(0.1)
-    return found
+
+    def written() -> mailboxes.Mailbox | None:
+        found = mailboxes.read(place, pid, os.getuid())
+        return found if isinstance(found, mailboxes.Mailbox) else None
+
+    return present(wait_for(written))
 
 
 MARKED = """
