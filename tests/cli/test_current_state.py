@@ -213,13 +213,6 @@ def test_a_daemon_without_gpus_is_exit_1_with_its_reasons(ctl: Ctl, no_gpu: None
     assert "libnvidia-ml.so.1 is missing" in ctl.err("status")
 
 
-def test_alerts_of_other_gpus_are_left_out() -> None:
-    world.write()
-    flags = Globals()
-    flags.gpu = ["1"]
-    assert current_state.load_view(flags).alerts == ()
-
-
 def test_everything_unknown_is_a_question_mark(ctl: Ctl) -> None:
     blank = msgspec.structs.replace(
         making.CARD, uid="GPU-1a2b3c4d-5e6f", index=None, memory_total_bytes=None
@@ -310,15 +303,6 @@ def test_what_is_over_is_listed_the_newest_first() -> None:
     ]
     found = current_state.ordered([*past, crowd()[0]])
     assert [one.title for one in found] == ["five-watch", "new", "mid", "old"]
-
-
-def test_alerts_and_watches_are_counted_apart() -> None:
-    world.write(alerts=crowd())
-    assert current_state.counted(crowd()) == "4 alerts, 1 watch"
-    assert current_state.counted(()) == ""
-    page = pages.ANSWERS["overview"](Globals(), {}).page
-    assert page.counted == "4 alerts, 1 watch"
-    assert [alert.watched for alert in page.open] == [False] * 4 + [True]
 
 
 def test_all_verbs_have_the_same_now_where_a_simulation_runs_ahead(ctl: Ctl) -> None:

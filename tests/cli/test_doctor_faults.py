@@ -385,15 +385,6 @@ def test_no_id_is_known_that_none_answers_with() -> None:
     } == {*IDS}
 
 
-def test_the_answers_of_a_machine_are_asked_for_by_their_names(machine: Machine) -> None:
-    answers = machine.ask()
-    assert len(answers) > 10
-    for one in answers:
-        for name in (one.name, one.id):
-            meant = doctor.select_checks(name)
-            assert meant, name
-
-
 @pytest.mark.parametrize(
     ("name", "meant"),
     [

@@ -171,13 +171,6 @@ def test_ctrl_c_is_130_without_a_word() -> None:
     assert (watching.returncode, errors.strip()) == (130, b"")
 
 
-def test_watch_as_json_is_one_flushed_line_per_look() -> None:
-    world.write()
-    done = world.run("watch", "-n", "3", "-i", "0.05s", "--json")
-    lines = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [line["verb"] for line in lines] == ["watch"] * 3
-
-
 def _on_a_terminal(*arguments: str, columns: int, env: dict[str, str] | None = None) -> str:
     environment = {k: v for k, v in os.environ.items() if k not in {"NO_COLOR", "TERM"}}
     environment |= {"COLUMNS": str(columns), "TERM": "xterm", **(env or {})}
