@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 RUN := $(BIN)/python
-JOBS ?= logical
-PYTEST := $(RUN) -m pytest -n $(JOBS) --maxprocesses 8 --dist loadfile --no-loadscope-reorder \
+# One worker more than cores: many tests wait for real programs.
+JOBS ?= $(shell n=$$(( $$(getconf _NPROCESSORS_ONLN) + 1 )); echo $$(( n > 8 ? 8 : n )))
+PYTEST := $(RUN) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder \
   --durations 20 --durations-min 1
 # In CI, the versions that were tried together.
 PINNED := $(if $(CI),--constraint packaging/constraints-dev.txt)
