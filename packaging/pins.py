@@ -2,8 +2,8 @@
 
 ``constraints.txt`` is what the program needs, ``constraints-full.txt`` with all extras, and
 ``constraints-build.txt`` what builds the package. ``constraints-dev.txt`` are the versions, without
-hashes, of what develops and tests it: CI installs those. No address is in them. ``uv`` resolves; it is
-fetched into ``build/tools`` for this alone. The index is the one that pip is configured with.
+hashes, of what develops and tests it: CI installs those. No address is in them. ``uv`` resolves; it
+is fetched into ``build/tools`` for this alone. The index is the one that pip is configured with.
 """
 
 from __future__ import annotations
