@@ -359,7 +359,7 @@ def test_what_it_opens_is_given_the_same_file_of_settings(tmp_path: Path) -> Non
     (tmp_path / "mine.toml").write_text("[daemon]\ninterval = '1s'\n")
     program = (
         "import sys; from gpuwatchd.daemon import main as daemon\n"
-        "daemon.Daemon.run = lambda self, **_: print(self.pipeline.action_handler.file)\n"
+        "daemon.Daemon.run = lambda self, **_: print(self.pipeline.user_input.buttons.file)\n"
         "sys.exit(daemon.main(sys.argv[1:]))"
     )
 
@@ -381,7 +381,7 @@ def test_what_a_simulated_world_sends_is_sent_at_its_time(
     monkeypatch.setenv("GPUWATCHD_RUNTIME_DIR", str(tmp_path / "run"))
     overrides = {"sources": {"enabled": ["simulate:one-leak"]}}
     daemon = Daemon(config.load(None, overrides=overrides), reload=None)
-    (worker,) = daemon.pipeline.workers.values()
+    (worker,) = daemon.pipeline.sources.workers.values()
     worker.source.advance(9000.0)  # type: ignore[attr-defined]
     post = daemon._new_dispatcher(daemon.config)
     assert post.submit(making.delivery(dry_run=True, channel="desktop"))

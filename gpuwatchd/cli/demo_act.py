@@ -10,7 +10,7 @@ from gpuwatchd.act.managers import Manager
 from gpuwatchd.alerts import ladder
 from gpuwatchd.cli.demo_screen import Event
 from gpuwatchd.core.codes import ActResult
-from gpuwatchd.pipeline.act_ladder import rule_names
+from gpuwatchd.pipeline.proposals import rule_names
 from gpuwatchd.pipeline.step_runner import OWN, Classified, StepRunner
 from gpuwatchd.store import tables
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gpuwatchd.core.config.schema import ActSection
     from gpuwatchd.core.model import Delivery, ProcessInfo
     from gpuwatchd.pipeline.tick import Pipeline
+    from gpuwatchd.store.profiles import ProfileStore
 
 SCENARIO = "idle"
 """The world in which steps are shown."""
@@ -29,13 +30,13 @@ NOTE = 'As with [act] mode = "auto", seven days on. Nothing is signalled.'
 _BARE = Manager("bare")
 
 
-def arm(pipeline: Pipeline, source: SimulateSource, announcer: Announcer) -> None:
+def arm(
+    pipeline: Pipeline, source: SimulateSource, announcer: Announcer, shelf: ProfileStore
+) -> None:
     """Let a pipeline take steps on the processes of a world."""
-    shelf = None if pipeline.history is None else pipeline.history.shelf
-    if shelf is not None:
-        for name in rule_names(pipeline.settings.config).values():
-            shelf.write_now(tables.save_meta, name, source.now_s - ladder.NEW_RULE_S)
-    pipeline.ladder.rehearse(_SimulatedSteps(pipeline, source, announcer))
+    for name in rule_names(pipeline.state.settings.config).values():
+        shelf.write_now(tables.save_meta, name, source.now_s - ladder.NEW_RULE_S)
+    pipeline.ladder.rehearse(_SimulatedSteps(shelf, source, announcer))
 
 
 class Announcer:
@@ -75,10 +76,9 @@ class Announcer:
 class _SimulatedSteps(StepRunner):
     """Ends processes of a world, which all opted in; there is nothing that could be signalled."""
 
-    def __init__(self, pipeline: Pipeline, source: SimulateSource, announcer: Announcer) -> None:
+    def __init__(self, shelf: ProfileStore, source: SimulateSource, announcer: Announcer) -> None:
         super().__init__(
-            None if pipeline.history is None else pipeline.history.shelf,
-            pipeline.costing.saved,
+            shelf,
             wall=lambda: source.now_s,
             mono=lambda: source.elapsed_s,
             booted_at_s=None,

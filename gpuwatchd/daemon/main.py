@@ -32,8 +32,10 @@ from gpuwatchd.core.ports import OwnClock
 from gpuwatchd.core.state_log import StateLog, masked
 from gpuwatchd.notify import credentials
 from gpuwatchd.notify.outbox import dispatcher
+from gpuwatchd.pipeline.clock import Clocks
+from gpuwatchd.pipeline.live_writer import Outputs
 from gpuwatchd.pipeline.source_workers import DriverRelease
-from gpuwatchd.pipeline.tick import Pipeline
+from gpuwatchd.pipeline.tick import Inputs, Pipeline
 from gpuwatchd.service import own_process
 from gpuwatchd.service.own_process import NotifySocket, Wakeup, watchdog_s
 from gpuwatchd.store.private_files import hold_lock, private_directory, still_locked
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from gpuwatchd.core.config import Config, MetricsSection
     from gpuwatchd.core.ports import Source
     from gpuwatchd.daemon.metrics import MetricsPublisher
+    from gpuwatchd.pipeline.source_workers import Problem
     from gpuwatchd.pipeline.tick import Tick
 
 log = logging.getLogger("gpuwatchd")
@@ -161,26 +164,25 @@ class Daemon:
         )
         self.chores = Chores(self.history.check)
         self.pipeline = Pipeline(
-            config=self.config,
-            sources=sources,
-            host=self.host,
-            history=self.history,
-            runtime_dir=self.runtime_dir,
-            message_dispatcher=self._new_dispatcher(self.config),
-            fresh=lambda position: selection.make(self._chosen[position].word, self._begun.sources),
-            absences=lambda faults: selection.absences(zip(self._chosen, faults, strict=True)),
-            wall=self._wall,
-            mono=mono,
+            self.config,
+            Inputs(
+                sources,
+                self.host,
+                fresh=lambda at: selection.make(self._chosen[at].word, self._begun.sources),
+                absences=lambda faults: selection.absences(zip(self._chosen, faults, strict=True)),
+            ),
+            Outputs(self.history, self.runtime_dir, self._new_dispatcher(self.config)),
+            Clocks(self._wall, mono),
         )
-        self.pipeline.action_handler.file = None if file is None else file.absolute()
-        self.letting_go = DriverRelease(self.runtime_dir, self.pipeline.workers.values())
+        self.pipeline.user_input.buttons.file = None if file is None else file.absolute()
+        self.letting_go = DriverRelease(self.runtime_dir, self.pipeline.sources.workers.values())
         self._refused: tuple[str, ...] = ()
         """Why the newest configuration is not in force."""
         self.metrics = _publisher(self.config.metrics)
 
     def _new_dispatcher(self, settings: Config) -> dispatcher.MessageDispatcher:
         channels = dispatcher.build(settings.notify, config.channels.used(settings))
-        put = lambda *press: self.pipeline.action_handler.put(*press)  # noqa: E731, PLW0108 - comes later
+        put = lambda *press: self.pipeline.user_input.buttons.put(*press)  # noqa: E731, PLW0108 - comes later
         return dispatcher.MessageDispatcher(channels, clock=self._wall, pressed=put)
 
     def run(self, *, once: bool = False) -> int:
@@ -240,11 +242,14 @@ class Daemon:
             self.chores.guard()
             self._do_chores()
 
-    def _tick(self) -> Tick:
+    def _own_problems(self) -> tuple[Problem, ...]:
+        """Return what is to be shown beside the problems of the pipeline."""
         problems = () if self.metrics is None else self.metrics.problems
         own = ((text, ProblemCode.OTHER) for text in (*self._warnings, *self._refused))
-        self.pipeline.extra_problems = (*own, *problems)
-        tick = self.pipeline.tick()
+        return (*own, *problems)
+
+    def _tick(self) -> Tick:
+        tick = self.pipeline.tick(self._own_problems())
         if self.metrics is not None:
             self.metrics.publish(tick.state)
         return tick
@@ -279,7 +284,7 @@ class Daemon:
         self.manager.status(text)
         self._feed()
         # Only a new process can load what was replaced, a library or ourselves; never in a loop.
-        workers = self.pipeline.workers.values()
+        workers = self.pipeline.sources.workers.values()
         stale = self._code.replaced() or any(worker.needs_restart for worker in workers)
         if stale and own_process.may_start_anew(self.runtime_dir):
             self._anew = self._stop = True
@@ -308,8 +313,8 @@ class Daemon:
             self.manager.send("WATCHDOG=1")
 
     def _alive(self) -> bool:
-        workers = self.pipeline.workers.values()
-        if self.pipeline.answered or not any(worker.stuck for worker in workers):
+        workers = self.pipeline.sources.workers.values()
+        if self.pipeline.sources.answered or not any(worker.stuck for worker in workers):
             self._stuck_since_s = None
             return True
         now_s = time.monotonic()
@@ -371,8 +376,9 @@ class Daemon:
         last_resort.daemon = True
         last_resort.start()
         self.chores.stop()
+        problems = self._own_problems()
         self._close_metrics()
-        self.pipeline.close()
+        self.pipeline.close(problems)
         self.host.close()
         self._bell.take_down()
         last_resort.cancel()

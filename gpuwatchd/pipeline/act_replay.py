@@ -21,9 +21,9 @@ from gpuwatchd.alerts import ladder
 from gpuwatchd.core.codes import ActHold
 from gpuwatchd.core.model import Alert, Severity, Value
 from gpuwatchd.pipeline import (
-    act_ladder,
     backtest,
     history_log,
+    proposals,
     recorded_ledger,
     recorded_runs,
     replay,
@@ -198,7 +198,7 @@ class _Watcher(recorded_runs.LearningWatcher):
             self._in_a_row[subject] = row
             if alert is not None and alert.state == "firing":
                 hold = ladder.leak_hold(
-                    finding, row, float(self.settings.config.detection.eta_horizon)
+                    finding, row, float(self.state.settings.config.detection.eta_horizon)
                 )
                 left_s = None if finding.eta is None else finding.eta.mid_s
                 self.judgements.setdefault(subject, []).append(
@@ -223,7 +223,7 @@ def rules(history: Reader, config: Config) -> tuple[Rule, ...]:
     modes = {False: config.act.mode == "auto", True: any(o.act == "auto" for o in config.override)}
     return tuple(
         Rule(by_override=one, since_at_s=history.ask(tables.load_instant, name))
-        for one, name in act_ladder.rule_names(config).items()
+        for one, name in proposals.rule_names(config).items()
         if modes[one]
     )
 
@@ -277,7 +277,7 @@ def play_log(
     for case in played.cases:
         if case.alert_at_s is not None:
             judged = watcher.judgements.get(case.subject.id, [])
-            out += _Walk(case, log, config, watcher.settings.rules, beside).steps(judged)
+            out += _Walk(case, log, config, watcher.state.settings.rules, beside).steps(judged)
     return backtest.report_of(log, device, [played]), out
 
 

@@ -32,17 +32,18 @@ from gpuwatchd.store.tables import Action
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from pathlib import Path
 
     from gpuwatchd.act.checkpoint import Checkpoint as Asking
     from gpuwatchd.core.config import Config
-    from gpuwatchd.core.model import Alert, ButtonName, ProcessInfo, ProcessKey, Silence
-    from gpuwatchd.pipeline.act_ladder import ActLadder
-    from gpuwatchd.pipeline.active_silences import ActiveSilences
-    from gpuwatchd.pipeline.state import Settings
+    from gpuwatchd.core.model import Alert, ButtonName, ProcessInfo, ProcessKey, Proposal, Silence
+    from gpuwatchd.pipeline.state import State
     from gpuwatchd.store.profiles import ProfileStore
     from gpuwatchd.store.tables import Phase
+
+    TakeStep = Callable[[Alert, Proposal | None, str, Callable[[str, str], None]], None]
+    """Takes the step that was shown on an alert, by the word of whom; and says what came of it."""
 
 # What is said to somebody who has pressed a button, where it was pressed.
 
@@ -123,7 +124,6 @@ _TOLD: Final = 4
 """Ranks of which an answer tells one by one."""
 _AT_ONCE: Final = 4
 """Presses that are being carried out; one more is refused."""
-_OPEN: Final = frozenset({"watch", "firing"})
 
 
 class _Ended(NamedTuple):
@@ -184,19 +184,16 @@ class ActionHandler:
 
     def __init__(
         self,
-        settings: Settings,
+        state: State,
         *,
-        silencing: ActiveSilences,
         shelf: ProfileStore | None = None,
         booted_at_s: float | None = None,
-        ladder: ActLadder | None = None,
         say: Callable[[Message], object] | None = None,
     ) -> None:
-        self._settings = settings
+        self._state = state
         self.file: Path | None = None
         """The only file that settings are read from, where there is one: absolute."""
         self._waiting: queue.Queue[tuple[ButtonName, Message]] = queue.Queue(maxsize=_WAITING)
-        self._silencing = silencing
         self._shelf = shelf
         self._booted_at_s = booted_at_s
         self._speaker = ActionReply(say)
@@ -205,7 +202,6 @@ class ActionHandler:
         self._windows: list[subprocess.Popen[bytes]] = []
         self._flooded = False
         self._recent: dict[tuple[str, str], float] = {}
-        self._ladder = ladder
         self._unconfirmed: dict[ProcessKey, tuple[float, Message]] = {}
         """Who was asked to save, and is not known to have: when, and by which notice."""
 
@@ -219,13 +215,13 @@ class ActionHandler:
                 log.warning("too many buttons were pressed at once; some were ignored")
             self._flooded = True
 
-    def step(self, alerts: Callable[[], Iterable[Alert]], now_s: float) -> None:
-        """Do what was pressed since the last tick."""
+    def step(self, take_step: TakeStep, now_s: float) -> None:
+        """Do what was pressed since the last tick; ``take_step`` takes one on a process."""
         if not self._waiting.empty():
-            known = {alert.key: alert for alert in alerts() if alert.state in _OPEN}
+            known = {alert.key: alert for alert in self._state.open_alerts()}
             # As many as there can be, not until there are none: a flood may never end.
             for _ in range(self._waiting.qsize()):
-                self._begin(*self._waiting.get(), known, now_s)
+                self._begin(*self._waiting.get(), known, take_step, now_s)
             self._flooded = False
         while not self._ended.empty():
             done = self._ended.get()
@@ -248,7 +244,12 @@ class ActionHandler:
         self._speaker.close()
 
     def _begin(
-        self, name: ButtonName, message: Message, alerts: dict[str, Alert], now_s: float
+        self,
+        name: ButtonName,
+        message: Message,
+        alerts: dict[str, Alert],
+        take_step: TakeStep,
+        now_s: float,
     ) -> None:
         mono_s = time.monotonic()
         self._recent = {at: s for at, s in self._recent.items() if mono_s - s < TWICE_S}
@@ -265,8 +266,8 @@ class ActionHandler:
         elif alert is None:
             done = {"snooze": "Not snoozed", "act": "Not done"}.get(name, "Not asked")
             self._answer(message, done, "It is resolved already.")
-        elif name == "act" and self._ladder is not None:
-            self._ladder.press(
+        elif name == "act":
+            take_step(
                 alert,
                 message.proposal,
                 _user(),
@@ -288,7 +289,7 @@ class ActionHandler:
             made = tables.silence_of(
                 one, now_s=now_s, for_s=SNOOZE_S, who=_user(), why="the button on its pop-up"
             )
-            kept.append(self._silencing.add(made, now_s))
+            kept.append(self._state.silences.add(made, now_s))
         head = f"Snoozed until {units.clock(kept[0].until_at_s, now_s=now_s)}"
         value = "You will still be notified when it becomes critical."
         if alert.severity == "critical":
@@ -301,7 +302,7 @@ class ActionHandler:
         command = show_command(alert) if alert else ["gpuwatchctl", "alerts", "show", key]
         if not key:
             command = ["gpuwatchctl", "alerts"]
-        chosen = self._settings.config.notify.desktop.terminal
+        chosen = self._state.settings.config.notify.desktop.terminal
         # What it shows is to follow our settings, wherever they are read from.
         given = [] if self.file is None else ["--config", str(self.file)]
 
@@ -317,7 +318,7 @@ class ActionHandler:
 
     def _checkpoint(self, alerts: list[Alert], message: Message, now_s: float) -> None:
         """Ask each process that a notice was about: one rank alone can save nothing."""
-        ask = _ask(self._settings.config, self._booted_at_s)
+        ask = _ask(self._state.settings.config, self._booted_at_s)
         asked = {alert.subject.process: alert.finding for alert in alerts}
         for process in asked:
             self._write(process, "asked", "by the button on its pop-up", now_s)
@@ -347,7 +348,7 @@ class ActionHandler:
         self, process: ProcessKey, asked_at_s: float, message: Message, now_s: float
     ) -> None:
         """Say that a job has saved, once a checkpoint is seen that is newer than the wish."""
-        newest = None if self._ladder is None else self._ladder.saved(process)
+        newest = self._state.checkpoints.newest(process)
         if newest is not None and newest.saved_at_s >= asked_at_s - _CLOCKS_S:
             del self._unconfirmed[process]
             by = "as reported" if newest.said_by != "file" else newest.detail or "a new file"

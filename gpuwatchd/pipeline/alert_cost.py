@@ -13,7 +13,6 @@ import msgspec
 
 from gpuwatchd.analysis import cost
 from gpuwatchd.collect.host import checkpoint_files
-from gpuwatchd.core.config import prices as table
 from gpuwatchd.core.model import Subject
 from gpuwatchd.store import occupancy, tables
 from gpuwatchd.store.occupancy import WIDTH_S
@@ -22,13 +21,12 @@ from gpuwatchd.store.tables import Checkpoint
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from gpuwatchd.analysis.cost import MemoryBucket, Price, Prices
+    from gpuwatchd.analysis.cost import MemoryBucket
     from gpuwatchd.collect.host.checkpoint_files import Saved
     from gpuwatchd.core.model import Alert, Cost, ProcessInfo, ProcessKey
-    from gpuwatchd.pipeline.idle_memory import IdleMemory
-    from gpuwatchd.pipeline.state import Settings
+    from gpuwatchd.pipeline.state import State
     from gpuwatchd.pipeline.track import Track, TrackedDevice
-    from gpuwatchd.pipeline.tracker import SampleIntake
+    from gpuwatchd.store.profiles import ProfileStore
     from gpuwatchd.store.writer import History
 
 # Looking for checkpoints of jobs that have an alert: in a thread of its own, with a deadline.
@@ -126,37 +124,17 @@ _KEPT: Final = 1000
 """Checkpoints remembered where there is no history."""
 
 
-class Costing:
-    """Knows prices and checkpoints."""
+class CheckpointSearch:
+    """Keeps ``State.checkpoints``: what jobs reported, and what is found in files."""
 
     def __init__(
-        self,
-        settings: Settings,
-        intake: SampleIntake,
-        history: History | None,
-        saves: Saves | None = None,
+        self, state: State, shelf: ProfileStore | None, saves: Saves | None = None
     ) -> None:
-        self._settings = settings
-        self.holdings: IdleMemory | None = None
-        """Idle memory now; None: nothing is known of it."""
-        self._intake = intake
-        self._history = history
-        self._shelf = None if history is None else history.shelf
+        self._state = state
+        self._shelf = shelf
         self._saves = Saves() if saves is None else saves
-        self._prices: Prices | None = None
-        self._checkpoints: list[Checkpoint] = []
         self._outside = -1
         self._looked_s: float | None = None
-        self._power: dict[str, tuple[float, float]] = {}
-        """UUID -> watts times seconds, and seconds, since the daemon runs."""
-        self._stepped_s: float | None = None
-
-    @property
-    def prices(self) -> Prices:
-        """What devices cost, by the configuration in force."""
-        if self._prices is None or self._prices.section is not self._settings.config.cost:
-            self._prices = cost.Prices(self._settings.config.cost, table.builtin())
-        return self._prices
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -167,13 +145,12 @@ class Costing:
         """Look for checkpoints, where that is due; some microseconds where it is not."""
         shelf = self._shelf
         if shelf is not None and shelf.outside != self._outside:
-            found = shelf.checkpoints()
-            if found is not None:
-                self._checkpoints, self._outside = found, shelf.outside
+            checkpoints = shelf.checkpoints()
+            if checkpoints is not None:
+                self._state.checkpoints[:], self._outside = checkpoints, shelf.outside
         for checkpoint in self._saves.collect():
             self._note(checkpoint)
-        self._feel(now_s)
-        section = self._settings.config.checkpoints
+        section = self._state.settings.config.checkpoints
         if not section.paths or self._saves.busy:
             return
         last_s = self._looked_s
@@ -182,32 +159,36 @@ class Costing:
         self._looked_s = now_s
         self._saves.ask(section.paths, tuple(self._wanted()), now_s)
 
-    def saved(self, process: ProcessKey) -> Checkpoint | None:
-        """Return the newest checkpoint of a process; None where none is known."""
-        found = [one for one in self._checkpoints if tables.same_process(one.process, process)]
-        return max(found, key=lambda checkpoint: checkpoint.saved_at_s, default=None)
-
     def _note(self, checkpoint: Checkpoint) -> None:
-        known = self.saved(checkpoint.process)
+        known = self._state.checkpoints.newest(checkpoint.process)
         if known is not None and known.saved_at_s >= checkpoint.saved_at_s:
             return
-        self._checkpoints.append(checkpoint)
-        del self._checkpoints[:-_KEPT]
+        self._state.checkpoints.append(checkpoint)
+        del self._state.checkpoints[:-_KEPT]
         if self._shelf is not None:
             self._shelf.keep_checkpoint(checkpoint)
 
     def _wanted(self) -> Iterator[ProcessInfo]:
         """Yield the processes of this machine that an open alert is about, ranks included."""
         keys: set[ProcessKey] = set()
-        for track in list(self._intake.watcher.tracks.values()):
+        for track in list(self._state.tracks.values()):
             alert = track.alert
             if alert is None or alert.state not in _OPEN or track.device.recorded:
                 continue
-            for _, key in self._members(alert):
-                info = None if key is None else self._intake.infos.get(key)
+            for _, key in _members(self._state, alert):
+                info = None if key is None else self._state.infos.get(key)
                 if info is not None and info.key not in keys:
                     keys.add(info.key)
                     yield info
+
+
+class AlertCosts:
+    """Knows what alerts cost: by prices, checkpoints, and who held how much."""
+
+    def __init__(self, state: State, history: History | None) -> None:
+        self._state = state
+        self._history = history
+        self._shelf = None if history is None else history.shelf
 
     def of(self, alert: Alert, now_s: float) -> Cost | None:
         """Return what an alert costs so far and until memory is full; None where that is off.
@@ -218,7 +199,7 @@ class Costing:
             return None  # What a broken device costs depends on what would have run there.
         if alert.kind == "held":
             return self._of_held(alert, now_s)
-        members = self._members(alert)
+        members = _members(self._state, alert)
         keys = [key for _, key in members if key is not None]
         started = [key.started_at_s for key in keys]
         known = [at_s for at_s in started if at_s is not None]
@@ -231,7 +212,7 @@ class Costing:
             begun_s = alert.opened_at_s if finding.onset_at_s is None else finding.onset_at_s
         rows = self._rows if keys else self._watched
         end_s = float("inf") if alert.resolved_at_s is None else alert.resolved_at_s
-        last_s = tables.last_saved_s(self._checkpoints, keys, end_s)
+        last_s = tables.last_saved_s(self._state.checkpoints, keys, end_s)
         if alert.died and keys and self._history is not None:
             # As ``cost`` counts it later: from all that was seen, which is to be written for that.
             self._history.flush(now_s)
@@ -251,7 +232,9 @@ class Costing:
     ) -> Cost | None:
         had = cost.charged_usage(
             members,
-            cost.UsageProvider(rows, lambda uid, _since_s, _until_s: self.price(uid, now_s)),
+            cost.UsageProvider(
+                rows, lambda uid, _since_s, _until_s: self._state.prices.of(uid, now_s)
+            ),
             started_at_s=started_at_s,
             saved_at_s=saved_at_s,
             until_s=now_s if alert.resolved_at_s is None else alert.resolved_at_s,
@@ -259,7 +242,7 @@ class Costing:
         )
         found = cost.charge(
             [part for _, part in had.parts],
-            self.prices,
+            self._state.prices.table,
             since_at_s=had.since_at_s,
             # What nobody owns, and what is held, has no start.
             since=had.since if alert.subject.process and alert.kind == "leak" else "first-seen",
@@ -267,7 +250,7 @@ class Costing:
         )
         if found is None:
             # Of who has gone without having been written down, what was known before counts.
-            return None if self.prices.off else alert.cost
+            return None if self._state.prices.table.off else alert.cost
         subjects = tuple(Subject(device_uid=uid, process=key) for uid, key in members)
         return msgspec.structs.replace(found, members=subjects)
 
@@ -277,7 +260,7 @@ class Costing:
             return None
 
         def rows(uid: str, since_s: float, until_s: float) -> list[MemoryBucket]:
-            device = self._intake.devices.get(uid)
+            device = self._state.devices.get(uid)
             total = None if device is None else device.room.total_bytes
             return cost.with_rest(self._rows(uid, since_s, until_s), total)
 
@@ -285,59 +268,25 @@ class Costing:
 
     def _holders(self, alert: Alert) -> list[tuple[str, ProcessKey | None]]:
         """Return each device on which an alert's process holds memory without work, or has."""
-        subject, kinds = alert.subject, self._settings.config.policy.tell_held
+        subject, kinds = alert.subject, self._state.settings.config.policy.tell_held
         subjects = () if alert.cost is None else alert.cost.members
         pairs = [(one.device_uid, one.process) for one in (subject, *subjects)]
-        if alert.resolved_at_s is None and self.holdings is not None:
+        if alert.resolved_at_s is None:
             pairs += [
                 (holding.device_uid, holding.process.key)
-                for holding in self.holdings.found
+                for holding in self._state.holdings
                 if holding.kind in kinds
                 and holding.process
                 and holding.process.key == subject.process
             ]
         return list(dict.fromkeys(pairs))
 
-    def price(self, uid: str, now_s: float) -> Price | None:
-        """Return what a device costs; None where that is unknown."""
-        devices = {key: tracked.device for key, tracked in self._intake.devices.items()}
-        device = devices.get(uid)
-        if device is None:
-            return None
-        energy, watched_s = self._power.get(device.parent_uid or uid, (0.0, 0.0))
-        power_w = energy / watched_s if watched_s > 0.0 else None
-        return self.prices.of(device, devices, now_s=now_s, power_w=power_w)
-
-    def _members(self, alert: Alert) -> list[tuple[str, ProcessKey | None]]:
-        """Return every device that an alert's subject is on; of a job, those of all its ranks."""
-        subject = alert.subject
-        if subject.process is None:
-            return [(subject.device_uid, None)]
-        infos = self._intake.infos
-        info = infos.get(subject.process)
-        track = self._intake.watcher.tracks.get(subject.id)
-        team = info.team if info is not None and track is not None and track.leads else None
-        pairs: list[tuple[str, ProcessKey | None]] = [(subject.device_uid, subject.process)]
-        if alert.resolved_at_s is not None and alert.cost is not None:
-            # They have gone: who they were is what was known last.
-            pairs += [(member.device_uid, member.process) for member in alert.cost.members]
-            return list(dict.fromkeys(pairs))
-        for uid, device in self._intake.devices.items():
-            for key in device.processes:
-                other = infos.get(key)
-                mine = key == subject.process or (
-                    team is not None and other is not None and other.team == team
-                )
-                if mine and (uid, key) not in pairs:
-                    pairs.append((uid, key))
-        return pairs
-
     def _rows(self, uid: str, since_s: float, until_s: float) -> list[MemoryBucket]:
         """Return who held what on a device: as written down, and since then as remembered."""
         helds = None if self._shelf is None else self._shelf.occupancy(uid, since_s, until_s)
         rows = list(helds or ())
         end_s = max((row.at_s + row.width_s for row in rows), default=float("-inf"))
-        device = self._intake.devices.get(uid)
+        device = self._state.devices.get(uid)
         rest = () if device is None else _remembered(device, since_s, until_s)
         return rows + [row for row in rest if row.at_s >= end_s]
 
@@ -352,25 +301,35 @@ class Costing:
         shelf = self._shelf
         pairs = [] if shelf is None else shelf.minutes(uid, None, since_s, until_s)
         minutes = {end_s - WIDTH_S for end_s, _ in pairs}
-        device = self._intake.devices.get(uid)
+        device = self._state.devices.get(uid)
         if device is not None and device.others:
             minutes |= _minutes(device.others[0], since_s, until_s).keys()
         return [cost.MemoryBucket(at_s, None, None) for at_s in minutes]
 
-    def _feel(self, now_s: float) -> None:
-        """Add up what devices take, where electricity is paid for."""
-        section = self._settings.config.cost
-        if section.mode != "owned" or section.electricity_per_kwh is None:
-            return
-        before_s, self._stepped_s = self._stepped_s, now_s
-        step_s = 0.0 if before_s is None else now_s - before_s
-        if not 0.0 < step_s < WIDTH_S:
-            return
-        for uid, device in self._intake.devices.items():
-            power_w = None if device.reading is None else device.reading.power_w
-            if power_w is not None:
-                energy, watched_s = self._power.get(uid, (0.0, 0.0))
-                self._power[uid] = (energy + power_w * step_s, watched_s + step_s)
+
+def _members(state: State, alert: Alert) -> list[tuple[str, ProcessKey | None]]:
+    """Return every device that an alert's subject is on; of a job, those of all its ranks."""
+    subject = alert.subject
+    if subject.process is None:
+        return [(subject.device_uid, None)]
+    infos = state.infos
+    info = infos.get(subject.process)
+    track = state.tracks.get(subject.id)
+    team = info.team if info is not None and track is not None and track.leads else None
+    pairs: list[tuple[str, ProcessKey | None]] = [(subject.device_uid, subject.process)]
+    if alert.resolved_at_s is not None and alert.cost is not None:
+        # They have gone: who they were is what was known last.
+        pairs += [(member.device_uid, member.process) for member in alert.cost.members]
+        return list(dict.fromkeys(pairs))
+    for uid, device in state.devices.items():
+        for key in device.processes:
+            other = infos.get(key)
+            mine = key == subject.process or (
+                team is not None and other is not None and other.team == team
+            )
+            if mine and (uid, key) not in pairs:
+                pairs.append((uid, key))
+    return pairs
 
 
 def _remembered(device: TrackedDevice, since_s: float, until_s: float) -> Iterator[MemoryBucket]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -22,18 +21,16 @@ from gpuwatchd.pipeline.track import Track
 from gpuwatchd.pipeline.track_evaluation import subject_facts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
     from gpuwatchd.alerts import Notice, Notifications
     from gpuwatchd.core.model import Device, Message, ProcessInfo, ProcessKey, Proposal
     from gpuwatchd.notify.outbox.outbox import Outbox
-    from gpuwatchd.pipeline.act_ladder import ActLadder
-    from gpuwatchd.pipeline.active_silences import ActiveSilences
-    from gpuwatchd.pipeline.alert_cost import Costing
-    from gpuwatchd.pipeline.state import Settings
+    from gpuwatchd.pipeline.alert_cost import AlertCosts
+    from gpuwatchd.pipeline.clock import Clocks
+    from gpuwatchd.pipeline.proposals import Proposals
+    from gpuwatchd.pipeline.state import State
     from gpuwatchd.pipeline.track import TrackedDevice
-    from gpuwatchd.pipeline.track_evaluation import Watcher
-    from gpuwatchd.pipeline.tracker import SampleIntake
     from gpuwatchd.store.writer import History
 
 # Whose growth explains the device's: asked when an alert opens, not at every look.
@@ -79,6 +76,15 @@ def with_attribution(
     return told
 
 
+def explained(alert: Alert, state: State) -> Alert:
+    """Return an alert that has changed with who caused it, and with what broke meanwhile."""
+    device = state.devices.get(alert.subject.device_uid)
+    if device is None:
+        return alert
+    told = with_attribution(alert, device, state.infos, state.tracks)
+    return state.events.advised(told, device.device, state.tracks)
+
+
 PROPOSED = 4
 """Alerts of one message whose next step it names."""
 
@@ -88,17 +94,15 @@ class MessageBuilder:
 
     def __init__(
         self,
-        settings: Settings,
-        intake: SampleIntake,
-        costing: Costing,
+        state: State,
+        costs: AlertCosts,
         *,
-        ladder: ActLadder | None = None,
+        proposals: Proposals | None = None,
         booted_at_s: float | None = None,
     ) -> None:
-        self._settings = settings
-        self._intake = intake
-        self._costing = costing
-        self._ladder = ladder
+        self._state = state
+        self._costs = costs
+        self._proposals = proposals
         self._booted_at_s = booted_at_s
 
     def introduced(self, alert: Alert) -> Alert:
@@ -116,13 +120,13 @@ class MessageBuilder:
         own = messages.message_id(alert, "firing", 1)
         first = alert.first_message or (thread if thread and alert.notices == 1 else own)
         # What a death has cost was counted when it died.
-        cost = self._costing.of(alert, now_s) if counted and not alert.died else alert.cost
+        cost = self._costs.of(alert, now_s) if counted and not alert.died else alert.cost
         return msgspec.structs.replace(alert, cost=cost, first_message=first)
 
     def final(self, alert: Alert, now_s: float) -> Alert:
         """Return an alert that is over, with all that its job has cost since its checkpoint."""
         try:
-            return msgspec.structs.replace(alert, cost=self._costing.of(alert, now_s))
+            return msgspec.structs.replace(alert, cost=self._costs.of(alert, now_s))
         except Exception:
             # Whatever is odd about its cost, that a job has died is sent.
             log.exception("failed part=cost key=%s", alert.key)
@@ -132,13 +136,13 @@ class MessageBuilder:
         """Return the message of a notice."""
         alert = notice.alert
         buttons = action_handler.buttons_for(
-            alert, self._settings.config, self._info(alert), booted_at_s=self._booted_at_s
+            alert, self._state.settings.config, self._info(alert), booted_at_s=self._booted_at_s
         )
         proposals: list[tuple[Alert, Proposal]] = []
-        if self._ladder is not None and notice.kind != "resolved":
+        if self._proposals is not None and notice.kind != "resolved":
             own = messages.message_id(alert, notice.kind, alert.notices)
-            proposals = self._ladder.for_message((alert, *notice.also[: PROPOSED - 1]), own)
-            buttons += self._ladder.buttons(it for it in proposals if it[0].key == alert.key)
+            proposals = self._proposals.for_message((alert, *notice.also[: PROPOSED - 1]), own)
+            buttons += self._proposals.buttons(it for it in proposals if it[0].key == alert.key)
         chart = None
         if curve is not None:
             from gpuwatchd.pipeline import chart_points  # noqa: PLC0415 - numpy comes with it
@@ -157,12 +161,12 @@ class MessageBuilder:
         return msgspec.structs.replace(message, lead=lead)
 
     def _device(self, alert: Alert) -> Device | None:
-        device = self._intake.devices.get(alert.subject.device_uid)
+        device = self._state.devices.get(alert.subject.device_uid)
         return None if device is None else device.device
 
     def _info(self, alert: Alert) -> ProcessInfo | None:
         process = alert.subject.process
-        return None if process is None else self._intake.infos.get(process)
+        return None if process is None else self._state.infos.get(process)
 
 
 # Alerts that are over: what people know of them, and what they are still to be told.
@@ -301,24 +305,19 @@ class AlertNotifier:
 
     def __init__(
         self,
-        watcher: Watcher,
+        state: State,
         outbox: Outbox,
         history: History | None,
         *,
         message_builder: MessageBuilder,
-        silencing: ActiveSilences,
-        wall: Callable[[], float],
-        mono: Callable[[], float],
+        clocks: Clocks,
     ) -> None:
-        self._watcher = watcher
+        self._state = state
         self._outbox = outbox
         self._history = history
         self._builder = message_builder
-        self._silencing = silencing
         # Clocks of the people who are told: the clock of a source may be a recorded one.
-        self._wall = wall
-        self._mono = mono
-        self._sent_mono_s: deque[float] = deque(maxlen=1000)
+        self._wall, self._mono = clocks
         self._resolved = ResolvedAlerts()
         self.deaths = RecentDeaths(history)
         self._open: dict[str, tuple[Alert, ...]] = {}
@@ -337,11 +336,7 @@ class AlertNotifier:
         # What was sent "in the future" of a clock that was set back counts as sent now; further
         # away it cannot be of this hour.
         lately = sorted(at_s for at_s in sent_at_s if at_s - now_s < _HOUR_S)
-        self._sent_mono_s.extend(mono_s - max(0.0, now_s - at_s) for at_s in lately)
-
-    def sent(self) -> None:
-        """Count a message for the limit per hour."""
-        self._sent_mono_s.append(self._mono())
+        self._outbox.made_mono_s.extend(mono_s - max(0.0, now_s - at_s) for at_s in lately)
 
     def move(self, source: str, alerts: list[Alert], by_s: float) -> None:
         """Take over alerts whose times were moved by a step of the wall clock."""
@@ -354,7 +349,7 @@ class AlertNotifier:
     ) -> list[Decision]:
         """Book the notices that are due for one source's alerts, and send them."""
         if changes:
-            self._silencing.follow(changes, self._wall())
+            self._state.silences.follow(changes, self._wall())
         holders = {
             bearer.alert.key: bearer
             for bearer in bearers
@@ -379,7 +374,7 @@ class AlertNotifier:
             if alert.key not in unmade:
                 alert = priced.get(alert.key, alert)  # noqa: PLW2901
                 if alert.state == "resolved":
-                    self._resolved.add(source, alert, self._watcher.settings.rules, now_s)
+                    self._resolved.add(source, alert, self._state.settings.rules, now_s)
                 else:
                     holders[alert.key].alert = alert
                 news[alert.key, alert.opened_at_s] = alert
@@ -395,7 +390,7 @@ class AlertNotifier:
         self, source: str, holders: dict[str, AlertHolder], changes: list[Alert], now_s: float
     ) -> dict[Opening, Alert]:
         """Take in alerts whose state changed; return them as they stand now."""
-        rules, news = self._watcher.settings.rules, dict[Opening, Alert]()
+        rules, news = self._state.settings.rules, dict[Opening, Alert]()
         for alert in changes:
             log.info("alert %s key=%s title=%r", alert.state, alert.key, alert.title)
             now = alert
@@ -455,7 +450,7 @@ class AlertNotifier:
         self, source: str, holders: dict[str, AlertHolder], owed: list[Alert], now_s: float
     ) -> Notifications:
         """Ask policy what is to be told."""
-        rules = self._watcher.settings.rules
+        rules = self._state.settings.rules
         alerts = list(_alerts(holders))
         # One that has fired again is not over.
         alerts += [
@@ -471,7 +466,7 @@ class AlertNotifier:
                 newest = holder.window.last if isinstance(holder, Track) else None
                 if newest is not None:
                     levels[key] = newest[1]
-        silences = self._silencing.active
+        silences = self._state.silences.active
         around = policy.SendingContext(
             local=units.Local.at(self._wall()) if silences or rules.quiet else None,
             silences=tuple(silences),
@@ -489,7 +484,7 @@ class AlertNotifier:
         self, alerts: list[Alert], around: policy.SendingContext, now_s: float
     ) -> Notifications:
         """Ask policy; an alert that it cannot judge costs no other its notice."""
-        rules, sent_s = self._watcher.settings.rules, self._sent_at_s(now_s)
+        rules, sent_s = self._state.settings.rules, self._sent_at_s(now_s)
         try:
             return policy.due_notices(alerts, rules, now_s=now_s, sent_at_s=sent_s, around=around)
         except Exception as error:
@@ -509,9 +504,9 @@ class AlertNotifier:
     def _sent_at_s(self, now_s: float) -> list[float]:
         """Return when messages went out, on the clock of ``now_s``: an hour is one of people's."""
         mono_s = self._mono()
-        while self._sent_mono_s and mono_s - self._sent_mono_s[0] >= _HOUR_S:
-            self._sent_mono_s.popleft()
-        return [now_s - (mono_s - at_s) for at_s in self._sent_mono_s]
+        while self._outbox.made_mono_s and mono_s - self._outbox.made_mono_s[0] >= _HOUR_S:
+            self._outbox.made_mono_s.popleft()
+        return [now_s - (mono_s - at_s) for at_s in self._outbox.made_mono_s]
 
     def _messages(
         self, notifications: Notifications, holders: dict[str, AlertHolder], now_s: float
@@ -549,14 +544,14 @@ class AlertNotifier:
             priced.update(costs)
             for key in keys:
                 self.failing.pop(key, None)
-            self.sent()
+            self._outbox.made_mono_s.append(self._mono())  # for the limit per hour
         return out, unmade, priced
 
     def _deliveries(
         self, notice: Notice, holders: dict[str, AlertHolder], now_s: float
     ) -> list[Delivery]:
         bearer = holders.get(notice.alert.key)
-        died = self._watcher.died.pop(notice.alert.key, None)
+        died = self._state.tracks.died.pop(notice.alert.key, None)
         curve = bearer if isinstance(bearer, Track) else died
         message = self._builder.message(notice, curve, now_s)
         if notice.kind == "resolved" and self._goes_on(notice):

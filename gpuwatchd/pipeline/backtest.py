@@ -459,7 +459,7 @@ def _scout(tried: Sequence[Trial]) -> Config:
 
 
 def _stirred(log: LogFile, scout: LearningWatcher, tell: Callable[[float], None]) -> set[str]:
-    results = replay.analyze(log, scout.settings.config, watcher=scout, passed=tell)
+    results = replay.analyze(log, scout.state.settings.config, watcher=scout, passed=tell)
     return {result.subject.id for result in results if result.watches or result.alerts}
 
 
@@ -484,7 +484,7 @@ class RecallingWatcher(LearningWatcher):
         level = min(self._threshold, verdict.WATCH_CONFIDENCE)
         shared = msgspec.structs.replace(config.detection, confidence_threshold=level)
         judged_by = msgspec.structs.replace(config, detection=shared)
-        self.settings = Settings(judged_by, self.settings.rules)
+        self.state.settings = Settings(judged_by, self.state.settings.rules)
         self._recall = recall.setdefault(shared, {})
 
     def _findings(self, batch: list[Series]) -> list[Finding | None]:

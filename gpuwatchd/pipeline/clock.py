@@ -7,13 +7,16 @@ points keep their distances, and times stay those that people read on their cloc
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from gpuwatchd import alerts
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gpuwatchd.core.model import Alert, Finding, Holder, Sample
 
 STEP_S = 2.0
@@ -23,6 +26,13 @@ _ALERT_TIMES = (
     *("held_since_s", "alert_since_s", "clear_since_s", "last_notice_at_s", "next_notice_at_s"),
     *("milder_since_s", "critical_at_s"),
 )
+
+
+class Clocks(NamedTuple):
+    """What has no sample to take its time from takes it from here."""
+
+    wall: Callable[[], float] = time.time
+    mono: Callable[[], float] = time.monotonic
 
 
 class Clock:

@@ -21,16 +21,15 @@ from gpuwatchd.core.model.alerts import Title, TitlePart, device_title, process_
 from gpuwatchd.core.model.findings import reason_fields
 from gpuwatchd.pipeline.clock import moved_alert
 from gpuwatchd.pipeline.memory_limits import NearLimits, group_bytes
+from gpuwatchd.pipeline.state import ConditionAlert
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
     from gpuwatchd.core.codes import Facts
     from gpuwatchd.core.model import Holding, HoldingKind, ProcessKey, Severity
-    from gpuwatchd.pipeline.idle_memory import IdleMemory
-    from gpuwatchd.pipeline.state import Settings
+    from gpuwatchd.pipeline.state import State
     from gpuwatchd.pipeline.track import Track, TrackedDevice
-    from gpuwatchd.pipeline.tracker import SampleIntake
 
 # Which GPUs are in trouble, and for how long: lost, hanging, to be reset, or read no more.
 
@@ -97,8 +96,8 @@ class Ailment(msgspec.Struct, frozen=True, kw_only=True):
 class DeviceHealth:
     """How each GPU is."""
 
-    def __init__(self, intake: SampleIntake) -> None:
-        self._intake = intake
+    def __init__(self, state: State) -> None:
+        self._state = state
         self._since_s: dict[str, float] = {}
         """UUID -> since when something is wrong."""
         self._well: set[str] = set()
@@ -116,7 +115,7 @@ class DeviceHealth:
     def conditions(self, now_s: float) -> dict[str, Ailment]:
         """Return what is wrong, by the key of its alert; some microseconds when all is well."""
         ailments: dict[str, Ailment] = {}
-        for uid, device in self._intake.devices.items():
+        for uid, device in self._state.devices.items():
             state = _state(device)
             if state == "ok":
                 self._well.add(uid)
@@ -125,7 +124,7 @@ class DeviceHealth:
                 self._since_s.pop(uid, None)
             elif (
                 state in _TROUBLES
-                and device.device.parent_uid not in self._intake.devices
+                and device.device.parent_uid not in self._state.devices
                 and (uid in self._well or state == "reset-required")
             ):
                 since_s = self._since_s.setdefault(uid, now_s)
@@ -136,7 +135,7 @@ class DeviceHealth:
 
     def is_well(self, subject: Subject) -> tuple[Ending, float] | None:
         """Return that a GPU answers again, and for how long it must; None where it does not."""
-        device = self._intake.devices.get(subject.device_uid)
+        device = self._state.devices.get(subject.device_uid)
         return (Ending.DEVICE_ANSWERS, 60.0) if device and _state(device) == "ok" else None
 
     def _hold_s(self, device: TrackedDevice, state: str) -> float:
@@ -150,7 +149,7 @@ class DeviceHealth:
         """Return how many other GPUs of the same source answer, and how many there are."""
         others = [
             other
-            for other in self._intake.devices.values()
+            for other in self._state.devices.values()
             if other.source == device.source and other is not device and not other.device.parent_uid
         ]
         return sum(_state(other) == "ok" for other in others), len(others)
@@ -219,9 +218,8 @@ _WORDS: Final[dict[HoldingKind, str]] = {
 class IdleAlerts:
     """Idle memory, process by process."""
 
-    def __init__(self, intake: SampleIntake, holdings: IdleMemory) -> None:
-        self._intake = intake
-        self._holdings = holdings
+    def __init__(self, state: State) -> None:
+        self._state = state
         self._homes: dict[ProcessKey, str] = {}
         """Process -> the device that its alert is about: it may hold memory on several."""
         self._doubted: set[ProcessKey] = set()
@@ -246,13 +244,13 @@ class IdleAlerts:
 
         ``acted_on`` are processes of which every kind is.
         """
-        pair = (self._holdings.found, (kinds, acted_on))
+        pair = (self._state.holdings, (kinds, acted_on))
         if pair[0] is self._seen[0] and pair[1] == self._seen[1]:
             return self._found
         self._seen = pair
         meant = [
             holding
-            for holding in self._holdings.found
+            for holding in self._state.holdings
             if (holding.kind in kinds or (holding.process and holding.process.key in acted_on))
             and holding.since_s is not None
             and now_s - holding.since_s >= HOLD_S
@@ -271,7 +269,7 @@ class IdleAlerts:
 
     def is_over(self, subject: Subject, patience_s: float = 0.0) -> tuple[Ending, float] | None:
         """Return why nothing is held any more, and for how long that must be; None: not known."""
-        device = self._intake.devices.get(subject.device_uid)
+        device = self._state.devices.get(subject.device_uid)
         reading = None if device is None else device.reading
         if reading is None or reading.state != "ok" or reading.uses is None:
             return None
@@ -297,7 +295,7 @@ class IdleAlerts:
             uid = home if home in uids else uid
             self._homes[info.key] = uid
         since_s = min(holding.since_s for holding in those if holding.since_s is not None)
-        device = self._intake.devices.get(uid)
+        device = self._state.devices.get(uid)
         title = Title.of(uid) if device is None else device_title(device.device)
         if info is not None and device is not None:
             named = info.name not in {"", "?"}
@@ -378,26 +376,15 @@ FORGET_S: Final = 86_400.0
 """One whose device has not been seen for so long is over."""
 
 
-class ConditionAlert(msgspec.Struct, eq=False):
-    """One subject that such an alert is about."""
-
-    alert: Alert | None
-    heard_at_s: float
-    """When something was last known of it."""
-    well_since_s: float | None = None
-    """Since when it has been well again."""
-
-
 class ConditionAlerts:
     """Opens, keeps and ends them."""
 
-    def __init__(self, settings: Settings, intake: SampleIntake, holdings: IdleMemory) -> None:
-        self._settings = settings
-        self._intake = intake
-        self._health = DeviceHealth(intake)
-        self._waste = IdleAlerts(intake, holdings)
-        self._limits = NearLimits(intake)
-        self.alarms: dict[str, ConditionAlert] = {}
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._health = DeviceHealth(state)
+        self._waste = IdleAlerts(state)
+        self._limits = NearLimits(state)
+        self._alarms = state.conditions
         """Alert key -> its alarm."""
         self._told_s: dict[str, float] = {}
         """Alert key -> when an earlier one was last told, for the cool-down."""
@@ -413,7 +400,7 @@ class ConditionAlerts:
 
     def adopt(self, alert: Alert, now_s: float) -> None:
         """Take over an alert of an earlier run."""
-        self.alarms[alert.key] = ConditionAlert(alert, now_s)
+        self._alarms[alert.key] = ConditionAlert(alert, now_s)
         if alert.kind == "gpu":
             self._health.recall(alert.subject.device_uid, alert.opened_at_s)
         elif alert.kind == "held":
@@ -425,30 +412,30 @@ class ConditionAlerts:
         self._limits.move(by_s)
         self._told_s = {key: at_s + by_s for key, at_s in self._told_s.items()}
         self._last_s = None if self._last_s is None else self._last_s + by_s
-        for alarm in self.alarms.values():
+        for alarm in self._alarms.values():
             if alarm.alert is not None:
                 alarm.alert = moved_alert(alarm.alert, by_s)
             alarm.heard_at_s += by_s
             if alarm.well_since_s is not None:
                 alarm.well_since_s += by_s
-        return [alarm.alert for alarm in self.alarms.values() if alarm.alert is not None]
+        return [alarm.alert for alarm in self._alarms.values() if alarm.alert is not None]
 
     def step(self, now_s: float) -> list[Alert]:
         """Take in what is so now; return the alerts whose state changed."""
         self._keep_time(now_s)
-        config, changed = self._settings.config.policy, list[Alert]()
+        config, changed = self._state.settings.config.policy, list[Alert]()
         ailments = self._health.conditions(now_s) if config.tell_hardware else {}
         if config.tell_held or self._acted_on:
             held = self._waste.conditions(config.tell_held, self._acted_on, now_s)
             ailments = ailments | held
-        near = self._limits.conditions(now_s, self.alarms) if config.tell_limit else ()
+        near = self._limits.conditions(now_s, self._alarms) if config.tell_limit else ()
         ailments = ailments | {ail.key: ail for ail in (_limited(*one) for one in near)}
-        if not ailments and not self.alarms:
+        if not ailments and not self._alarms:
             return changed
         for key, ailment in ailments.items():
-            alarm = self.alarms.get(key)
+            alarm = self._alarms.get(key)
             if alarm is None:
-                alarm = self.alarms[key] = ConditionAlert(None, now_s)
+                alarm = self._alarms[key] = ConditionAlert(None, now_s)
             alarm.heard_at_s, alarm.well_since_s = now_s, None
             if alarm.alert is None:
                 alarm.alert, news = self._opened(ailment, now_s), True
@@ -456,14 +443,14 @@ class ConditionAlerts:
                 alarm.alert, news = _again(alarm.alert, ailment, now_s)
             if news:
                 changed.append(alarm.alert)
-        for key in [key for key in self.alarms if key not in ailments]:
-            over = self._missing(key, self.alarms[key], now_s)
+        for key in [key for key in self._alarms if key not in ailments]:
+            over = self._missing(key, self._alarms[key], now_s)
             if over is not None:
                 changed.append(over)
         return changed
 
     def _opened(self, ailment: Ailment, now_s: float) -> Alert:
-        rules = self._intake.watcher.settings.rules
+        rules = self._state.settings.rules
         since_s = now_s if ailment.since_s is None else min(ailment.since_s, now_s)
         last_s = self._told_s.get(ailment.key)
         first_s = now_s + rules.flap_hold_s
@@ -489,7 +476,7 @@ class ConditionAlerts:
         """Take in that nothing bad was seen of an alert's subject; return the alert if it ends."""
         alert = alarm.alert
         if alert is None:
-            del self.alarms[key]
+            del self._alarms[key]
             return None
         setting = self._unwanted(alert)
         facts: Facts = {"setting": setting} if setting else {}
@@ -497,11 +484,11 @@ class ConditionAlerts:
         if why is None:
             return None
         if alert.last_notice_at_s is not None:
-            cooldown_s = self._intake.watcher.settings.rules.cooldown_s
+            cooldown_s = self._state.settings.rules.cooldown_s
             kept = {k: at for k, at in self._told_s.items() if now_s - at < cooldown_s}
             self._told_s = kept | {key: alert.last_notice_at_s}
-        del self.alarms[key]
-        rules = self._intake.watcher.settings.rules
+        del self._alarms[key]
+        rules = self._state.settings.rules
         return alerts.ended(alert, why, rules, now_s=now_s, facts=facts).alert
 
     def _over(self, alarm: ConditionAlert, alert: Alert, now_s: float) -> Ending | None:
@@ -512,7 +499,7 @@ class ConditionAlerts:
             pair = self._limits.is_over(alert.subject)
         else:
             pair = self._waste.is_over(
-                alert.subject, float(self._settings.config.zombies.idle_after)
+                alert.subject, float(self._state.settings.config.zombies.idle_after)
             )
         if pair is None:
             alarm.well_since_s = None
@@ -524,7 +511,7 @@ class ConditionAlerts:
 
     def _unwanted(self, alert: Alert) -> str:
         """Return which setting says that nobody wants to be told of an alert any more."""
-        section = self._settings.config.policy
+        section = self._state.settings.config.policy
         if alert.kind == "gpu":
             return "" if section.tell_hardware else "tell-hardware was turned off"
         if alert.kind == "limit":
@@ -540,8 +527,8 @@ class ConditionAlerts:
         by_s = now_s - last_s
         self._health.move(by_s)
         self._limits.move(by_s)
-        self._waste.doubt(alert.alert.subject for alert in self.alarms.values() if alert.alert)
-        for alarm in self.alarms.values():
+        self._waste.doubt(alert.alert.subject for alert in self._alarms.values() if alert.alert)
+        for alarm in self._alarms.values():
             alarm.well_since_s = None
             if by_s < 0.0 and alarm.alert is not None:
                 alarm.alert, alarm.heard_at_s = moved_alert(alarm.alert, by_s), now_s

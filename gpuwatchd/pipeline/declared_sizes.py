@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from gpuwatchd.analysis.declared import Setting
     from gpuwatchd.collect.host import Host
     from gpuwatchd.core.model import ProcessInfo, ProcessKey, ServerReading
-    from gpuwatchd.pipeline.engine_readings import Serving
-    from gpuwatchd.pipeline.tracker import SampleIntake
+    from gpuwatchd.pipeline.state import State
 
     News = tuple[tuple[ProcessInfo, ...], tuple[ServerReading, ...], int]
 
@@ -31,14 +30,12 @@ class DeclaredSizes:
 
     def __init__(
         self,
-        intake: SampleIntake,
-        serving: Serving,
+        state: State,
         host: Host | None,
         mono: Callable[[], float] = time.monotonic,
     ) -> None:
         self._mono = mono
-        self._intake = intake
-        self._serving = serving
+        self._state = state
         self._host = host
         self._asker = Asker()
         self._settings: dict[ProcessKey, tuple[Setting, ...] | None] = {}
@@ -69,18 +66,18 @@ class DeclaredSizes:
             if look.info.key in self._settings:
                 self._settings[look.info.key] = look.settings
         served = {
-            key: Declared(engine=self._answered(reading), model=self._serving.named.get(key))
+            key: Declared(engine=self._answered(reading), model=self._state.engines.named.get(key))
             for reading in readings
-            for key in self._serving.members(reading.url)
+            for key in self._state.engines.members(reading.url)
         }
-        for device in self._intake.devices.values():
+        for device in self._state.devices.values():
             for key, track in (*device.processes.items(), *device.hosts.items()):
                 settings = self._settings.get(key)
                 track.declare(served.get(key, Declared())._replace(settings=settings))
 
     def _answered(self, reading: ServerReading) -> ServerReading:
         """Return the last answer of the same process: a busy server keeps its pool."""
-        past = reversed(self._serving.recent(reading.url)) if not reading.ok else ()
+        past = reversed(self._state.engines.recent(reading.url)) if not reading.ok else ()
         return next((one for one in past if one.ok and one.pid == reading.pid), reading)
 
     def _meet(self, present: tuple[ProcessInfo, ...]) -> None:

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from gpuwatchd.core.config import PolicySection
     from gpuwatchd.core.model import Alert, Cost, Decision, Finding, Holding, Message
     from gpuwatchd.notify.outbox.outbox import Outbox
-    from gpuwatchd.pipeline.idle_memory import IdleMemory
+    from gpuwatchd.pipeline.alert_cost import AlertCosts
+    from gpuwatchd.pipeline.state import State
     from gpuwatchd.store.writer import History
 
 log = logging.getLogger("gpuwatchd")
@@ -195,25 +196,24 @@ class Digests:
 
     def __init__(
         self,
+        state: State,
         outbox: Outbox,
         history: History | None,
-        holdings: IdleMemory,
-        price: Callable[[Alert, float], Cost | None] = lambda alert, _: alert.cost,
-        sent: Callable[[], None] = lambda: None,
+        costs: AlertCosts,
+        mono: Callable[[], float],
     ) -> None:
-        self._sent = sent
-        # What is on record of an alert is as of its last notice.
-        self._price = price
+        self._state = state
         self._outbox = outbox
         self._history = history
-        self._holdings = holdings
+        self._costs = costs
+        self._mono = mono
         self._section: PolicySection | None = None
         self._last_s: float | None = None
         self._next_s = float("inf")
 
     def step(self, now_s: float) -> None:
         """Send one if its time has come; a comparison otherwise."""
-        section = self._outbox.policy
+        section = self._state.settings.config.policy
         if section is not self._section:
             self._section, self._next_s = section, float("-inf")
         if now_s < self._next_s and (self._last_s is None or now_s > self._last_s - DAY_S):
@@ -259,7 +259,7 @@ class Digests:
             )
         }
         decisions = history.shelf.read(tables.load_decisions, None, from_s) or []
-        content = news(alerts.values(), decisions, self._holdings.found, from_s=from_s)
+        content = news(alerts.values(), decisions, self._state.holdings, from_s=from_s)
         if not any(content) and section.digest == "daily":
             log.info("no digest: there was no event")
             return
@@ -272,12 +272,12 @@ class Digests:
             now_s=now_s,
         )
         self._outbox.send(history.apply([], deliveries(message, section.digest_channels, now_s)))
-        self._sent()
+        self._outbox.made_mono_s.append(self._mono())  # for the limit per hour
 
     def _as_of(self, now_s: float, alert: Alert) -> Alert:
         """Return an open alert with what it costs now."""
         try:
-            now = self._price(alert, now_s)
+            now = self._costs.of(alert, now_s)
         except Exception:
             # Whatever is odd about one alert, the digest leaves with what was known.
             log.warning("failed part=digest key=%s", text.clean(alert.key), exc_info=True)

@@ -5,28 +5,28 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
 from gpuwatchd.analysis.frameworks import engine_addresses
-from gpuwatchd.analysis.frameworks.engine_addresses import PORTS, only_model
+from gpuwatchd.analysis.frameworks.engine_addresses import PORTS
 from gpuwatchd.collect.engines import ENDPOINTS, http
 from gpuwatchd.collect.host import declarations, program
 from gpuwatchd.core.errors import EndpointError
 from gpuwatchd.core.model import ProcessKey, ServedModel, ServerReading
 from gpuwatchd.core.registry import load
+from gpuwatchd.pipeline.engine_state import Server
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from gpuwatchd.analysis.declared import Setting
     from gpuwatchd.analysis.frameworks.engine_addresses import Address
     from gpuwatchd.collect.host import Host
     from gpuwatchd.core.model import ProcessInfo
     from gpuwatchd.core.ports import Endpoint
-    from gpuwatchd.pipeline.state import Settings
+    from gpuwatchd.pipeline.state import State
 
 # The thread that asks serving engines: one question after another, nobody waits for it.
 
@@ -142,8 +142,6 @@ class Asker:
         return ServerReading(kind=job.kind, url=job.url, at_s=time.time(), ok=False, why=why)
 
 
-KEPT: Final = 240
-"""Answers of each server that are remembered: an hour at the usual pace."""
 GONE_S: Final = 120.0
 """A server none of whose processes was on a GPU for so long is forgotten."""
 FIND_AGAIN_S: Final = 60.0
@@ -152,34 +150,6 @@ MOST: Final = 64
 """Servers that are found by themselves and asked."""
 _SLOWEST: Final = 8.0
 """A server that does not answer is asked at most so many times more rarely."""
-
-
-class _Server(msgspec.Struct, kw_only=True, eq=False):
-    """One server that is asked."""
-
-    kind: str
-    url: str
-    configured: bool = False
-    address: Address | None = None
-    members: dict[ProcessKey, float] = {}
-    """Processes on a GPU that belong to it -> when each was last seen (monotonic)."""
-    runs: dict[ProcessKey, str] = {}
-    """What each of them was started for, as far as its command line says."""
-    past: deque[ServerReading] = msgspec.field(default_factory=lambda: deque(maxlen=KEPT))
-    seen_s: float = 0.0
-    """When a process of it was last seen (monotonic), in a container too."""
-    due_s: float = 0.0
-    pending: bool = False
-    failures: int = 0
-
-    def model_of(self, key: ProcessKey) -> str | None:
-        """Return which model a process of it serves; None where that is not certain.
-
-        Ollama has a process for each model, and one that it has forgotten may be among them.
-        """
-        if self.kind == "Ollama" and len(self.members) > 1:
-            return self.runs.get(key)
-        return only_model(self.past[-1]) or self.runs.get(key)
 
 
 class _Sought(msgspec.Struct, kw_only=True, eq=False):
@@ -192,37 +162,33 @@ class _Sought(msgspec.Struct, kw_only=True, eq=False):
 
 
 class Serving:
-    """The newest answers of the serving engines on this machine."""
+    """Keeps the newest answers of the serving engines on this machine."""
 
     def __init__(
         self,
-        settings: Settings,
+        state: State,
         host: Host | None = None,
         *,
         mono: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._settings = settings
+        self._state = state
         self._host = host
-        self.readings: tuple[ServerReading, ...] = ()
-        """The newest answer of each server that has been asked."""
         self.problems: tuple[str, ...] = ()
         """What is wrong with the servers of the configuration, one sentence each."""
-        self.named: dict[ProcessKey, str] = {}
-        """Processes whose model is known beyond doubt -> its name."""
         self._mono = mono
         self._asker = Asker()
-        self._servers: dict[str, _Server] = {}
+        self.engines = state.engines
+        self._servers = state.engines.servers
         self._sought: dict[ProcessKey, _Sought] = {}
         self._urls: tuple[str, ...] | None = None
         self._misread: tuple[str, ...] = ()
-        self._told: dict[ProcessKey, tuple[ProcessInfo, ProcessInfo]] = {}
         self._processes: tuple[ProcessInfo, ...] = ()
         self._engines: list[ProcessInfo] = []
         """Those of them that serve models."""
 
     def step(self, processes: tuple[ProcessInfo, ...]) -> None:
         """Take over what has been answered, and ask whoever is due. Never waits."""
-        section = self._settings.config.endpoints
+        section = self._state.settings.config.endpoints
         if not section.enabled:
             if self._servers or self._sought:
                 self._forget_all()
@@ -243,33 +209,6 @@ class Serving:
                 server.pending = True
                 self._asker.put(Ask(server.kind, server.url, section.timeout))
 
-    def recent(self, url: str) -> tuple[ServerReading, ...]:
-        """Return the remembered answers of a server, oldest first, failures among them."""
-        server = self._servers.get(url)
-        return tuple(server.past) if server is not None else ()
-
-    def members(self, url: str) -> tuple[ProcessKey, ...]:
-        """Return the processes on a GPU that belong to a server."""
-        server = self._servers.get(url)
-        return tuple(server.members) if server is not None else ()
-
-    def with_models(
-        self, infos: Mapping[ProcessKey, ProcessInfo]
-    ) -> Mapping[ProcessKey, ProcessInfo]:
-        """Return who processes are, with the models that they serve."""
-        if not self.named:
-            return infos
-        with_models = dict(infos)
-        for key, model in self.named.items():
-            info = infos.get(key)
-            if info is None or info.model is not None:
-                continue
-            pair = self._told.get(key)
-            if pair is None or pair[0] is not info or pair[1].model != model:
-                pair = self._told[key] = (info, msgspec.structs.replace(info, model=model))
-            with_models[key] = pair[1]
-        return with_models
-
     def close(self) -> None:
         """Ask nobody any more."""
         self._asker.close()
@@ -285,7 +224,7 @@ class Serving:
         for url, kind in wanted.items():
             known = self._servers.get(url)
             if known is None or known.kind != kind:
-                self._servers[url] = _Server(kind=kind, url=url, configured=True)
+                self._servers[url] = Server(kind=kind, url=url, configured=True)
         return True
 
     def _attend(self, processes: tuple[ProcessInfo, ...], now: float) -> None:
@@ -321,7 +260,7 @@ class Serving:
         if server is None:
             if len(self._servers) >= MOST:
                 return
-            server = _Server(kind=info.framework or "", url=where.url)
+            server = Server(kind=info.framework or "", url=where.url)
             self._servers[where.url] = server
         if server.kind != info.framework:
             return
@@ -354,7 +293,6 @@ class Serving:
     def _forget_all(self) -> None:
         self._servers.clear()
         self._sought.clear()
-        self._told.clear()
         self._urls, self._misread = None, ()
         self._publish()
 
@@ -366,7 +304,7 @@ class Serving:
         server, reading = self._servers.get(done.url), done.reading
         if server is None or server.kind != done.kind or reading is None:
             return
-        every_s = float(self._settings.config.endpoints.every)
+        every_s = float(self._state.settings.config.endpoints.every)
         where = server.address
         server.pending = False
         server.failures = 0 if reading.ok else server.failures + 1
@@ -385,7 +323,7 @@ class Serving:
     def _publish(self) -> None:
         """Bring what others use up to date."""
         servers = [server for server in self._servers.values() if server.past]
-        self.readings = tuple(server.past[-1] for server in servers)
+        self.engines.publish(servers)
         self.problems = (
             *self._misread,
             *(
@@ -394,10 +332,3 @@ class Serving:
                 if server.configured and not server.past[-1].ok
             ),
         )
-        self.named = {
-            key: model
-            for server in servers
-            for key in server.members
-            if (model := server.model_of(key)) is not None
-        }
-        self._told = {key: pair for key, pair in self._told.items() if key in self.named}

@@ -134,7 +134,8 @@ MOST_PER_DEVICE = sum(_SHARES.values())
 class EventLog:
     """The newest events of every device."""
 
-    def __init__(self, history: History | None) -> None:
+    def __init__(self, history: History | None, mono: Callable[[], float] = time.monotonic) -> None:
+        self.devices = DeviceLog(mono)
         self._history = history
         self._recent: dict[str, dict[str, deque[Event]]] = {}
         self._shown: dict[str, tuple[Event, ...]] = {}

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gpuwatchd.notify.outbox.outbox import Outbox
     from gpuwatchd.pipeline.alert_notifier import AlertNotifier
     from gpuwatchd.pipeline.condition_alerts import ConditionAlerts
-    from gpuwatchd.pipeline.tracker import SampleIntake
+    from gpuwatchd.pipeline.state import State
     from gpuwatchd.store.live import LiveState
     from gpuwatchd.store.writer import History
 
@@ -120,9 +120,9 @@ class Last(NamedTuple):
 class HistoryLink:
     """Between the tick and the history."""
 
-    def __init__(self, history: History, intake: SampleIntake) -> None:
+    def __init__(self, history: History, state: State) -> None:
         self._history = history
-        self._intake = intake
+        self._state = state
 
     def resume(
         self,
@@ -133,32 +133,29 @@ class HistoryLink:
         last: Last | None = None,
     ) -> None:
         """Take up what the history knows: points, alerts, baselines, unsent messages."""
-        intake = self._intake
-        span_s = intake.watcher.settings.config.detection.analysis_window_hours * 3600.0
+        state, span_s = self._state, self._state.settings.span_s
         step_s = 0.0 if last is None else last.stepped_s
         past = self._history.recent_series(now_s - span_s, stepped_s=step_s)
-        intake.restored.refill(past, span_s)
+        state.restored.refill(past, span_s)
         for uid, points in self._history.recent_activity(now_s - SPAN_S, stepped_s=step_s):
-            intake.restored.activity[uid] = RecentActivity(points)
+            state.restored.activity[uid] = RecentActivity(points)
         if last is not None:
             if step_s:
                 # Rows of before and of now are on two clocks; the next start must not mix them.
                 self._history.segment("clock-step", wall_step_s=step_s)
-            intake.restored.extend(last.taken_at_s, last.newest())
-            intake.restored.attributed_at_s.update(
-                dict.fromkeys(last.attributed(), last.taken_at_s)
-            )
-            intake.restored.pending.update({one.subject.id: one for one in last.pending()})
+            state.restored.extend(last.taken_at_s, last.newest())
+            state.restored.attributed_at_s.update(dict.fromkeys(last.attributed(), last.taken_at_s))
+            state.restored.pending.update({one.subject.id: one for one in last.pending()})
         for alert in self._history.open_alerts():
             known = alert if last is None else moved_alert(last.brought(alert), step_s)
-            known = resumed(known, intake.watcher.settings.rules, now_s)
+            known = resumed(known, state.settings.rules, now_s)
             if alert.kind in KINDS:
                 alarms.adopt(known, now_s)
             else:
-                intake.adopt(known)
+                state.restored.adopt(known)
         for uid, norm in self._history.shelf.idle_levels().items():
-            intake.baselines[uid] = Baseline(least_bytes=norm.least_bytes, boot_id=norm.boot_id)
-        rules = intake.watcher.settings.rules
+            state.idle_levels[uid] = Baseline(least_bytes=norm.least_bytes, boot_id=norm.boot_id)
+        rules = state.settings.rules
         since_s = now_s - max(_HOUR_S, rules.cooldown_s, rules.group_interval_s)
         alert_notifier.resume(
             [resumed(over, rules, now_s) for over in self._history.over_since(since_s)],
@@ -173,7 +170,22 @@ class HistoryLink:
     ) -> Iterator[tuple[tuple[str, ProcessKey], list[AllocatorReading]]]:
         """Yield what allocators said lately, by device and process."""
         step_s = 0.0 if last is None else last.stepped_s
-        yield from self._history.recent_allocators(now_s - self._intake.span_s, stepped_s=step_s)
+        yield from self._history.recent_allocators(
+            now_s - self._state.settings.span_s, stepped_s=step_s
+        )
+
+    @property
+    def problems(self) -> Sequence[str]:
+        """What is wrong with the history now, one sentence each."""
+        return self._history.problems
+
+    def flush_due(self, now_s: float) -> None:
+        """Write what is due."""
+        self._history.flush_due(now_s)
+
+    def close(self) -> None:
+        """Write all, and let go of the file."""
+        self._history.close()
 
     def record(
         self,
@@ -188,12 +200,12 @@ class HistoryLink:
         """
         if step_s is not None:
             self._history.segment("clock-step", wall_step_s=step_s)
-        intake = self._intake
+        state = self._state
         sampled = {reading.device_uid for reading in sample.readings}
         readings = []
         unattributed: dict[str, int] = {}
         for device in devices:
-            tracked_device = intake.devices.get(device.uid)
+            tracked_device = state.devices.get(device.uid)
             if (
                 tracked_device is None
                 or tracked_device.reading is None
@@ -207,11 +219,11 @@ class HistoryLink:
                 if rest is not None:
                     unattributed[device.uid] = rest
         resolved = msgspec.structs.replace(sample, readings=tuple(readings))
-        self._history.record(resolved, devices, intake.infos, unattributed)
+        self._history.record(resolved, devices, state.infos, unattributed)
         if inside:
             self._history.record_allocator(inside)
-        while intake.learned:
-            uid, baseline = intake.learned.popitem()
+        while state.idle_levels.changed:
+            uid, baseline = state.idle_levels.changed.popitem()
             if baseline.least_bytes is not None:
                 norm = IdleLevel(baseline.least_bytes, baseline.boot_id)
                 self._history.shelf.learn(uid, norm, sample.taken_at_s)

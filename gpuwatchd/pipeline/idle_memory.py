@@ -27,10 +27,8 @@ if TYPE_CHECKING:
     from gpuwatchd.collect.host import Host
     from gpuwatchd.collect.host.procfs import ProcessStat
     from gpuwatchd.core.model import Holding, ProcessInfo, ProcessKey, ProcessUse
-    from gpuwatchd.pipeline.engine_readings import Serving
-    from gpuwatchd.pipeline.state import Settings
+    from gpuwatchd.pipeline.state import State
     from gpuwatchd.pipeline.track import TrackedDevice
-    from gpuwatchd.pipeline.tracker import SampleIntake
     from gpuwatchd.store.live import LiveState
 
 EVERY_TICKS: Final = 6
@@ -63,20 +61,13 @@ class IdleMemory:
 
     def __init__(
         self,
-        settings: Settings,
-        intake: SampleIntake,
-        serving: Serving,
+        state: State,
         host: Host | None = None,
         *,
         look: Callable[[int], ProcessStat | None] = probe,
         is_absent: Callable[[int], bool] = absent,
     ) -> None:
-        self._settings = settings
-        self.found: tuple[Holding, ...] = ()
-        self.price: Callable[[str, float], cost.Price | None] = lambda _uid, _now_s: None
-        """What a device costs (its uid, now); None where that is unknown."""
-        self._intake = intake
-        self._serving = serving
+        self._state = state
         # It is told when a process is seen to be stuck, so that everybody else knows too.
         self._host = host
         self._glance = look
@@ -111,7 +102,7 @@ class IdleMemory:
     def update(self, now_s: float) -> None:
         """Look once at what is held now: in most ticks only at how busy the devices are."""
         util = self._util
-        for uid, device in self._intake.devices.items():
+        for uid, device in self._state.devices.items():
             reading = device.reading
             if reading is not None and reading.util_pct is not None:
                 util[uid] = max(reading.util_pct, util.get(uid, 0.0))
@@ -135,32 +126,32 @@ class IdleMemory:
         self._bursts.clear()
 
     def _examine(self, now_s: float) -> None:
-        section = self._settings.config.zombies
+        section = self._state.settings.config.zombies
         limits = Limits(
             minimum_bytes=section.minimum_mib * 2**20,
             idle_after_s=float(section.idle_after),
-            gap_s=max(GAP_S, 3.0 * float(self._settings.config.daemon.interval)),
+            gap_s=max(GAP_S, 3.0 * float(self._state.settings.config.daemon.interval)),
         )
         fresh = self._glances(now_s, limits.minimum_bytes)
-        devices = self._intake.devices.values()
+        devices = self._state.devices.values()
         cut = {
             device.device.parent_uid for device in devices if device.device.parent_uid is not None
         }
         boards = [self._board(device, fresh, cut) for device in devices]
-        for uid in self._kept.keys() - self._intake.devices.keys():
+        for uid in self._kept.keys() - self._state.devices.keys():
             del self._kept[uid]
         self._resting = {
             board.uid for board in boards if any(held.busy_pct == 0 for held in board.uses or ())
         }
         holdings = self._vigil.update(boards, self._servers(), now_s, limits)
         totals = {board.uid: board.total_bytes for board in boards}
-        self.found = tuple(
+        self._state.holdings = tuple(
             self._priced(holding, totals.get(holding.device_uid), now_s) for holding in holdings
         )
 
     def _priced(self, holding: Holding, total_bytes: int | None, now_s: float) -> Holding:
         held_s = None if holding.since_s is None else now_s - holding.since_s
-        price = self.price(holding.device_uid, now_s)
+        price = self._state.prices.of(holding.device_uid, now_s)
         return structs.replace(
             holding,
             gib_hours=cost.gib_hours(holding.held_bytes, held_s),
@@ -188,9 +179,9 @@ class IdleMemory:
 
     def _glances(self, now_s: float, least_bytes: float) -> dict[ProcessKey, ProcessStat]:
         """Read the state of some processes: those in question, and some others in turn."""
-        infos = self._intake.infos
+        infos = self._state.infos
         here: dict[ProcessKey, ProcessInfo] = {}
-        for device in self._intake.devices.values():
+        for device in self._state.devices.values():
             if device.reading is None or not self._is_local(device):
                 continue
             for use in device.reading.uses or ():
@@ -240,7 +231,7 @@ class IdleMemory:
         if uid in cut:
             return DeviceSnapshot(uid=uid, uses=())  # what is held there, its instances hold
         local = self._is_local(device)
-        infos = self._intake.infos
+        infos = self._state.infos
         kept = self._kept.get(uid, {})
         now: dict[ProcessKey, tuple[ProcessUse, ProcessInfo, ProcessMemory]] = {}
         for use in reading.uses:
@@ -318,12 +309,12 @@ class IdleMemory:
 
     def _servers(self) -> list[Server]:
         servers = []
-        for reading in self._serving.readings:
-            left = idle_kv(self._serving.recent(reading.url))
+        for reading in self._state.engines.readings:
+            left = idle_kv(self._state.engines.recent(reading.url))
             servers.append(
                 Server(
                     reading=reading,
-                    members=frozenset(self._serving.members(reading.url)),
+                    members=frozenset(self._state.engines.members(reading.url)),
                     kv_left=None if left is None else left.share,
                     kv_idle_s=None if left is None else left.for_s,
                 )

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from gpuwatchd.collect.host import Host
     from gpuwatchd.core.model import Device, ProcessKey, Subject
+    from gpuwatchd.pipeline.state import State
     from gpuwatchd.pipeline.track import Track, TrackedDevice
-    from gpuwatchd.pipeline.tracker import SampleIntake
 
 EVERY_S: Final = 60.0
 """How often limits are read anew; those of a process that is new, at once."""
@@ -31,14 +31,14 @@ class MemoryLimits:
 
     def __init__(
         self,
-        intake: SampleIntake,
+        state: State,
         host: Host | None,
         mono: Callable[[], float] = time.monotonic,
         *,
         proc: str = "/proc",
         root: str = control_groups.ROOT,
     ) -> None:
-        self._intake = intake
+        self._state = state
         self._local = host is not None and not host.is_contained
         self._mono = mono
         self._places = proc, root
@@ -55,8 +55,8 @@ class MemoryLimits:
 
     def step(self, *, told: bool = False) -> None:
         """Bring the limits up to date; ``told``: what processes were told has changed."""
-        now_s, devices = self._mono(), self._intake.devices.values()
-        present = (self._intake.created, sum([len(device.processes) for device in devices]))
+        now_s, devices = self._mono(), self._state.devices.values()
+        present = (self._state.tracks.created, sum([len(device.processes) for device in devices]))
         fresh = now_s < self._stale_s and present == self._present
         if not fresh:
             self._stale_s, self._present = now_s + EVERY_S, present
@@ -89,7 +89,7 @@ class MemoryLimits:
                 )
 
     def _group(self, key: ProcessKey) -> str | None:
-        info = self._intake.infos.get(key)
+        info = self._state.infos.get(key)
         if key.started_at_s is None or info is None or info.foreign:
             return None
         if key not in self._groups:
@@ -167,8 +167,8 @@ LASTS_S: Final = 60.0
 class NearLimits:
     """Which control groups are near their limits, and for how long."""
 
-    def __init__(self, intake: SampleIntake) -> None:
-        self._intake = intake
+    def __init__(self, state: State) -> None:
+        self._state = state
         self._since_s: dict[tuple[str, str], float] = {}
         """UUID and group -> since when."""
 
@@ -182,7 +182,7 @@ class NearLimits:
         One that is ``alerted`` (by the key of its alert), else the largest.
         """
         near: dict[tuple[str, str], list[Track]] = {}
-        for uid, device in self._intake.devices.items():
+        for uid, device in self._state.devices.items():
             for track in device.processes.values():
                 if track.limit is None:
                     continue
@@ -201,7 +201,7 @@ class NearLimits:
 
     def is_over(self, subject: Subject) -> tuple[Ending, float] | None:
         """Return why that is over, and for how long it must be; None: it is not, or not known."""
-        device = self._intake.devices.get(subject.device_uid)
+        device = self._state.devices.get(subject.device_uid)
         reading = None if device is None else device.reading
         if device is None or subject.process is None or reading is None or reading.uses is None:
             return None

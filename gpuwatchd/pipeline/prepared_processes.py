@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from gpuwatchd.collect.mailboxes import Counters, Mailbox
     from gpuwatchd.core.model import Device, ProcessKey
     from gpuwatchd.pipeline.allocator import Allocator
+    from gpuwatchd.pipeline.state import State
     from gpuwatchd.pipeline.track import Track, TrackedDevice
-    from gpuwatchd.pipeline.tracker import SampleIntake
 
 SILENT_S: Final = 30.0
 """A mailbox that was not written for so long says nothing of now."""
@@ -33,8 +33,8 @@ _ANSWER_S: Final = 180.0
 class PreparedProcesses:
     """Feeds the tracks of prepared processes."""
 
-    def __init__(self, intake: SampleIntake) -> None:
-        self._intake = intake
+    def __init__(self, state: State) -> None:
+        self._state = state
         self._earlier: dict[tuple[str, ProcessKey], list[AllocatorReading]] = {}
         self._forget_s = 0.0
 
@@ -49,7 +49,7 @@ class PreparedProcesses:
             self._earlier.clear()
         present = self._present()
         rows: list[AllocatorReading] = []
-        for device in self._intake.devices.values() if present else ():
+        for device in self._state.devices.values() if present else ():
             if device.source != source:
                 continue
             for key, track in device.processes.items():
@@ -68,14 +68,14 @@ class PreparedProcesses:
         """Return the pids that have a mailbox, each with the user whose directory it is in."""
         uids = {os.geteuid()}
         if 0 in uids:
-            infos = self._intake.infos.values()
+            infos = self._state.infos.values()
             uids |= {info.uid for info in infos if info.uid is not None}
         return {(pid, uid) for uid in uids for pid in mailboxes.pids(uid)}
 
     def _take(
         self, device: TrackedDevice, track: Track, mailbox: Mailbox, now_s: float
     ) -> Iterator[AllocatorReading]:
-        devices = list(self._intake.devices.values())
+        devices = list(self._state.devices.values())
         holding = [one for one in devices if track.subject.process in one.processes]
         counters = counters_of(
             device.device,
@@ -86,11 +86,11 @@ class PreparedProcesses:
         )
         if counters is None:
             return
-        allocator = track.prepared(self._intake.span_s)
+        allocator = track.prepared(self._state.settings.span_s)
         reading = _reading(track, counters, now_s)
         for earlier in self._earlier.pop((reading.device_uid, reading.key), ()):
             allocator.add(earlier, earlier.at_s)
-        allocator.configure(self._intake.watcher.settings.config.probe, mailbox.spans)
+        allocator.configure(self._state.settings.config.probe, mailbox.spans)
         if allocator.add(reading, now_s):
             yield reading
         if (census := mailbox.census) is not None:
@@ -107,7 +107,7 @@ class PreparedProcesses:
         uid = None if track.info is None else track.info.uid
         if uid is None or track.lead is not None:
             return
-        config, place = self._intake.watcher.settings.config, mailboxes.folder(uid)
+        config, place = self._state.settings.config, mailboxes.folder(uid)
         if allocator.request:
             kind = mailboxes.Functions
             answer = mailboxes.take(place, mailbox.pid, uid, allocator.request, kind)

@@ -16,37 +16,18 @@ if TYPE_CHECKING:
     from gpuwatchd.collect.host import Host
     from gpuwatchd.core.model import DeviceReading, ProcessKey, Sample
     from gpuwatchd.pipeline.track import TrackedDevice
+    from gpuwatchd.pipeline.tracks import ProcessInfos
+
 _Uses = tuple[ProcessUse, ...]
 MEMORY_EVERY_TICKS = 2
 """Every so many ticks the host is asked for its next few figures."""
 
 
-class _Book(dict["ProcessKey", ProcessInfo]):
-    """Who everybody is; counts its changes, so that nobody need compare."""
-
-    changes = 0
-
-    def __setitem__(self, key: ProcessKey, info: ProcessInfo) -> None:
-        if self.get(key) is not info:
-            self.changes += 1
-            super().__setitem__(key, info)
-
-    def __delitem__(self, key: ProcessKey) -> None:
-        self.changes += 1
-        super().__delitem__(key)
-
-    def setdefault(self, key: ProcessKey, default: ProcessInfo) -> ProcessInfo:
-        process = self.get(key)
-        if process is None:
-            self[key] = process = default
-        return process
-
-
 class ProcessNames:
     """Everybody who was lately on a device."""
 
-    def __init__(self, host: Host | None) -> None:
-        self.infos = _Book()
+    def __init__(self, infos: ProcessInfos, host: Host | None) -> None:
+        self.infos = infos
         """Always the same dictionary."""
         self.news = 0
         """How often something about a process has become known."""

@@ -14,7 +14,7 @@ import numpy as np
 from gpuwatchd.analysis import forecast, program_key
 from gpuwatchd.core.model import ProcessInfo, Profile, Series
 from gpuwatchd.pipeline.run_baselines import chosen
-from gpuwatchd.pipeline.state import Settings
+from gpuwatchd.pipeline.state import State
 from gpuwatchd.pipeline.track_evaluation import Watcher
 from gpuwatchd.store.profiles import KEPT_RANKS, Run
 
@@ -64,7 +64,7 @@ class LearningWatcher(Watcher):
         labels: Sequence[UserLabel] = (),
         busy: Busy | None = None,
     ) -> None:
-        super().__init__(Settings(config))
+        super().__init__(State(config))
         self._labels, self._busy = labels, busy
         self._whole = {s.device.uid: s for s in log.series if s.process is None and s.t_s.size}
         self._own: dict[str, tuple[str, LogSeries]] = {}

@@ -21,13 +21,13 @@ from gpuwatchd.analysis.declared import Declared, of_shown_argv
 from gpuwatchd.collect.logs.formats import corpus
 from gpuwatchd.core.codes import Ending, Reason
 from gpuwatchd.core.model.alerts import UNOWNED, device_title, process_title
-from gpuwatchd.pipeline import recorded_ledger, restored_state
+from gpuwatchd.pipeline import recorded_ledger, track_alerts, whole_device
 from gpuwatchd.pipeline.activity import Activity
 from gpuwatchd.pipeline.history_log import HISTORY
 from gpuwatchd.pipeline.live_state import worst
-from gpuwatchd.pipeline.state import Settings
+from gpuwatchd.pipeline.state import State
 from gpuwatchd.pipeline.track import DAYS_BACK_S, Headroom, Track, TrackedDevice
-from gpuwatchd.pipeline.track_evaluation import Watcher
+from gpuwatchd.pipeline.track_evaluation import Watcher, judge_days
 from gpuwatchd.store.ring import thin
 
 if TYPE_CHECKING:
@@ -236,7 +236,7 @@ def analyze(
 
     With ``only`` the others are not judged: they are there for the room that they leave.
     """
-    watcher = watcher or Watcher(Settings(config))
+    watcher = watcher or Watcher(State(config))
     chosen = [series for series in log.series if series.t_s.size]
     if not chosen:
         return []
@@ -316,9 +316,9 @@ def _member(process: ProcessInfo | None) -> ProcessInfo | None:
 def _begin(watcher: Watcher, replay: _Replay) -> None:
     """Have a subject watched from now on."""
     track, tracked = replay.track, replay.tracked
-    watcher.tracks[track.subject.id] = track
+    watcher.state.tracks[track.subject.id] = track
     if replay.member is not None:
-        watcher.ranks.place(track, replay.member)
+        watcher.state.tracks.ranks.place(track, replay.member)
     if tracked is not None and track.subject.process is not None:
         tracked.processes[track.subject.process] = track
     elif tracked is not None and replay.attributed_s is not None:
@@ -417,19 +417,20 @@ def _step(
         if replay.attributed_s is not None and tracked is not None:
             devices[replay.track.subject.device_uid] = tracked
             tracked.room.attributed_at_s = float(replay.attributed_s[position])
-            changes += restored_state.drop_whole(watcher, tracked, instant)
-            beside.update(t.subject.id for t in restored_state.beside(tracked, instant))
+            changes += whole_device.drop_whole(watcher.state, tracked, instant)
+            beside.update(t.subject.id for t in whole_device.beside(tracked, instant))
     due, ended = _due(watcher, replays, position, instant, beside)
     changes += ended
     for replay in due:
         if replay.track.subject.process is not None or replay.tracked is not None:
             replay.track.room.free_bytes = rooms.free(replay.track.subject.device_uid, position)
         if replay.track.wants_days(instant):
-            watcher.judge_days(replay.track, replay.recorded.hours(), instant)
+            judge_days(replay.track, watcher.state.settings, replay.recorded.hours(), instant)
     if due:
         changes += watcher.judge([r.track for r in due], instant)
     if changes:
-        changes = restored_state.take_over(watcher, devices, changes, instant)
+        watcher.state.devices = devices
+        changes = whole_device.take_over(watcher.state, changes, instant)
         _note_all({r.track.subject.id: r for r in replays}, changes, instant)
 
 
@@ -510,10 +511,8 @@ def _end(watcher: Watcher, replay: _Replay, instant: float) -> list[Alert]:
     replay.close()
     if replay.tracked is not None and replay.track.subject.process is not None:
         replay.tracked.processes.pop(replay.track.subject.process, None)
-    ended = watcher.retire([replay.track], Ending.PROCESS_ENDED, instant)
-    ended[:0] = watcher.passed_on
-    watcher.passed_on.clear()
-    return ended
+    ended = track_alerts.retire(watcher.state, [replay.track], Ending.PROCESS_ENDED, instant)
+    return watcher.state.tracks.take_passed_on() + ended
 
 
 def _final(replay: _Replay) -> Finding | None:
@@ -529,7 +528,7 @@ def _result(replay: _Replay, parts: list[Finding | None]) -> SubjectResult:
     finding = _final(replay)
     end_s = float(series.t_s[-1])
     told = replay.noted is not None and replay.noted.state == "firing"
-    owned = tracked is not None and restored_state.is_owned(tracked, end_s) and not told
+    owned = tracked is not None and whole_device.is_owned(tracked, end_s) and not told
     if series.process is None and not series.subject.unattributed and (owned or finding is None):
         # A device that is judged through its processes is shown with the worst of them, as live.
         finding = worst(parts)

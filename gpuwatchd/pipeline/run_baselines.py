@@ -16,7 +16,9 @@ import msgspec
 from gpuwatchd.analysis import program_key
 from gpuwatchd.core.codes import Ending, TitleRole
 from gpuwatchd.core.model import LEAK_PATTERNS, Profile
+from gpuwatchd.pipeline import track_alerts
 from gpuwatchd.pipeline.track import DAYS_BACK_S, DAYS_EVERY_S, Suppression
+from gpuwatchd.pipeline.track_evaluation import judge_days
 from gpuwatchd.store import curves, legacy_text
 from gpuwatchd.store.live import KnownRuns
 from gpuwatchd.store.profiles import KEPT_LAUNCHES, LAUNCH_S, Run
@@ -26,9 +28,8 @@ if TYPE_CHECKING:
 
     from gpuwatchd.core.codes import Facts
     from gpuwatchd.core.model import Alert, FloatArray, ProcessInfo, ProcessKey, Series
+    from gpuwatchd.pipeline.state import State
     from gpuwatchd.pipeline.track import EndedProcess, Track
-    from gpuwatchd.pipeline.track_evaluation import Watcher
-    from gpuwatchd.pipeline.tracker import SampleIntake
     from gpuwatchd.store.profiles import ProfileStore
     from gpuwatchd.store.tables import UserLabel
 
@@ -241,9 +242,8 @@ _PLACE = (TitleRole.DEVICE, TitleRole.MODEL)
 class RunBaselines:
     """Gives tracks their history and makes history of them."""
 
-    def __init__(self, watcher: Watcher, intake: SampleIntake, shelf: ProfileStore) -> None:
-        self._watcher = watcher
-        self._intake = intake
+    def __init__(self, state: State, shelf: ProfileStore) -> None:
+        self._state = state
         self._shelf = shelf
         self._words: dict[str, UserLabel] = {}
         self._followed: set[str] = set()
@@ -262,16 +262,16 @@ class RunBaselines:
                 self._unheard = True
                 # It may be on any run that anybody's judgement rests on.
                 self._served = -1
-                for track in self._watcher.tracks.values():
+                for track in self._state.tracks.values():
                     track.memo.asked = None
         # A word from while the daemon was stopped waits for its process to be seen again.
-        self._unheard = self._unheard or self._served != self._intake.created
+        self._unheard = self._unheard or self._served != self._state.tracks.created
 
     def obey(self, tracks: Iterable[Track], now_s: float) -> list[Alert]:
         """Do what the user said of these tracks; return the alerts that this ended."""
-        if self._served != self._intake.created:
+        if self._served != self._state.tracks.created:
             # An alert that goes on is not judged without what was known of its subject before.
-            for track in self._watcher.tracks.values():
+            for track in self._state.tracks.values():
                 if track.alert is not None and track.memo.asked is None:
                     self._look_up(track)
         if not self._unheard:
@@ -313,7 +313,9 @@ class RunBaselines:
         if not meant and (newest is None or newest[1] > track.hush.level_bytes):
             return None
         label: Facts = {"label": track.hush.why}
-        return self._watcher.end(track, Ending.LABELLED_NORMAL, now_s, quietly=True, facts=label)
+        return track_alerts.end(
+            self._state, track, Ending.LABELLED_NORMAL, now_s, quietly=True, facts=label
+        )
 
     def _what_it_had_done(self, track: Track, word: UserLabel) -> Profile | None:
         """Return the profile of a run at the time of the word, made now if it is not yet kept."""
@@ -331,12 +333,12 @@ class RunBaselines:
 
     def step(self) -> None:
         """Do at most one piece of work."""
-        if self._unheard and self._served == self._intake.created:
+        if self._unheard and self._served == self._state.tracks.created:
             self._unheard = self._owes()
-        if self._served != self._intake.created or self._intake.renamed:
+        if self._served != self._state.tracks.created or self._state.tracks.renamed:
             self._serve_next()
-        elif self._intake.leavers:
-            while self._intake.leavers and not self._learn(self._intake.leavers.popleft()):
+        elif self._state.tracks.ended:
+            while self._state.tracks.ended and not self._learn(self._state.tracks.ended.popleft()):
                 pass
         elif self._wishes:
             self._grant(self._wishes.popleft())
@@ -345,7 +347,7 @@ class RunBaselines:
 
     def _owes(self) -> bool:
         """Say whether a word on somebody who is here has not been followed yet."""
-        tracks = self._watcher.tracks
+        tracks = self._state.tracks
         return any(
             tracks[subject].memo.heard != (word.row if (word := self._words.get(subject)) else None)
             for subject in (self._words.keys() | self._followed) & tracks.keys()
@@ -353,9 +355,9 @@ class RunBaselines:
 
     def close(self) -> None:
         """Learn from the runs that go on: the next start may not see them again."""
-        while self._intake.leavers:
-            self._learn(self._intake.leavers.popleft())
-        going = [t for t in self._watcher.tracks.values() if t.memo.key is not None]
+        while self._state.tracks.ended:
+            self._learn(self._state.tracks.ended.popleft())
+        going = [t for t in self._state.tracks.values() if t.memo.key is not None]
         for track in going[:_LEAVE_AT_MOST]:
             newest = track.window.last
             profile = newest and profile_of(track, self._shelf, newest[0])
@@ -364,10 +366,10 @@ class RunBaselines:
 
     def _serve_next(self) -> None:
         """Look up tracks that are new, or whose program has become known; who grows goes first."""
-        created = self._intake.created
+        created = self._state.tracks.created
         stale = [
             track
-            for track in self._watcher.tracks.values()
+            for track in self._state.tracks.values()
             if track.memo.asked is None or track.memo.asked != (track.program or "")
         ]
         asked = 0
@@ -376,7 +378,7 @@ class RunBaselines:
                 return
             self._look_up(track)
             asked += track.memo.key is not None
-        self._served, self._intake.renamed = created, False
+        self._served, self._state.tracks.renamed = created, False
 
     def _look_up(self, track: Track) -> None:
         memo, known_as = track.memo, self._key(track)
@@ -463,11 +465,11 @@ class RunBaselines:
 
     def _scan(self) -> None:
         """Note who grows and could do with more knowledge."""
-        newest = max((device.taken_s for device in self._intake.devices.values()), default=0.0)
+        newest = max((device.taken_s for device in self._state.devices.values()), default=0.0)
         if abs(newest - self._scanned_s) < _SCAN_EVERY_S:
             return
         self._scanned_s = newest
-        for track in self._watcher.tracks.values():
+        for track in self._state.tracks.values():
             last = track.window.last
             if last is None:
                 continue
@@ -484,11 +486,11 @@ class RunBaselines:
     def _grant(self, track: Track) -> None:
         """Do the next thing that a growing track wants to know."""
         last, memo = track.window.last, track.memo
-        if last is None or self._watcher.tracks.get(track.subject.id) is not track:
+        if last is None or self._state.tracks.get(track.subject.id) is not track:
             return
         now_s = last[0]
         if _is_old(track) and track.wants_days(now_s):
-            self._watcher.judge_days(track, self._hours(track, now_s), now_s)
+            judge_days(track, self._state.settings, self._hours(track, now_s), now_s)
             if _grows(track):
                 self._wishes.append(track)
             return
@@ -519,7 +521,7 @@ class RunBaselines:
         mine = self._info(track)
         tracks = [
             other
-            for other in self._watcher.tracks.values()
+            for other in self._state.tracks.values()
             if other is not track
             and other.memo.key == track.memo.key
             and other.subject.process != track.subject.process
@@ -529,7 +531,7 @@ class RunBaselines:
 
     def _info(self, track: Track) -> ProcessInfo | None:
         key: ProcessKey | None = track.subject.process
-        return None if key is None else self._intake.infos.get(key)
+        return None if key is None else self._state.infos.get(key)
 
     def _yesterday(self, track: Track, now_s: float) -> tuple[Profile, ...]:
         from gpuwatchd.analysis import forecast  # noqa: PLC0415

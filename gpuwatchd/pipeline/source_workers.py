@@ -8,18 +8,23 @@ import math
 import queue
 import threading
 import time
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
 from gpuwatchd.core import units
+from gpuwatchd.core.codes import ProblemCode
 from gpuwatchd.core.errors import GpuwatchdError, SourceUnavailable, StoreError
 from gpuwatchd.core.model import Fault, Sample
+from gpuwatchd.pipeline.clock import Clock
 from gpuwatchd.store import live
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
     from pathlib import Path
 
+    from gpuwatchd.core.model import Device
     from gpuwatchd.core.ports import Source
+    from gpuwatchd.pipeline.chores import Guard
 
 log = logging.getLogger("gpuwatchd")
 
@@ -169,6 +174,10 @@ def _serve(
             answers.put(error)
 
 
+def _devices(source: Source) -> tuple[Device, ...]:
+    return tuple(source.devices())
+
+
 def labelled(sources: Sequence[Source]) -> list[tuple[str, Source]]:
     """Return sources with a name that is each one's own: two logs may be replayed at once."""
     names: dict[str, int] = {}
@@ -177,6 +186,104 @@ def labelled(sources: Sequence[Source]) -> list[tuple[str, Source]]:
         number = names[source.name] = names.get(source.name, 0) + 1
         out.append((source.name if number == 1 else f"{source.name} {number}", source))
     return out
+
+
+Problem = tuple[str, ProblemCode]
+
+
+class SourceTick(NamedTuple):
+    """What one source gave in a tick."""
+
+    label: str
+    now_s: float
+    """On the clock of its samples: seconds that the detectors count in."""
+    sample: Sample | None = None
+    devices: tuple[Device, ...] = ()
+    step_s: float | None = None
+    """By how much its wall clock was stepped since its last sample."""
+
+
+class Sources:
+    """Everything that is read each tick.
+
+    Parameters
+    ----------
+    fresh
+        Makes the source at a position anew: for one whose thread is stuck in a driver.
+    absences
+        Makes sentences of why each source gives nothing (None: it does not); None tells them all.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        *,
+        guard: Guard,
+        mono: Callable[[], float],
+        deadline_s: float,
+        fresh: Callable[[int], Source] | None = None,
+        absences: Callable[[list[Fault | None]], list[Problem]] | None = None,
+    ) -> None:
+        self._guard, self._mono = guard, mono
+        self._absences = absences
+        self._clock = Clock()
+        self.workers = {
+            label: SourceWorker(
+                source,
+                deadline_s=deadline_s,
+                fresh=partial(fresh, position) if fresh is not None else None,
+            )
+            for position, (label, source) in enumerate(labelled(sources))
+        }
+        self.answered = 0
+        """How many answered in the last tick."""
+
+    def read(self) -> Iterator[SourceTick]:
+        """Read one source after the other; one of which nothing was ever known is left out."""
+        answered = 0
+        for label, worker in self.workers.items():
+            sample = self._sample(label, worker)
+            if sample is None:
+                now_s = self._clock.now(label, self._mono())
+                if now_s is not None:
+                    yield SourceTick(label, now_s)
+                continue
+            answered += 1
+            now_s, step_s = self._clock.stamp(label, sample, self._mono())
+            if step_s is not None:
+                log.warning("clock stepped source=%s by_s=%.1f", label, step_s)
+            devices = self._guard(f"{label} devices", partial(_devices, worker.source))
+            yield SourceTick(label, now_s, sample, devices or (), step_s)
+        self.answered = answered
+
+    def _sample(self, label: str, worker: SourceWorker) -> Sample | None:
+        try:
+            answer = worker.read(self._mono())
+        except Exception:
+            log.debug("failed part=%s", label, exc_info=True)
+            return None
+        return answer if isinstance(answer, Sample) else None
+
+    def absent(self, label: str) -> Fault:
+        """Return why a source gives nothing."""
+        return self.workers[label].absent or Fault(where="", why="no answer")
+
+    def hurry(self, deadline_s: float) -> None:
+        """Wait for each source for so long from now on."""
+        for worker in self.workers.values():
+            worker.deadline_s = deadline_s
+
+    def problems(self) -> list[Problem]:
+        """Return why sources give nothing, one sentence each."""
+        faults = [worker.absent for worker in self.workers.values()]
+        if self._absences is not None:
+            return self._absences(faults)
+        return [(fault.text, ProblemCode.OTHER) for fault in faults if fault]
+
+    def close(self) -> None:
+        """Let go of all of them."""
+        for worker in self.workers.values():
+            self._guard("close", worker.close)
 
 
 # Letting go of the GPUs when the user asks: from the request's file to the sources.

@@ -1,15 +1,35 @@
-"""What every stage of the tick reads: the settings in force, and the rules made of them."""
+"""What the stages of a tick share: settings, devices, tracks, alerts, and what is beside them."""
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
-from gpuwatchd import alerts
-from gpuwatchd.core.config import validation
+import msgspec
+
+from gpuwatchd import alerts as policy
+from gpuwatchd.alerts.ladder import Countdown
+from gpuwatchd.analysis import attribution, cost
+from gpuwatchd.core.config import prices, validation
 from gpuwatchd.core.model import Matcher
+from gpuwatchd.pipeline.active_silences import ActiveSilences
+from gpuwatchd.pipeline.engine_state import Engines
+from gpuwatchd.pipeline.event_log import EventLog
+from gpuwatchd.pipeline.restored_state import RestoredState
+from gpuwatchd.pipeline.tracks import ProcessInfos, Tracks
+from gpuwatchd.store import tables
+from gpuwatchd.store.occupancy import WIDTH_S
+from gpuwatchd.store.tables import Checkpoint
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from gpuwatchd.analysis.cost import Price, Prices
+    from gpuwatchd.core.codes import ActHold
     from gpuwatchd.core.config import Config
+    from gpuwatchd.core.model import Alert, Holding, ProcessKey
+    from gpuwatchd.pipeline.track import Track, TrackedDevice
+    from gpuwatchd.store.writer import History
 
 _CONDITIONS = (
     *("gpu", "user", "process", "framework", "command", "job", "container"),
@@ -17,10 +37,10 @@ _CONDITIONS = (
 )
 
 
-def rules_of(config: Config) -> alerts.Rules:
+def rules_of(config: Config) -> policy.Rules:
     """Return policy's rules from the configuration, their spans as JSON can write them."""
     section = config.policy
-    return alerts.Rules(
+    return policy.Rules(
         channels=section.channels,
         confirm=section.confirm,
         alert_confidence=config.detection.confidence_threshold,
@@ -38,7 +58,7 @@ def rules_of(config: Config) -> alerts.Rules:
             for name, ranges in section.quiet_hours.items()
         },
         overrides=tuple(
-            alerts.Override(
+            policy.Override(
                 matcher=Matcher(**{name: getattr(one, name) for name in _CONDITIONS}),
                 name=f"override {number}",
                 mute=one.mute,
@@ -56,11 +76,151 @@ def rules_of(config: Config) -> alerts.Rules:
 
 
 class Settings:
-    """The settings in force; a reload replaces them, and a stage reads them where it needs them."""
+    """The settings in force, and what is made of them."""
 
-    def __init__(self, config: Config, rules: alerts.Rules | None = None) -> None:
+    def __init__(self, config: Config, rules: policy.Rules | None = None) -> None:
         self.config, self.rules = config, rules or rules_of(config)
 
-    def replace(self, config: Config) -> None:
-        """Put others into force."""
-        self.config, self.rules = config, rules_of(config)
+    @property
+    def span_s(self) -> float:
+        """For how long points are kept, in seconds."""
+        return self.config.detection.analysis_window_hours * 3600.0
+
+
+class ConditionAlert(msgspec.Struct, eq=False):
+    """One subject that an alert on what no curve tells is about."""
+
+    alert: Alert | None
+    heard_at_s: float
+    """When something was last known of it."""
+    well_since_s: float | None = None
+    """Since when it has been well again."""
+
+
+class IdleLevels(dict[str, attribution.Baseline]):
+    """What nobody owns on idle devices, by UUID, as far as it was learned before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.changed: dict[str, attribution.Baseline] = {}
+        """Those that have changed since they were last written."""
+
+
+class Checkpoints(list[Checkpoint]):
+    """When jobs have saved their work, as far as that is known."""
+
+    def newest(self, process: ProcessKey) -> Checkpoint | None:
+        """Return the newest one of a process; None where none is known."""
+        of_it = [one for one in self if tables.same_process(one.process, process)]
+        return max(of_it, key=lambda checkpoint: checkpoint.saved_at_s, default=None)
+
+
+class Countdowns(dict["ProcessKey", Countdown]):
+    """Those before a step, by process."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.resting: dict[ProcessKey, tuple[float, ActHold]] = {}
+        """Until when no countdown begins, and what has ended the last one."""
+
+
+class DevicePrices:
+    """What the devices cost, with the electricity that they were seen to take."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._table: Prices | None = None
+        self._power: dict[str, tuple[float, float]] = {}
+        """UUID -> watts times seconds, and seconds, since the daemon runs."""
+        self._measured_s: float | None = None
+
+    @property
+    def table(self) -> Prices:
+        """The prices of the configuration in force."""
+        section = self._state.settings.config.cost
+        if self._table is None or self._table.section is not section:
+            self._table = cost.Prices(section, prices.builtin())
+        return self._table
+
+    def of(self, uid: str, now_s: float) -> Price | None:
+        """Return what a device costs; None where that is unknown."""
+        devices = {key: tracked.device for key, tracked in self._state.devices.items()}
+        device = devices.get(uid)
+        if device is None:
+            return None
+        energy, watched_s = self._power.get(device.parent_uid or uid, (0.0, 0.0))
+        power_w = energy / watched_s if watched_s > 0.0 else None
+        return self.table.of(device, devices, now_s=now_s, power_w=power_w)
+
+    def measure(self, now_s: float) -> None:
+        """Add up what devices take, where electricity is paid for."""
+        section = self._state.settings.config.cost
+        if section.mode != "owned" or section.electricity_per_kwh is None:
+            return
+        before_s, self._measured_s = self._measured_s, now_s
+        step_s = 0.0 if before_s is None else now_s - before_s
+        if not 0.0 < step_s < WIDTH_S:
+            return
+        for uid, device in self._state.devices.items():
+            power_w = None if device.reading is None else device.reading.power_w
+            if power_w is not None:
+                energy, watched_s = self._power.get(uid, (0.0, 0.0))
+                self._power[uid] = (energy + power_w * step_s, watched_s + step_s)
+
+
+class State:
+    """What the stages of a tick share. Each stage reads it, and changes what it is the source of.
+
+    ``history`` is where events and silences are kept, ``mono`` the clock that ends the latter.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        history: History | None = None,
+        mono: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.settings = Settings(config)
+        """Those in force: a reload replaces them."""
+        self.devices: dict[str, TrackedDevice] = {}
+        self.infos = ProcessInfos()
+        self.tracks = Tracks()
+        self.restored = RestoredState()
+        self.idle_levels = IdleLevels()
+        self.conditions: dict[str, ConditionAlert] = {}
+        """Alerts on what no curve tells, by key."""
+        self.holdings: tuple[Holding, ...] = ()
+        """Idle memory now."""
+        self.engines = Engines()
+        self.events = EventLog(history, mono)
+        self.silences = ActiveSilences(None if history is None else history.shelf, mono)
+        self.checkpoints = Checkpoints()
+        self.prices = DevicePrices(self)
+        self.countdowns = Countdowns()
+
+    def devices_of(self, source: str) -> list[TrackedDevice]:
+        """Return the devices of a source."""
+        return [device for device in self.devices.values() if device.source == source]
+
+    def alerted(self, source: str) -> list[Track]:
+        """Return the tracks of a source's devices that have an alert."""
+        return [
+            track
+            for device in self.devices_of(source)
+            for tracks in (device.processes.values(), device.others, device.hosts.values())
+            for track in tracks
+            if track.alert is not None
+        ]
+
+    def open_alerts(self) -> list[Alert]:
+        """Return the alerts that are open, of subjects that are there."""
+        alerts = [track.alert for track in self.tracks.values()]
+        alerts += [condition.alert for condition in self.conditions.values()]
+        return [alert for alert in alerts if alert and alert.state in {"watch", "firing"}]
+
+    def pending_alerts(self) -> Iterator[Alert]:
+        """Yield the alerts that are not open yet; those of a rank that another stands for never."""
+        for track in self.tracks.values():
+            alert = track.alert
+            if alert is not None and alert.state == "pending" and track.lead is None:
+                yield alert

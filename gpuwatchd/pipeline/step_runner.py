@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gpuwatchd.core.config.schema import ActSection
     from gpuwatchd.core.model import ActStep, ProcessInfo, ProcessKey
     from gpuwatchd.store.profiles import ProfileStore
-    from gpuwatchd.store.tables import Checkpoint, Phase
+    from gpuwatchd.store.tables import Phase
 
 _T = TypeVar("_T")
 log = logging.getLogger("gpuwatchd")
@@ -85,21 +85,17 @@ class StepRunner:
     ----------
     shelf
         Where steps are written down; None takes none.
-    saved
-        Returns the newest checkpoint of a process.
     """
 
     def __init__(
         self,
         shelf: ProfileStore | None,
-        saved: Callable[[ProcessKey], Checkpoint | None],
         *,
         wall: Callable[[], float],
         mono: Callable[[], float],
         booted_at_s: float | None,
     ) -> None:
         self.shelf = shelf
-        self.saved = saved
         self.wall, self.mono = wall, mono
         self.uid: int | None = os.getuid()
         self.busy: set[ProcessKey] = set()

@@ -14,19 +14,17 @@ import msgspec
 from gpuwatchd import alerts
 from gpuwatchd.alerts import wording
 from gpuwatchd.analysis import attribution, frameworks
-from gpuwatchd.analysis.attribution import ledger
-from gpuwatchd.core.codes import DIED, Ending, Hold, Reason
+from gpuwatchd.core.codes import Ending, Hold, Reason
 from gpuwatchd.core.model import Alert, AlertSubject, Finding, Pattern, Series, Severity
-from gpuwatchd.core.model.alerts import Title
 from gpuwatchd.core.model.findings import (
     Clause,
-    dismissed_finding,
     reason_fields,
     with_blame,
     with_reason,
 )
+from gpuwatchd.pipeline import ranks, track_alerts, whole_device
 from gpuwatchd.pipeline.clock import carried_over
-from gpuwatchd.pipeline.track import Track, calm_reason, of_host, unless_explained
+from gpuwatchd.pipeline.track import Track, of_host, unless_explained
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -35,164 +33,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.core.codes import Facts
     from gpuwatchd.core.model import Device, ProcessInfo
-    from gpuwatchd.pipeline.state import Settings
-    from gpuwatchd.pipeline.track import JobKey
-
-# Ranks of one job among the tracks: one alert stands for all that leak alike.
-
-_OPEN = frozenset({"watch", "firing"})
-
-
-class Ranks:
-    """Who belongs to which job on this machine, on all of its devices."""
-
-    def __init__(self) -> None:
-        self._jobs: dict[JobKey, dict[str, Track]] = {}
-
-    def place(self, track: Track, info: ProcessInfo) -> None:
-        """Take note of who a track is."""
-        track.info = info
-        job = (info.team, track.subject.host) if info.team else None
-        if job != track.job:
-            self.leave(track)
-            if job is not None:
-                self._jobs.setdefault(job, {})[track.subject.id] = track
-            track.job = job
-
-    def leave(self, track: Track) -> None:
-        """Forget a track."""
-        if track.job is None:
-            return
-        members = self._jobs.get(track.job, {})
-        members.pop(track.subject.id, None)
-        if not members:
-            self._jobs.pop(track.job, None)
-        track.job = None
-
-    def judged(self, track: Track, finding: Finding) -> Finding:
-        """Return a judgement as that of a job, where it is one; set ``lead`` and ``leads``."""
-        track.lead, track.leads = None, Title()
-        members = self._jobs.get(track.job) if track.job is not None else None
-        if members is None or len(members) < 2 or not ledger.leaks(finding):
-            return finding
-        own = _rank(track, finding)
-        others = [_rank(member, None) for member in members.values() if member is not track]
-        for member in members.values():
-            if (
-                member.hush is not None
-                and member.hush.job
-                and track.peak <= member.hush.level_bytes
-            ):
-                # What the user said of the alert was meant for all that it stood for.
-                return dismissed_finding(finding, member.hush.why, Reason.NORMAL)
-        alike = ledger.group_ranks(own, others)
-        if not alike:
-            text = ledger.lone_leak_text(own, others)
-            return with_reason(finding, text) if text else finding
-        # One for whom a rank stands that does not leak as this one does cannot speak for it.
-        named = {rank.subject for rank in alike}
-        chief = ledger.lead_rank(
-            [
-                rank
-                for rank in alike
-                if (lead := members.get(rank.subject, track).lead) is None
-                or lead.subject.id in named
-            ]
-        )
-        if chief.subject != own.subject:
-            track.lead = members[chief.subject]
-            text = f"one alert for its job: see {chief.name}"
-            return with_reason(finding, text, Reason.RANK, chief.name)
-        track.leads = ledger.title(alike, host=track.subject.host)
-        return ledger.joined_finding(
-            own, alike, len({own.process, *(other.process for other in others)})
-        )
-
-    def heir(self, track: Track) -> Track | None:
-        """Return who goes on with the alert of a lead that is going; None without any."""
-        alert = track.alert
-        if not track.leads or track.job is None or alert is None or alert.state not in _OPEN:
-            return None
-        mine = track.subject.process
-        led = [
-            one
-            for one in self._jobs.get(track.job, {}).values()
-            if one.lead is track and one.subject.process != mine
-        ]
-        if not led:
-            return None
-        chief = ledger.lead_rank([_rank(one, None) for one in led])
-        return next(one for one in led if one.subject.id == chief.subject)
-
-    @staticmethod
-    def goes_on(track: Track, finding: Finding, was: Track) -> bool:
-        """Say whether a rank still leaks, by itself or for others, whose lead leaks no more."""
-        alert = was.alert
-        return (
-            track.lead is None
-            and ledger.leaks(finding)
-            and alert is not None
-            and alert.state in _OPEN
-            and not was.leads
-            and not ledger.leaks(was.finding)
-        )
-
-    def pass_on(self, track: Track, heir: Track, why: Ending) -> Alert:
-        """Move the open alert of a lead to another rank; return it there."""
-        alert = track.alert
-        assert alert is not None  # noqa: S101 - asked for by heir()
-        finding = alert.finding if heir.finding is None else heir.finding
-        heir.alert = msgspec.structs.replace(
-            alert, key=f"leak:{heir.subject.id}", subject=heir.subject, finding=finding
-        )
-        heir.lead, heir.leads = None, track.leads
-        heir.fate = why if why in DIED else track.fate
-        for one in self._jobs.get(track.job, {}).values() if track.job is not None else ():
-            if one.lead is track:
-                one.lead = heir
-        return heir.alert
-
-
-def suppress_for_lead(alert: Alert | None, lead: Track) -> Alert | None:
-    """Return the alert of a rank for which another one's stands: it never opens."""
-    if alert is None or alert.state == "resolved":
-        return None
-    return msgspec.structs.replace(
-        alert,
-        state="pending",
-        watch_at_s=None,
-        firing_at_s=None,
-        next_notice_at_s=None,
-        **wording.hold_fields(Hold.PART_OF_JOB, job=str(lead.leads or lead.title)),
-    )
-
-
-def unsuppress(alert: Alert) -> Alert:
-    """Return the alert of a rank that is told of by itself, or for others: nothing holds it."""
-    if alert.held_code is not Hold.PART_OF_JOB:
-        return alert
-    return msgspec.structs.replace(alert, **wording.hold_fields(None))
-
-
-def _rank(track: Track, finding: Finding | None) -> ledger.Rank:
-    assert track.info is not None  # noqa: S101 - it was placed
-    alert = track.alert
-    if finding is None:
-        # After a restart, what its alert was last based on, until it is judged anew.
-        finding = track.finding
-        if finding is None and alert is not None:
-            finding = alert.finding
-    part = track.device.parent_uid is not None
-    return ledger.Rank(
-        subject=track.subject.id,
-        info=track.info,
-        gpu=None if part else track.device.index,
-        instance=track.device.label if part else "",
-        finding=finding,
-        state=None if alert is None else alert.state,
-        opened_at_s=0.0 if alert is None else alert.opened_at_s,
-    )
-
+    from gpuwatchd.pipeline.state import Settings, State
 
 # Whom a judgement is about, and what the rules of its user say of it before anything opens.
 
@@ -263,7 +104,6 @@ def expected(
 log = logging.getLogger("gpuwatchd")
 
 _BATCH = 8
-_MOST_DEAD = 4
 _JOINT_PAUSE_S, _JOINT_LONGER = 300.0, 3
 _STIR_BYTES = 8 * 1024**2
 _CALM: frozenset[Pattern] = frozenset({"stable", "plateau", "preallocated", "sawtooth"})
@@ -311,18 +151,8 @@ def _moves(track: Track) -> int:
 class Watcher:
     """Judges tracks when they are due and keeps their alerts."""
 
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
-        self.tracks: dict[str, Track] = {}
-        self.ranks = Ranks()
-        self.passed_on: list[Alert] = []
-        """Alerts that went on with another rank of their job, until somebody takes them."""
-        self.looks = 0
-        """Judgements ever made, and subjects forgotten."""
-        self.unjudged: dict[str, str] = {}
-        """Subject id -> why its last judgement failed."""
-        self.died: dict[str, Track] = {}
-        """Key of an alert -> what ran out of memory last: its curve goes with the message."""
+    def __init__(self, state: State) -> None:
+        self.state = state
 
     def due(self, track: Track, now_s: float) -> bool:
         """Say whether a track deserves a look now; must cost next to nothing."""
@@ -337,6 +167,28 @@ class Watcher:
         # What was quiet passes everything seen so far: look sooner than the usual pace says.
         quiet = track.finding is not None and track.finding.tier == "none"
         return quiet and newest[1] > track.peak + _STIR_BYTES
+
+    def due_of(self, source: str, now_s: float) -> list[Track]:
+        """Return the tracks of a source's devices that are due for a judgement now."""
+        due, fast_s = self.due, alerts.FAST_S
+        tracks: list[Track] = []
+        # The same as in due(), which would be called for every process: most are not.
+        for device in self.state.devices_of(source):
+            processes = device.processes.values()
+            beside = whole_device.beside(device, now_s)
+            if device.still:
+                # What stands still cannot have passed what it was before.
+                early = [track for track in processes if now_s >= track.due_s]
+                early += [t for t in beside if t.subject.host or now_s >= t.due_s]
+            else:
+                early = [*processes, *beside]
+            tracks += [
+                track
+                for track in early
+                if (now_s >= track.due_s - track.pause_s + fast_s or now_s >= track.due_s)
+                and due(track, now_s)
+            ]
+        return tracks
 
     def judge(self, tracks: Iterable[Track], now_s: float) -> list[Alert]:
         """Judge these tracks; return the alerts whose state changed."""
@@ -384,12 +236,11 @@ class Watcher:
             elif track.subject.host:
                 finding = of_host(finding)
             elif track.subject.process is None:
-                finding = unless_explained(track, series, finding, self.tracks.values())
+                finding = unless_explained(track, series, finding, self.state.tracks.values())
             finding = track.hushed(finding)
-            finding = expected(finding, self.settings.rules, track.device, track.info, level)
+            finding = expected(finding, self.state.settings.rules, track.device, track.info, level)
             change = self._apply(track, finding, now_s)
-            changed += self.passed_on
-            self.passed_on.clear()
+            changed += self.state.tracks.take_passed_on()
             self._schedule(track, finding, now_s)
             if change is not None:
                 changed.append(change)
@@ -403,20 +254,21 @@ class Watcher:
             if len(batch) > 1:
                 return [finding for series in batch for finding in self._judgements([series])]
             subject = batch[0].subject.id
-            if subject not in self.unjudged:
+            if subject not in self.state.tracks.unjudged:
                 log.exception("failed part=detectors subject=%s", subject)
-            self.unjudged[subject] = f"{subject} could not be evaluated: {error!r}"
+            self.state.tracks.unjudged[subject] = f"{subject} could not be evaluated: {error!r}"
             return [None]
-        if self.unjudged:
+        unjudged = self.state.tracks.unjudged
+        if unjudged:
             for series in batch:
-                self.unjudged.pop(series.subject.id, None)
+                unjudged.pop(series.subject.id, None)
         return findings
 
     def _findings(self, batch: list[Series]) -> list[Finding | None]:
         # numpy and the detectors are loaded when something is judged for the first time.
         from gpuwatchd.analysis import screen, verdict  # noqa: PLC0415
 
-        settings = self.settings.config.detection
+        settings = self.state.settings.config.detection
         return [
             flat_finding(series, pattern)
             if pattern is not None and series.allocator is None
@@ -424,38 +276,11 @@ class Watcher:
             for series, pattern in zip(batch, screen.first_look(batch, settings), strict=True)
         ]
 
-    def judge_days(self, track: Track, hours: ArrayLike, now_s: float) -> None:
-        """Judge the record of a subject, hour by hour, for when its last hours say less."""
-        from gpuwatchd.analysis import verdict  # noqa: PLC0415 - 400 ms with numpy
-
-        memo = track.memo
-        memo.days_s, memo.days_moves = now_s, track.window.moves
-        memo.days = verdict.judge_days(track.series(), hours, self.settings.config.detection)
-
-    def forget(self, track: Track) -> None:
-        """Judge a track no more: its subject has gone."""
-        self.tracks.pop(track.subject.id, None)
-        self.looks += 1
-        self.unjudged.pop(track.subject.id, None)
-        self.ranks.leave(track)
-
-    def retire(
-        self, tracks: Iterable[Track], why: Ending, now_s: float, *, quietly: bool = False
-    ) -> list[Alert]:
-        """Judge these tracks no more; return the alerts that this ended."""
-        ended = []
-        for track in tracks:
-            alert = self.end(track, why, now_s, quietly=quietly)
-            self.forget(track)
-            if alert is not None:
-                ended.append(alert)
-        return ended
-
     def _schedule(self, track: Track, finding: Finding, now_s: float) -> None:
         alert = track.alert if track.lead is None else track.lead.alert
         calm = finding.pattern in _CALM and finding.tier == "none" and alert is None
         track.calm_looks = track.calm_looks + 1 if calm else 0
-        young = finding.samples < 2 * self.settings.config.detection.minimum_samples
+        young = finding.samples < 2 * self.state.settings.config.detection.minimum_samples
         track.pause_s = alerts.pause_s(finding, alert, young=young, calm_looks=track.calm_looks)
         whole = track.subject.process is None and not track.subject.unattributed
         if whole and finding.tier == "none" and alert is None and track.room.is_owned(now_s):
@@ -466,8 +291,8 @@ class Watcher:
 
     def _apply(self, track: Track, finding: Finding, now_s: float) -> Alert | None:
         was, led = track.lead, track.leads
-        finding = self.ranks.judged(track, finding)
-        if was is not None and self.ranks.goes_on(track, finding, was):
+        finding = self.state.tracks.ranks.judged(track, finding)
+        if was is not None and self.state.tracks.ranks.goes_on(track, finding, was):
             self._follow(track, was, now_s)
         before = track.alert
         if before is not None and track.finding is None:
@@ -478,7 +303,7 @@ class Watcher:
         outcome = alerts.evaluate(
             finding,
             before,
-            self.settings.rules,
+            self.state.settings.rules,
             now_s=now_s,
             title=str(track.named),
         )
@@ -486,67 +311,39 @@ class Watcher:
             opened = msgspec.structs.replace(outcome.alert, title_parts=track.named.parts)
             outcome = msgspec.structs.replace(outcome, alert=opened)
         track.finding = finding
-        self.looks += 1
+        self.state.tracks.looks += 1
         track.room.note(finding)
         if track.lead is not None:
             if before is None or before.state == "pending":
-                track.alert = suppress_for_lead(outcome.alert, track.lead)
+                track.alert = ranks.suppress_for_lead(outcome.alert, track.lead)
                 return None
             if track.lead.alert is not None:
                 track.lead.alert = alerts.inherited(track.lead.alert, before)
             job: Facts = {"job": str(track.lead.leads)}
-            return self.end(track, Ending.PART_OF_JOB, now_s, quietly=True, facts=job)
+            return track_alerts.end(
+                self.state, track, Ending.PART_OF_JOB, now_s, quietly=True, facts=job
+            )
         if outcome.alert is not None and track.job is not None:
-            alert = unsuppress(outcome.alert)
+            alert = ranks.unsuppress(outcome.alert)
             if led != track.leads:
                 alert = msgspec.structs.replace(alert, **track.named.fields)
             outcome = msgspec.structs.replace(outcome, alert=alert)
-        return self._settle(track, outcome)
+        return track_alerts.settle(self.state, track, outcome)
 
     def _follow(self, track: Track, was: Track, now_s: float) -> None:
         """Have a rank that still leaks go on with the alert of its lead that leaks no more."""
         leads = track.leads
-        alert = self.ranks.pass_on(was, track, Ending.OTHER_RANK)
-        ended = self.end(was, Ending.OTHER_RANK, now_s, quietly=True)
+        alert = self.state.tracks.ranks.pass_on(was, track, Ending.OTHER_RANK)
+        ended = track_alerts.end(self.state, was, Ending.OTHER_RANK, now_s, quietly=True)
         track.leads = leads
         track.alert = msgspec.structs.replace(alert, **track.named.fields)
-        self.passed_on += [track.alert] if ended is None else [ended, track.alert]
+        self.state.tracks.passed_on += [track.alert] if ended is None else [ended, track.alert]
 
-    def end(
-        self,
-        track: Track,
-        why: Ending,
-        now_s: float,
-        *,
-        quietly: bool = False,
-        facts: Facts | None = None,
-    ) -> Alert | None:
-        """Resolve a track's alert because its subject has gone; return it if it was open.
 
-        ``quietly`` tells nobody: another alert goes on in its place.
-        """
-        track.room.growing.pop(track.subject.id, None)
-        if track.alert is None:
-            return None
-        heir = None if quietly else self.ranks.heir(track)
-        if heir is not None:
-            self.passed_on.append(self.ranks.pass_on(track, heir, why))
-            why, quietly = Ending.OTHER_RANK, True
-        elif track.fate is not None:
-            why = track.fate
-        outcome = alerts.ended(
-            track.alert, why, self.settings.rules, now_s=now_s, quietly=quietly, facts=facts
-        )
-        return self._settle(track, outcome)
+def judge_days(track: Track, settings: Settings, hours: ArrayLike, now_s: float) -> None:
+    """Judge the record of a subject, hour by hour, for when its last hours say less."""
+    from gpuwatchd.analysis import verdict  # noqa: PLC0415 - 400 ms with numpy
 
-    def _settle(self, track: Track, outcome: alerts.Outcome) -> Alert | None:
-        alert = outcome.alert
-        track.alert = alert
-        if alert is not None and alert.state == "resolved":
-            track.alert, track.leads = None, Title()
-            if alert.ended_code is Ending.STOPPED_GROWING:
-                why = calm_reason(track, alert)
-                alert = msgspec.structs.replace(alert, **wording.ending(why))
-            if alert.ran_out:
-                self.died = dict([*self.died.items(), (alert.key, track)][-_MOST_DEAD:])
-        return alert if outcome.changed else None
+    memo = track.memo
+    memo.days_s, memo.days_moves = now_s, track.window.moves
+    memo.days = verdict.judge_days(track.series(), hours, settings.config.detection)

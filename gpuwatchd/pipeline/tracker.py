@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING
 
-from gpuwatchd import alerts as policy
 from gpuwatchd.analysis import attribution, frameworks
 from gpuwatchd.collect.host.procfs import headroom
 from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import Fault, ProcessInfo, ProcessKey, Sample, Subject
 from gpuwatchd.core.model.alerts import UNOWNED, Title, device_title, host_title, process_title
-from gpuwatchd.pipeline import restored_state
+from gpuwatchd.pipeline import track_alerts, whole_device
 from gpuwatchd.pipeline.activity import RecentActivity
 from gpuwatchd.pipeline.device_rings import Arrivals
+from gpuwatchd.pipeline.prepared_processes import PreparedProcesses
 from gpuwatchd.pipeline.process_names import ProcessNames
-from gpuwatchd.pipeline.restored_state import RestoredState
 from gpuwatchd.pipeline.track import EndedProcess, Headroom, Track, TrackedDevice, end_reason
 from gpuwatchd.store.ring import Ring
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Container, Iterable, Sequence
 
     from gpuwatchd.collect.host import Host, procfs
     from gpuwatchd.core.model import Alert, Device, DeviceReading
-    from gpuwatchd.pipeline.track_evaluation import Watcher
+    from gpuwatchd.pipeline.state import State
 
 # The memory that GPU processes hold on the host, as subjects of their own. A process that leaks
 # there is killed by the kernel while its GPU looks well. Resident anonymous memory and swap are
@@ -38,11 +36,9 @@ UNCHANGED_S = 60.0
 class HostMemory:
     """Feeds what processes hold on the host."""
 
-    def __init__(
-        self, intake: SampleIntake, look: Callable[[], procfs.Headroom | None] = headroom
-    ) -> None:
+    def __init__(self, state: State, look: Callable[[], procfs.Headroom | None] = headroom) -> None:
         self.room = Headroom()
-        self._intake = intake
+        self._state = state
         self._look = look
         self._ticks: dict[str, int] = {}
         self._missing: dict[str, set[ProcessKey]] = {}
@@ -88,17 +84,17 @@ class HostMemory:
         self.room.note_free(now_s)
 
     def _note(self, device: TrackedDevice, key: ProcessKey, held: int, now_s: float) -> None:
-        info = self._intake.infos.get(key)
+        info = self._state.infos.get(key)
         track = device.hosts.get(key)
         if info is None or info.framework in frameworks.GRAPHICS:
             # What draws grows with the windows that people open.
             return
         if track is None:
             subject = Subject(device_uid=device.device.uid, process=key, host=True)
-            track = self._intake.track(device, subject, host_title(info), self.room)
+            track = begin(self._state, device, subject, host_title(info), self.room)
             device.hosts[key] = track
         if track.info is not info:
-            self._intake.watcher.ranks.place(track, info)
+            self._state.tracks.ranks.place(track, info)
         last = track.window.last
         if last is None or last[1] != held or now_s - last[0] >= UNCHANGED_S:
             _ring(track).add(now_s, held)
@@ -115,7 +111,7 @@ class HostMemory:
             track = device.hosts.pop(key)
             left = key in present
             why = Ending.LEFT_DEVICE if left else end_reason(track)
-            changed += self._intake.watcher.retire([track], why, now_s, quietly=left)
+            changed += track_alerts.retire(self._state, [track], why, now_s, quietly=left)
         return changed
 
 
@@ -123,46 +119,27 @@ FORGET_DEVICE_S = 86_400.0
 """An alert whose device or process has not been seen for this long is over."""
 PENDING_S = 60.0
 """For so long the evidence of an earlier run waits for a subject that has no alert yet."""
-_MOST_LEAVERS = 256
 _SPARE_INFOS = 256
 
 
 class SampleIntake:
-    """Feeds samples into the watcher's tracks."""
+    """Feeds samples into the tracks."""
 
-    def __init__(self, watcher: Watcher, host: Host | None) -> None:
-        self.watcher = watcher
-        self.devices: dict[str, TrackedDevice] = {}
-        self.people = ProcessNames(host)
-        self.infos = self.people.infos
-        self.leavers: deque[EndedProcess] = deque(maxlen=_MOST_LEAVERS)
-        """Who has ended and has not been learned from."""
-        self.created = 0
-        """Tracks ever made."""
-        self.renamed = False
-        """Whether what a process runs has become known since."""
-        self.restored = RestoredState()
-        self.hosts = HostMemory(self)
-        self.baselines: dict[str, attribution.Baseline] = {}
-        """What nobody owns on idle devices, by UUID, as far as it was learned before."""
-        self.learned: dict[str, attribution.Baseline] = {}
-        """Those that have changed since they were last written."""
+    def __init__(self, state: State, host: Host | None) -> None:
+        self._state = state
+        self.people = ProcessNames(state.infos, host)
+        self.hosts = HostMemory(state)
+        self.prepared = PreparedProcesses(state)
         self._begun_s: float | None = None
-        self.span_s = watcher.settings.config.detection.analysis_window_hours * 3600.0
-        """For how long points are kept."""
 
-    def adopt(self, alert: Alert) -> None:
-        """Remember an open alert of an earlier run, for the track that will appear."""
-        self.restored.alerts[alert.subject.id] = alert
-
-    def look_back(self, span_s: float) -> None:
-        """Keep points for so long from now on; what was dropped before does not come back."""
-        self.span_s = span_s
-        for track in self.watcher.tracks.values():
+    def reloaded(self) -> None:
+        """Keep points for as long as the settings say; what was dropped does not come back."""
+        span_s = self._state.settings.span_s
+        for track in self._state.tracks.values():
             inside = () if track.allocator is None else track.allocator.rings
             for ring in (_ring(track), *inside):
                 ring.span_s = span_s
-        for device in self.devices.values():
+        for device in self._state.devices.values():
             if device.arrivals is not None:
                 for own in device.arrivals.rings.values():
                     own.span_s = span_s
@@ -171,7 +148,7 @@ class SampleIntake:
         """Move a source's past in time after a step of the wall clock; return its open alerts."""
         alerts: list[Alert] = []
         self._begun_s = None
-        for device in self._of(source):
+        for device in self._state.devices_of(source):
             device.taken_s += by_s
             device.uses_s += by_s
             device.room.move(by_s)
@@ -183,14 +160,6 @@ class SampleIntake:
             if device.arrivals is not None:
                 device.arrivals.move(by_s)
         return alerts
-
-    def _of(self, source: str) -> list[TrackedDevice]:
-        return [device for device in self.devices.values() if device.source == source]
-
-    def tracks(self, source: str) -> Iterator[Track]:
-        """Yield every track of a source's devices."""
-        for device in self._of(source):
-            yield from device.tracks()
 
     def take(
         self, source: str, sample: Sample, devices: Sequence[Device], now_s: float
@@ -213,20 +182,21 @@ class SampleIntake:
             boot_id = None if device.uid in parents else sample.boot_id
             reading = self.people.resolve(raw, processes)
             changed += self._track_device(device, reading, source, now_s, boot_id)
-            self.devices[device.uid].faults = tuple(faults.get(device.uid, ()))
-        for tracked_device in self._of(source):
+            self._state.devices[device.uid].faults = tuple(faults.get(device.uid, ()))
+        for tracked_device in self._state.devices_of(source):
             if tracked_device.device.uid not in by_uid:
-                del self.devices[tracked_device.device.uid]
+                del self._state.devices[tracked_device.device.uid]
                 tracks = tracked_device.tracks()
-                changed += self.watcher.retire(tracks, Ending.DEVICE_GONE, now_s)
-        if self.restored.alerts and now_s - self._begun_s >= FORGET_DEVICE_S:
-            changed += self.restored.expired(self.devices, self.watcher.settings.rules, now_s)
-        if self.restored.pending and now_s - self._begun_s >= PENDING_S:
-            self.restored.pending.clear()
-        changed += self.hosts.feed(source, self._of(source), now_s)
+                changed += track_alerts.retire(self._state, tracks, Ending.DEVICE_GONE, now_s)
+        if self._state.restored.alerts and now_s - self._begun_s >= FORGET_DEVICE_S:
+            changed += self._state.restored.expired(
+                self._state.devices, self._state.settings.rules, now_s
+            )
+        if self._state.restored.pending and now_s - self._begun_s >= PENDING_S:
+            self._state.restored.pending.clear()
+        changed += self.hosts.feed(source, self._state.devices_of(source), now_s)
         # First: who goes on with an alert may have ended in the same tick.
-        changed[:0] = self.watcher.passed_on
-        self.watcher.passed_on.clear()
+        changed[:0] = self._state.tracks.take_passed_on()
         self._forget_infos()
         gone = Fault(where="", why="not reported now")
         self.silent(source, gone, but={r.device_uid for r in sample.readings})
@@ -246,7 +216,9 @@ class SampleIntake:
         same = reading.uses is not None and reading.uses is tracked_device.uses
         tracked_device.still = same and reading.used_bytes == tracked_device.room.used_bytes
         if boot_id is None:
-            changed += self.watcher.retire(tracked_device.others, Ending.INSTANCES_JUDGED, now_s)
+            changed += track_alerts.retire(
+                self._state, tracked_device.others, Ending.INSTANCES_JUDGED, now_s
+            )
             tracked_device.others.clear()
             tracked_device.arrivals = None
         elif not tracked_device.others:
@@ -259,17 +231,17 @@ class SampleIntake:
             not same
             or tracked_device.listed is None
             or tracked_device.news != self.people.news
-            or self.restored.alerts
+            or self._state.restored.alerts
         ):
             changed += self._farewell(tracked_device, reading, now_s)
         if reading.uses is None and boot_id is not None:
             changed += self._unseen(tracked_device, now_s)
-        return changed + restored_state.drop_whole(self.watcher, tracked_device, now_s)
+        return changed + whole_device.drop_whole(self._state, tracked_device, now_s)
 
     def _unseen(self, device: TrackedDevice, now_s: float) -> list[Alert]:
         """End alerts of whom no list has shown for a day: nobody can say that they go on."""
         ended = [
-            self.watcher.end(track, Ending.NOT_SEEN, now_s)
+            track_alerts.end(self._state, track, Ending.NOT_SEEN, now_s)
             for track in (*device.processes.values(), *device.others[1:])
             if track.alert is not None
             and (last := _ring(track).last) is not None
@@ -282,60 +254,30 @@ class SampleIntake:
 
         What was judged stays, and so do the windows: no data is not good news.
         """
-        for uid, device in self.devices.items():
+        for uid, device in self._state.devices.items():
             if device.source == source and uid not in but:
                 device.reading, device.ledger, device.faults = None, None, (why,)
 
-    def due(self, source: str, now_s: float) -> list[Track]:
-        """Return the tracks of a source's devices that are due for a judgement now."""
-        due, fast_s = self.watcher.due, policy.FAST_S
-        tracks: list[Track] = []
-        # The same as in due, which would be called for every process: most are not.
-        for device in self._of(source):
-            processes = device.processes.values()
-            beside = restored_state.beside(device, now_s)
-            if device.still:
-                # What stands still cannot have passed what it was before.
-                early = [track for track in processes if now_s >= track.due_s]
-                early += [t for t in beside if t.subject.host or now_s >= t.due_s]
-            else:
-                early = [*processes, *beside]
-            tracks += [
-                track
-                for track in early
-                if (now_s >= track.due_s - track.pause_s + fast_s or now_s >= track.due_s)
-                and due(track, now_s)
-            ]
-        return tracks
-
-    def alerted(self, source: str) -> list[Track]:
-        """Return the tracks of a source's devices that have an alert."""
-        found: list[Track] = []
-        for device in self._of(source):
-            for tracks in (device.processes.values(), device.others, device.hosts.values()):
-                found += [track for track in tracks if track.alert is not None]
-        return found
-
     def _forget_infos(self) -> None:
-        present = sum(len(device.processes) for device in self.devices.values())
-        if len(self.infos) > _SPARE_INFOS + present:
-            here = {key for device in self.devices.values() for key in device.processes}
-            for device in self.devices.values():
+        present = sum(len(device.processes) for device in self._state.devices.values())
+        if len(self._state.infos) > _SPARE_INFOS + present:
+            here = {key for device in self._state.devices.values() for key in device.processes}
+            for device in self._state.devices.values():
                 here.update(use.key for use in device.uses or ())
             self.people.forget_all_but(here)
 
     def _update_device(
         self, device: Device, reading: DeviceReading, source: str, now_s: float
     ) -> TrackedDevice:
-        tracked_device = self.devices.get(device.uid)
+        tracked_device = self._state.devices.get(device.uid)
         if tracked_device is None:
             room = Headroom(
-                attributed_at_s=self.restored.attributed_at_s.pop(device.uid, None),
-                activity=self.restored.activity.pop(device.uid, None) or RecentActivity(),
+                attributed_at_s=self._state.restored.attributed_at_s.pop(device.uid, None),
+                activity=self._state.restored.activity.pop(device.uid, None) or RecentActivity(),
             )
             tracked_device = TrackedDevice(device=device, reading=reading, room=room)
             tracked_device.apart = room.is_owned(now_s)
-            self.devices[device.uid] = tracked_device
+            self._state.devices[device.uid] = tracked_device
             self._watch_whole(tracked_device)
         tracked_device.device, tracked_device.reading = device, reading
         tracked_device.source = source
@@ -345,31 +287,11 @@ class SampleIntake:
         uid, title = device.device.uid, device_title(device.device)
         unowned = device_title(device.device, UNOWNED)
         device.others += [
-            self.track(device, Subject(device_uid=uid), title),
-            self.track(device, Subject(device_uid=uid, unattributed=True), unowned),
+            begin(self._state, device, Subject(device_uid=uid), title),
+            begin(self._state, device, Subject(device_uid=uid, unattributed=True), unowned),
         ]
         device.arrivals = Arrivals()
-        device.arrivals.restore(_ring(device.others[0]), self.restored.parts(uid))
-
-    def track(
-        self, device: TrackedDevice, subject: Subject, title: Title, room: Headroom | None = None
-    ) -> Track:
-        """Begin to watch a subject of a device, with what an earlier run left of it."""
-        ring = self.restored.ring(subject)
-        track = Track(
-            subject=subject,
-            device=device.device,
-            window=Ring(self.span_s) if ring is None else ring,
-            room=device.room if room is None else room,
-            title=title,
-        )
-        track.alert = self.restored.alert(subject)
-        if track.alert is not None and not track.alert.clears:
-            track.room.note(track.alert.finding)  # its neighbours are judged before it
-        self.watcher.tracks[subject.id] = track
-        track.mark_changed()
-        self.created += 1
-        return track
+        device.arrivals.restore(_ring(device.others[0]), self._state.restored.parts(uid))
 
     def _draw(
         self, device: TrackedDevice, reading: DeviceReading, boot_id: str | None, *, same: bool
@@ -381,7 +303,7 @@ class SampleIntake:
             return
         baseline = device.baseline
         if baseline is None:
-            baseline = self.baselines.setdefault(device.device.uid, attribution.Baseline())
+            baseline = self._state.idle_levels.setdefault(device.device.uid, attribution.Baseline())
             device.baseline = baseline
         if (
             not same
@@ -397,7 +319,7 @@ class SampleIntake:
                 reading, kind, baseline_bytes=baseline.least_bytes
             )
         if device.ledger is not None and baseline.learn(device.ledger, boot_id):
-            self.learned[device.device.uid] = baseline
+            self._state.idle_levels.changed[device.device.uid] = baseline
         if device.others:
             device.others[-1].baseline_bytes = baseline.least_bytes
 
@@ -449,7 +371,7 @@ class SampleIntake:
         ]
         if device.arrivals is not None and used is not None:
             free = None if ledger is None else ledger.unattributed_bytes
-            brought = device.arrivals.total(reading.uses, free, now_s, self.infos)
+            brought = device.arrivals.total(reading.uses, free, now_s, self._state.infos)
             if brought or device.arrivals.rings:
                 rings = [_ring(track) for track in device.others]
                 values += device.arrivals.values(rings, (used, rest))
@@ -461,9 +383,9 @@ class SampleIntake:
         track = device.processes.get(key)
         if track is not None:
             return track
-        info = self.infos.get(key) or ProcessInfo(key=key, name="")
+        info = self._state.infos.get(key) or ProcessInfo(key=key, name="")
         subject = Subject(device_uid=device.device.uid, process=key)
-        track = self.track(device, subject, process_title(device.device, info))
+        track = begin(self._state, device, subject, process_title(device.device, info))
         device.processes[key], device.listed = track, None
         return track
 
@@ -472,7 +394,7 @@ class SampleIntake:
             return []
         listed = [use.key for use in reading.uses]
         news = self.people.news
-        if listed == device.listed and device.news == news and not self.restored.alerts:
+        if listed == device.listed and device.news == news and not self._state.restored.alerts:
             return []  # As in most ticks: the same processes, and nothing new about them.
         present = set(listed)
         changed: list[Alert] = []
@@ -480,29 +402,56 @@ class SampleIntake:
         # One list without it may be a slip of the driver; two in a row are believed.
         for key in missing & device.missing:
             track = device.processes.pop(key)
-            label = info.label if (info := self.infos.get(key)) is not None else ""
-            self.leavers.append(EndedProcess(track=track, program=track.program, label=label))
-            changed += self.watcher.retire([track], end_reason(track), now_s)
+            label = info.label if (info := self._state.infos.get(key)) is not None else ""
+            self._state.tracks.ended.append(
+                EndedProcess(track=track, program=track.program, label=label)
+            )
+            changed += track_alerts.retire(self._state, [track], end_reason(track), now_s)
             device.fed = None
         device.missing = missing & device.processes.keys()
         for key, track in device.processes.items():
             # A framework is known only after its libraries have been loaded.
-            info = self.infos[key]
-            self.watcher.ranks.place(track, info)
+            info = self._state.infos[key]
+            self._state.tracks.ranks.place(track, info)
             track.framework = info.framework
             if info.program != track.program:
-                track.program, self.renamed = info.program, True
-        uid, rules = device.device.uid, self.watcher.settings.rules
-        left = self.restored.left(uid, present)
-        for subject, ring in self.restored.gone(uid, left):
+                track.program, self._state.tracks.renamed = info.program, True
+        uid, rules = device.device.uid, self._state.settings.rules
+        left = self._state.restored.left(uid, present)
+        for subject, ring in self._state.restored.gone(uid, left):
             gone = Track(
                 subject=subject, device=device.device, window=ring, room=device.room, title=Title()
             )
-            self.leavers.append(EndedProcess(track=gone, unseen=True))
+            self._state.tracks.ended.append(EndedProcess(track=gone, unseen=True))
         # Nobody is missing any more, or it must be looked at once more.
-        again = device.missing or self.restored.missing[uid]
+        again = device.missing or self._state.restored.missing[uid]
         device.listed, device.news = None if again else listed, news
-        return changed + self.restored.orphaned(uid, left, rules, now_s)
+        return changed + self._state.restored.orphaned(uid, left, rules, now_s)
+
+
+def begin(
+    state: State,
+    device: TrackedDevice,
+    subject: Subject,
+    title: Title,
+    room: Headroom | None = None,
+) -> Track:
+    """Begin to watch a subject of a device, with what an earlier run left of it."""
+    ring = state.restored.ring(subject)
+    track = Track(
+        subject=subject,
+        device=device.device,
+        window=Ring(state.settings.span_s) if ring is None else ring,
+        room=device.room if room is None else room,
+        title=title,
+    )
+    track.alert = state.restored.alert(subject)
+    if track.alert is not None and not track.alert.clears:
+        track.room.note(track.alert.finding)  # its neighbours are judged before it
+    state.tracks[subject.id] = track
+    track.mark_changed()
+    state.tracks.created += 1
+    return track
 
 
 def _ring(track: Track) -> Ring:

@@ -30,7 +30,7 @@ from gpuwatchd.daemon.main import Chores
 from gpuwatchd.collect.host import Host
 from gpuwatchd.service import own_process as allocator
 from gpuwatchd.notify.outbox import dispatcher as outbox
-from gpuwatchd.pipeline.tick import Pipeline
+from tests.pipelines import make_pipeline
 from gpuwatchd.collect.nvml.source import NvmlSource
 from gpuwatchd.store.writer import History
 
@@ -62,7 +62,7 @@ settings = config.Config(
 channels = outbox.build(settings.notify, settings.policy.channels)
 channels["desktop"].probe()  # loads its libraries, as a daemon on a desktop has them loaded
 sender = outbox.MessageDispatcher({"desktop": channels["command"], "command": channels["command"]})
-pipeline = Pipeline(config=settings, sources=[source], host=Host(), history=history,
+pipeline = make_pipeline(config=settings, sources=[source], host=Host(), history=history,
                     runtime_dir=folder, message_dispatcher=sender, wall=clock,
                     mono=lambda: source.at)
 chores = Chores()
@@ -92,7 +92,7 @@ if sys.argv[3] == "split":
     timed(pipeline.intake, "take", "intake")
     timed(pipeline, "_judge", "judge")
     timed(pipeline.alert_notifier, "notify", "policy and messages")
-    timed(pipeline.alarms, "step", "alarms")
+    timed(pipeline.conditions, "step", "alarms")
     timed(pipeline._history_link, "record", "history: record")
     for when, rows in pipeline._chores.items():
         pipeline._chores[when] = [

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from gpuwatchd.core import config
 from gpuwatchd.core.model import Alert, AlertSubject, EtaRange, Finding, ProcessKey, Subject
-from gpuwatchd.pipeline.tick import Pipeline
 from gpuwatchd.store import schema
 from gpuwatchd.store.writer import History
+from tests.pipelines import make_pipeline
 
 if TYPE_CHECKING:
     from gpuwatchd.core.model import Delivery
@@ -93,7 +93,7 @@ def ours(directory: Path | None, groups: int) -> tuple[float, float]:
     history = None
     if directory is not None:
         history = History.open(directory, SETTINGS.store, clock=lambda: T0, boot_id="bench")
-    pipeline = Pipeline(
+    pipeline = make_pipeline(
         config=SETTINGS, sources=[], history=history, message_dispatcher=Deaf(), wall=lambda: T0
     )
     alerts = [begun(number, number % groups) for number in range(ALERTS)]

@@ -29,12 +29,12 @@ from gpuwatchd.cli import main as gpuwatchctl
 from gpuwatchd.collect.simulate import SimulateSource
 from gpuwatchd.core import config
 from gpuwatchd.core.model import Message
-from gpuwatchd.pipeline.tick import Pipeline
 from gpuwatchd.store.private_files import hold_lock
 from gpuwatchd.store.writer import History
 from gpuwatchd.view.blocks import width_of
 from tests.docs import live_screens, made
 from tests.docs.live_screens import BAR, CELL, CIRCLES, LINE, MARGIN, WORDS, Live
+from tests.pipelines import make_pipeline
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -140,7 +140,7 @@ def world(scenario: str, minutes: float, message_dispatcher: Kept | None = None)
             time.tzset()
             history = History.open(state, settings.store, clock=lambda: source.now_s)
             stack.callback(history.close)
-            pipeline = Pipeline(
+            pipeline = make_pipeline(
                 config=settings, sources=[source], history=history, runtime_dir=runtime,
                 message_dispatcher=message_dispatcher, wall=lambda: source.now_s,
                 mono=lambda: source.elapsed_s,

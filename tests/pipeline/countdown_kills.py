@@ -205,7 +205,7 @@ class KilledMachine(IdleMachine):
                 matcher=Matcher(process="python"), from_at_s=time.now_s, until_at_s=until_s,
                 who="alice",
             )  # fmt: skip
-            self.pipeline.silencing.add(made, time.now_s)
+            self.pipeline.state.silences.add(made, time.now_s)
             self.barred.append((None, until_s))
 
     def until_killed(self) -> None:

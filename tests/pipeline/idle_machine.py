@@ -72,8 +72,8 @@ class IdleMachine(Machine):
         ladder._runner.manager_of = lambda _: self.manager
         ladder._runner.classified = lambda info: Classified(info.key, self.manager, self.opted_in)
         if not self.is_new:
-            ladder._rule_age_s(by_override=False)
-            for name in ladder._rules.values():
+            ladder.proposals._rule_age_s(by_override=False)
+            for name in ladder.proposals._rules.values():
                 self.history.shelf.write_now(tables.save_meta, name, self.time.now_s - 8 * 86_400.0)
 
     def _look(self) -> Sample:

@@ -16,10 +16,10 @@ import numpy as np
 
 from gpuwatchd.core.config import Config
 from gpuwatchd.core.model import Device, ProcessInfo, ProcessKey, Sample, Subject
-from gpuwatchd.pipeline.tick import Pipeline
 from gpuwatchd.store.writer import History
 from tests.making import GIB, MIB, sample
 from tests.pipeline.play import Postbox, Script
+from tests.pipelines import make_pipeline
 from tests.store.world import T0, Time, settings
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class Machine:
     def track(self) -> Track:
         """What the daemon knows of the process."""
         key = Subject(device_uid=self.device.uid, process=self.info.key).id
-        return self.pipeline.watcher.tracks[key]
+        return self.pipeline.state.tracks[key]
 
     def start(self) -> None:
         """Start a daemon."""
@@ -150,7 +150,7 @@ class Machine:
             boot_id=self.boot_id,
         )
         self.post = self.make_post()
-        self.pipeline = Pipeline(
+        self.pipeline = make_pipeline(
             config=self.config,
             sources=[Script(lambda _: self._look(), devices=self.devices)],
             history=self.history,
@@ -178,7 +178,7 @@ class Machine:
     def kill(self) -> None:
         """End the daemon as SIGKILL does: it writes nothing any more."""
         self.history._drop_connection()
-        for worker in self.pipeline.workers.values():
+        for worker in self.pipeline.sources.workers.values():
             worker.close()
 
     def _look(self) -> Sample:

@@ -54,7 +54,7 @@ def _silence(machine: IdleMachine) -> None:
         matcher=Matcher(process="python"), from_at_s=machine.time.now_s,
         until_at_s=machine.time.now_s + 1e5, who="alice",
     )  # fmt: skip
-    machine.pipeline.silencing.add(made, machine.time.now_s)
+    machine.pipeline.state.silences.add(made, machine.time.now_s)
 
 
 def _hold(machine: IdleMachine) -> None:
@@ -63,7 +63,7 @@ def _hold(machine: IdleMachine) -> None:
 
 
 def _normal(machine: IdleMachine) -> None:
-    (alarm,) = machine.pipeline.alarms.alarms.values()
+    (alarm,) = machine.pipeline.state.conditions.values()
     alert = alarm.alert
     assert alert is not None
     label = tables.UserLabel(
@@ -251,7 +251,7 @@ def test_a_rule_that_was_taken_out_for_a_while_is_new(
 def test_a_rule_counts_from_when_it_was_set_not_from_the_first_alert(tmp_path: Path) -> None:
     machine = IdleMachine(tmp_path, is_new=True)
     machine.run(30.0)
-    age_s = machine.pipeline.ladder._rule_age_s(by_override=False)
+    age_s = machine.pipeline.ladder.proposals._rule_age_s(by_override=False)
     assert age_s == pytest.approx(30.0, abs=6.0)
 
 
@@ -335,8 +335,8 @@ def test_an_override_opts_in_whom_it_names(tmp_path: Path) -> None:
         settings = msgspec.structs.replace(config(mode="propose"), override=(rule,))
         machine = IdleMachine(tmp_path / name, settings)
         machine.opted_in = False
-        machine.pipeline.ladder._rule_age_s(by_override=True)
-        for mark in machine.pipeline.ladder._rules.values():
+        machine.pipeline.ladder.proposals._rule_age_s(by_override=True)
+        for mark in machine.pipeline.ladder.proposals._rules.values():
             machine.history.shelf.write_now(tables.save_meta, mark, machine.time.now_s - 1e6)
         machine.run(LONG_S)
         assert len(machine.taken) == count
@@ -378,11 +378,11 @@ def test_a_leak_is_only_proposed_and_taken_by_its_button(tmp_path: Path) -> None
     saved = tables.Checkpoint(
         process=machine.info.key, saved_at_s=machine.time.now_s, said_by="alice"
     )
-    machine.pipeline.costing._note(saved)
+    machine.pipeline.state.checkpoints.append(saved)
     machine.run(900.0)
-    tracks = machine.pipeline.watcher.tracks.values()
+    tracks = machine.pipeline.state.tracks.values()
     alert = next(track.alert for track in tracks if track.alert is not None)
-    proposal = machine.pipeline.ladder.proposal(alert)
+    proposal = machine.pipeline.ladder.proposals.proposal(alert)
     assert proposal is not None
     assert (proposal.step, proposal.command, proposal.hold) == (
         "restart", "scontrol requeue 42", ActHold.LEAK,
@@ -402,7 +402,7 @@ def test_of_several_steps_on_a_leak_the_first_possible_one_is_proposed(tmp_path:
     several = ("requeue", "checkpoint", "end")
     machine = LeakMachine(tmp_path, mode="propose", checkpoint="signal", leak_steps=several)
     machine.run(1200.0)
-    alert = next(one.alert for one in machine.pipeline.watcher.tracks.values() if one.alert)
+    alert = next(one.alert for one in machine.pipeline.state.tracks.values() if one.alert)
     runner: Any = machine.pipeline.ladder._runner
     slurm, found = steps.Manager("slurm", "42"), []
     for manager, can_save, saved in (
@@ -413,8 +413,13 @@ def test_of_several_steps_on_a_leak_the_first_possible_one_is_proposed(tmp_path:
     ):
         machine.manager = manager
         runner.can_save = lambda *_, it=can_save: it
-        runner.saved = lambda _, it=saved or None: it
-        proposal = machine.pipeline.ladder.proposal(alert)
+        checkpoints = (
+            [tables.Checkpoint(process=machine.info.key, saved_at_s=0.0, said_by="alice")]
+            if saved
+            else []
+        )
+        machine.pipeline.state.checkpoints[:] = checkpoints
+        proposal = machine.pipeline.ladder.proposals.proposal(alert)
         found.append(proposal and proposal.step)
     assert found == ["requeue", "checkpoint", "checkpoint", None]
 
@@ -439,9 +444,7 @@ def test_files_of_a_process_that_hang_keep_nobody_waiting(
     monkeypatch.setattr(steps, "manager_of", hangs)
     monkeypatch.setattr(step_runner, "LOOK_S", 0.0)
     machine = IdleMachine(tmp_path)
-    runner = step_runner.StepRunner(
-        None, lambda _: None, wall=lambda: 0.0, mono=lambda: 0.0, booted_at_s=None
-    )
+    runner = step_runner.StepRunner(None, wall=lambda: 0.0, mono=lambda: 0.0, booted_at_s=None)
     infos = [
         msgspec.structs.replace(machine.info, key=ProcessKey(pid=pid, started_at_s=1.0))
         for pid in range(step_runner.MOST_LOOKS + 2)
@@ -466,7 +469,7 @@ def test_the_button_of_what_works_again_ends_nothing(tmp_path: Path) -> None:
     assert shown.step == "end"
     machine.busy_pct = 80.0
     machine.run(60.0)
-    (alarm,) = machine.pipeline.alarms.alarms.values()
+    (alarm,) = machine.pipeline.state.conditions.values()
     assert alarm.alert is not None
     machine.pipeline.ladder.press(alarm.alert, shown, "alice", lambda *_: None)
     assert machine.taken == []
@@ -486,7 +489,7 @@ def test_a_history_that_cannot_be_written_any_more_in_a_countdown_takes_no_step_
     asked = [phase for phase, _, dry_run in machine.rows if phase == "asked" and not dry_run]
     assert len(machine.taken) == len(asked) == ("max_page" in pragma)
     if not asked:
-        (resting,) = machine.pipeline.ladder._resting.values()
+        (resting,) = machine.pipeline.state.countdowns.resting.values()
         assert resting[1] is ActHold.NOT_WRITTEN
         assert len(machine.proposals) == 2
 
@@ -542,7 +545,7 @@ def test_on_an_instance_of_a_card_in_parts_one_step_is_taken(
     machine.manager = manager
     machine.run(LONG_S)
     assert [request.key for _, request in machine.taken] == [machine.info.key]
-    alerts = [it.alert for it in machine.pipeline.alarms.alarms.values() if it.alert]
+    alerts = [it.alert for it in machine.pipeline.state.conditions.values() if it.alert]
     assert [alert.subject.device_uid for alert in alerts] == ["MIG-a"]
 
 
@@ -553,15 +556,15 @@ def test_nothing_is_done_by_itself_where_no_driver_tells_how_busy_the_gpu_is(
     machine = MigMachine(tmp_path)
     machine.run(400.0)
     ladder, alert = machine.pipeline.ladder, _alert(machine)
-    assert ladder._hold(alert, machine.info.key, "end") is None
-    part = machine.pipeline.intake.devices["MIG-a"]
+    assert ladder.proposals.hold(alert, machine.info.key, "end") is None
+    part = machine.pipeline.state.devices["MIG-a"]
     uses = tuple(msgspec.structs.replace(use, sm_pct=None) for use in part.uses or ())
     part.uses = uses
-    assert ladder._hold(alert, machine.info.key, "end") is ActHold.USE_UNKNOWN
+    assert ladder.proposals.hold(alert, machine.info.key, "end") is ActHold.USE_UNKNOWN
 
 
 def _alert(machine: IdleMachine) -> Alert:
-    alerts = [alarm.alert for alarm in machine.pipeline.alarms.alarms.values() if alarm.alert]
+    alerts = [alarm.alert for alarm in machine.pipeline.state.conditions.values() if alarm.alert]
     return next(one for one in alerts if one.subject.process == machine.info.key)
 
 
@@ -592,9 +595,9 @@ def test_a_unit_is_not_ended_where_another_process_of_it_is_held(tmp_path: Path)
     machine.manager = steps.Manager("user-unit", "train.service")
     machine.run(400.0)
     ladder, alert = machine.pipeline.ladder, _alert(machine)
-    assert ladder._hold(alert, machine.info.key, "end") is None
+    assert ladder.proposals.hold(alert, machine.info.key, "end") is None
     machine.history.shelf.write_now(tables.save_hold, machine.other.key, machine.time.now_s + 9e3)
-    assert ladder._hold(alert, machine.info.key, "end") is ActHold.HELD
+    assert ladder.proposals.hold(alert, machine.info.key, "end") is ActHold.HELD
     machine.run(LONG_S)
     assert machine.taken == []
 
@@ -609,6 +612,6 @@ def test_a_unit_is_not_ended_where_another_process_of_it_works_elsewhere(
     use = ProcessUse(key=machine.other.key, used_bytes=GIB)
     card = SimpleNamespace(recorded=False, label="GPU 2", uid="GPU-2", parent_uid=None)
     beside = SimpleNamespace(device=card, uses=(use,))
-    devices = {**machine.pipeline.intake.devices, "GPU-2": beside}
-    monkeypatch.setattr(machine.pipeline.intake, "devices", devices)
-    assert ladder._hold(alert, machine.info.key, "end") is ActHold.RANK
+    devices = {**machine.pipeline.state.devices, "GPU-2": beside}
+    monkeypatch.setattr(machine.pipeline.state, "devices", devices)
+    assert ladder.proposals.hold(alert, machine.info.key, "end") is ActHold.RANK

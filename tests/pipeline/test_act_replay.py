@@ -12,8 +12,8 @@ from gpuwatchd.core.codes import ActHold
 from gpuwatchd.core.config import Config, OverrideSection
 from gpuwatchd.core.model import Matcher, Silence
 from gpuwatchd.pipeline import act_replay, history_log
-from gpuwatchd.pipeline.act_ladder import rule_names
 from gpuwatchd.pipeline.act_replay import ActCase, Circumstances
+from gpuwatchd.pipeline.proposals import rule_names
 from gpuwatchd.store import tables
 from gpuwatchd.store.checked_connection import transaction
 from gpuwatchd.store.reader import Reader

@@ -7,8 +7,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
@@ -20,8 +19,7 @@ from gpuwatchd.core.model import Message, ProcessInfo, Subject
 from gpuwatchd.notify import NOTIFIERS
 from gpuwatchd.pipeline import messages
 from gpuwatchd.pipeline.action_handler import CONFIRM_S, ActionHandler, ActionReply, buttons_for
-from gpuwatchd.pipeline.active_silences import ActiveSilences
-from gpuwatchd.pipeline.state import Settings
+from gpuwatchd.pipeline.state import ConditionAlert, Settings, State
 from gpuwatchd.store import tables
 from gpuwatchd.store.tables import Checkpoint
 from tests import making
@@ -39,19 +37,21 @@ if TYPE_CHECKING:
 ASKS = Config(act=ActSection(checkpoint="signal"))
 
 
+def nothing(*_: object) -> None:
+    """Take no step."""
+
+
 class World:
     """One who presses, and what is said to him."""
 
     def __init__(self, history: History) -> None:
         self.said: list[Message] = []
         self.windows: list[list[str]] = []
-        self.silencing = ActiveSilences(history.shelf)
         self.history = history
         self.now_s = T0
-        self.settings = Settings(Config())
+        self.state = State(Config(), history)
         self.pressed = ActionHandler(
-            self.settings,
-            silencing=self.silencing,
+            self.state,
             shelf=history.shelf,
             say=self.said.append,
             booted_at_s=booted_at_s(),
@@ -63,9 +63,10 @@ class World:
         self.step([about] if known is None else known)
 
     def step(self, known: list[Alert]) -> None:
-        self.pressed.step(lambda: known, self.now_s)
+        self.state.conditions = {it.key: ConditionAlert(it, self.now_s) for it in known}
+        self.pressed.step(nothing, self.now_s)
         wait_for(lambda: not any(thread.is_alive() for thread in self.pressed._running))
-        self.pressed.step(lambda: known, self.now_s)
+        self.pressed.step(nothing, self.now_s)
 
     def rows(self) -> list[tables.Action]:
         return self.history.shelf.write_now(tables.load_actions) or []
@@ -87,7 +88,7 @@ def _about(process: object, **changes: object) -> Alert:
 
 def test_snooze_silences_for_an_hour_and_says_so(world: World) -> None:
     world.press("snooze", alert(notices=1))
-    (silence,) = world.silencing.active
+    (silence,) = world.state.silences.active
     assert silence.matcher.key == "leak:x"
     assert silence.until_at_s == T0 + 3600
     assert silence.row is not None
@@ -104,7 +105,7 @@ def test_snooze_silences_all_that_the_notice_was_about(world: World) -> None:
     message = messages.compose(first, "firing", now_s=T0, also=(other,))
     world.pressed.put("snooze", message)
     world.step([first, other])
-    assert {one.matcher.key for one in world.silencing.active} == {"leak:x", "leak:y"}
+    assert {one.matcher.key for one in world.state.silences.active} == {"leak:x", "leak:y"}
 
 
 @pytest.mark.parametrize("name", ["snooze", "checkpoint"])
@@ -119,7 +120,7 @@ def test_a_press_that_comes_too_late_does_nothing_and_says_so(
         "opened anew": [msgspec.structs.replace(about, opened_at_s=about.opened_at_s + 500)],
     }[case]
     world.press(name, about, known=known)
-    assert world.silencing.active == ()
+    assert world.state.silences.active == ()
     assert world.rows() == []
     (said,) = world.said
     assert said.subject in {"Not snoozed", "Not asked"}
@@ -150,7 +151,7 @@ def test_a_flood_of_presses_neither_holds_up_a_tick_nor_fills_the_log(
     for _ in range(500):
         world.pressed.put("snooze", message)
     monkeypatch.setattr(world.pressed, "_begin", begin)
-    world.pressed.step(list, T0)
+    world.pressed.step(nothing, T0)
     assert handled == 32
     assert caplog.text.count("too many buttons") == 1
 
@@ -204,13 +205,13 @@ def test_an_answer_that_nobody_can_see_is_no_failure(
 
     world.pressed._speaker._say = say
     world.press("snooze", alert(notices=1))
-    assert len(world.silencing.active) == 1
+    assert len(world.state.silences.active) == 1
     assert "no session bus" in caplog.text
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def test_every_rank_that_the_notice_was_about_is_asked(world: World, tmp_path: Path) -> None:
-    world.settings.replace(ASKS)
+    world.state.settings = Settings(ASKS)
     files = tmp_path / "saved-0", tmp_path / "saved-1"
     with job(files[0]) as first, job(files[1]) as second, job() as deaf:
         ranks = [
@@ -233,7 +234,7 @@ def test_every_rank_that_the_notice_was_about_is_asked(world: World, tmp_path: P
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def test_a_job_that_would_be_ended_is_not_asked(world: World) -> None:
-    world.settings.replace(ASKS)
+    world.state.settings = Settings(ASKS)
     with job() as process:
         world.press("checkpoint", _about(key_of(process.pid)))
         assert process.poll() is None
@@ -255,7 +256,8 @@ def test_a_tick_never_waits(world: World, monkeypatch: pytest.MonkeyPatch) -> No
         for n in range(10):
             world.pressed.put("show", msgspec.structs.replace(message, id=str(n)))
         began = time.monotonic()
-        world.pressed.step(lambda: [about], T0)
+        world.state.conditions = {about.key: ConditionAlert(about, T0)}
+        world.pressed.step(nothing, T0)
         assert time.monotonic() - began < 1
         assert len(world.pressed._running) <= 4
     finally:
@@ -301,10 +303,8 @@ def test_the_button_for_a_checkpoint_is_there_only_where_it_can_work(tmp_path: P
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def test_a_newer_checkpoint_confirms_what_was_asked(world: World, tmp_path: Path) -> None:
-    world.settings.replace(ASKS)
-    seen: list[Checkpoint] = []
-    saving: Any = SimpleNamespace(saved=lambda process: seen[-1] if seen else None)
-    world.pressed._ladder = saving
+    world.state.settings = Settings(ASKS)
+    seen = world.state.checkpoints
     with job(tmp_path / "saved") as process:
         key = key_of(process.pid)
         about = _about(key)
@@ -323,10 +323,8 @@ def test_a_newer_checkpoint_confirms_what_was_asked(world: World, tmp_path: Path
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def test_a_checkpoint_of_much_later_is_no_answer(world: World, tmp_path: Path) -> None:
-    world.settings.replace(ASKS)
-    seen: list[Checkpoint] = []
-    saving: Any = SimpleNamespace(saved=lambda process: seen[-1] if seen else None)
-    world.pressed._ladder = saving
+    world.state.settings = Settings(ASKS)
+    seen = world.state.checkpoints
     with job(tmp_path / "saved") as process:
         about = _about(key_of(process.pid))
         world.press("checkpoint", about)

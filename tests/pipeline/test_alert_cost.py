@@ -13,9 +13,7 @@ from gpuwatchd.analysis import cost
 from gpuwatchd.collect.host.checkpoint_files import Saved
 from gpuwatchd.core.config import CheckpointsSection, CostSection, Seconds, StoreSection
 from gpuwatchd.core.model import Holding, ProcessInfo, ProcessKey, Sample, Subject
-from gpuwatchd.pipeline.alert_cost import DEADLINE_S, Costing, Saves
-from gpuwatchd.pipeline.state import Settings
-from gpuwatchd.pipeline.tick import Pipeline
+from gpuwatchd.pipeline.alert_cost import DEADLINE_S, AlertCosts, CheckpointSearch, Saves
 from gpuwatchd.store import tables
 from gpuwatchd.store.checked_connection import transaction
 from gpuwatchd.store.reader import Reader
@@ -24,6 +22,7 @@ from gpuwatchd.store.writer import History
 from tests.making import CARD, GIB, KEY, LEAKER, MIB, alert, present, sample
 from tests.pipeline.play import EAGER, Postbox, Script, leaking_until, run
 from tests.pipeline.test_ranks import CARDS, growing, spread
+from tests.pipelines import make_pipeline
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.core.config import Config
     from gpuwatchd.core.model import Alert, Cost, HoldingKind
+    from gpuwatchd.pipeline.tick import Pipeline
 
 PRICED = msgspec.structs.replace(EAGER, cost=CostSection(usd_per_gpu_hour=4.0))
 NOW_S = 1000.0 + 5.0 * 199
@@ -42,17 +42,22 @@ def alone(tick: int, who: ProcessInfo = LEAKER) -> Sample:
     return sample(1000.0 + 5.0 * tick, [(who, 20 * GIB + grown)])
 
 
+def costs(pipeline: Pipeline) -> AlertCosts:
+    """Return what the pipeline asks for costs."""
+    return pipeline.alert_notifier._builder._costs
+
+
 def of(pipeline: Pipeline, now_s: float = NOW_S) -> Cost:
-    return present(pipeline.costing.of(opened(pipeline), now_s))
+    return present(costs(pipeline).of(opened(pipeline), now_s))
 
 
 def opened(pipeline: Pipeline) -> Alert:
-    found = [t.alert for t in pipeline.watcher.tracks.values() if t.alert is not None]
+    found = [t.alert for t in pipeline.state.tracks.values() if t.alert is not None]
     return next(one for one in found if one.subject.process is not None)
 
 
 def playing(config: Config = PRICED, ticks: int = 200, history: History | None = None) -> Pipeline:
-    pipeline = Pipeline(config=config, sources=[Script(alone)], history=history)
+    pipeline = make_pipeline(config=config, sources=[Script(alone)], history=history)
     run(pipeline, ticks)
     return pipeline
 
@@ -76,11 +81,11 @@ def test_what_is_at_risk_is_the_time_until_the_middle_of_the_forecast() -> None:
 
 
 def test_a_job_of_ranks_has_all_of_its_devices() -> None:
-    pipeline = Pipeline(
+    pipeline = make_pipeline(
         config=PRICED, sources=[Script(lambda i: spread(i, growing), devices=CARDS)]
     )
     (open_,) = run(pipeline, 260)[-1].alerts
-    found = present(pipeline.costing.of(open_, 1000.0 + 5 * 259))
+    found = present(costs(pipeline).of(open_, 1000.0 + 5 * 259))
     assert {one.device_uid for one in found.members} == {card.uid for card in CARDS}
     assert found.usd_per_hour == pytest.approx(16.0)
     assert found.gpu_hours == pytest.approx(4 * 1295 / 3600, rel=0.05)
@@ -95,13 +100,13 @@ def test_a_death_is_told_as_critical_with_all_that_it_cost_and_its_curve(tmp_pat
         clock=lambda: NOW_S + 900.0, monotonic=lambda: 1e6,
     )  # fmt: skip
     source = Script(leaking_until(360))
-    pipeline = Pipeline(
+    pipeline = make_pipeline(
         config=PRICED, sources=[source], history=history, message_dispatcher=post,
         wall=lambda: 1000.0 + 5.0 * source.count,
     )  # fmt: skip
     run(pipeline, 300)
     saved = Checkpoint(process=KEY, saved_at_s=2000.0, said_by="file")
-    pipeline.costing._note(saved)
+    pipeline.context.checkpoints._note(saved)
     run(pipeline, 70)
     pipeline.close()
     message = post.taken[-1].message
@@ -119,17 +124,17 @@ def test_a_death_is_told_as_critical_with_all_that_it_cost_and_its_curve(tmp_pat
 
 def test_another_price_or_none_is_heard_without_a_restart() -> None:
     pipeline = playing()
-    assert pipeline.costing.of(alert(kind="gpu"), NOW_S) is None, "hardware has no cost of its own"
+    assert costs(pipeline).of(alert(kind="gpu"), NOW_S) is None, "hardware has no cost of its own"
     dear = msgspec.structs.replace(PRICED, cost=CostSection(usd_per_gpu_hour=8.0))
     pipeline.reconfigure(dear)
     assert of(pipeline).whole_usd_per_hour == 8.0
     pipeline.reconfigure(msgspec.structs.replace(EAGER, cost=CostSection(mode="off")))
-    assert pipeline.costing.of(opened(pipeline), NOW_S) is None
+    assert costs(pipeline).of(opened(pipeline), NOW_S) is None
 
 
 def test_a_process_that_was_there_before_us_counts_from_when_it_was_seen() -> None:
     early = msgspec.structs.replace(LEAKER, key=ProcessKey(pid=4711, started_at_s=-90_000.0))
-    pipeline = Pipeline(config=PRICED, sources=[Script(lambda tick: alone(tick, early))])
+    pipeline = make_pipeline(config=PRICED, sources=[Script(lambda tick: alone(tick, early))])
     run(pipeline, 200)
     found = of(pipeline)
     assert found.since == "first-seen"
@@ -141,13 +146,13 @@ def test_electricity_counts_by_what_was_measured() -> None:
         mode="owned", purchase=8760.0, lifetime=Seconds(365 * 86_400), electricity_per_kwh=0.5
     )
     pipeline = playing(msgspec.structs.replace(EAGER, cost=section), ticks=100)
-    price = present(pipeline.costing.price(CARD.uid, NOW_S))
+    price = present(pipeline.state.prices.of(CARD.uid, NOW_S))
     assert price.electricity_usd_per_hour is None
-    reading = present(pipeline.intake.devices[CARD.uid].reading)
-    pipeline.intake.devices[CARD.uid].reading = msgspec.structs.replace(reading, power_w=400.0)
+    reading = present(pipeline.state.devices[CARD.uid].reading)
+    pipeline.state.devices[CARD.uid].reading = msgspec.structs.replace(reading, power_w=400.0)
     for at_s in (5000.0, 5005.0, 5010.0):
-        pipeline.costing.step(at_s)
-    price = present(pipeline.costing.price(CARD.uid, NOW_S))
+        pipeline.state.prices.measure(at_s)
+    price = present(pipeline.state.prices.of(CARD.uid, NOW_S))
     assert price.electricity_usd_per_hour == pytest.approx(0.2)
     assert price.running_usd_per_hour == pytest.approx(1.2)
 
@@ -161,21 +166,20 @@ def test_what_is_held_on_several_devices_counts_on_each() -> None:
     settings = msgspec.structs.replace(
         PRICED, policy=msgspec.structs.replace(PRICED.policy, tell_held=("idle",))
     )
-    pipeline = Pipeline(config=settings, sources=[Script(play, devices=CARDS[:2])])
+    pipeline = make_pipeline(config=settings, sources=[Script(play, devices=CARDS[:2])])
     run(pipeline, 121)
-    assert pipeline.costing.holdings is pipeline.holdings
-    pipeline.holdings.found = tuple(
+    pipeline.state.holdings = tuple(
         Holding(kind=kind, device_uid=card.uid, process=LEAKER, held_bytes=20 * GIB)
         for kind, card in zip(KINDS, CARDS, strict=False)
     )
     subject = Subject(device_uid=CARDS[0].uid, process=KEY)
     open_ = alert(kind="held", opened_at_s=1000.0, subject=subject)
-    found = present(pipeline.costing.of(open_, 1600.0))
+    found = present(costs(pipeline).of(open_, 1600.0))
     assert [one.device_uid for one in found.members] == [card.uid for card in CARDS[:2]]
     assert found.gpu_hours == pytest.approx(2 * 600 / 3600 / 4, rel=0.15)
     over = msgspec.structs.replace(open_, state="resolved", resolved_at_s=1600.0, cost=found)
-    pipeline.holdings.found = ()
-    assert pipeline.costing.of(over, 1600.0) == found
+    pipeline.state.holdings = ()
+    assert costs(pipeline).of(over, 1600.0) == found
 
 
 def test_it_counts_from_the_checkpoint_that_was_said(tmp_path: Path) -> None:
@@ -205,12 +209,12 @@ def test_a_file_is_a_checkpoint_while_an_alert_is_open(tmp_path: Path) -> None:
     history = History.open(tmp_path, StoreSection(min_free_mib=0), boot_id="boot")
     config = msgspec.structs.replace(PRICED, checkpoints=CheckpointsSection(paths=("/runs/*",)))
     pipeline = playing(config, history=history)
-    costing = Costing(Settings(config), pipeline.intake, history, Saves(look))
+    costing = CheckpointSearch(pipeline.state, history.shelf, Saves(look))
     costing.step(NOW_S)
-    while costing.saved(KEY) is None:  # the test's own limit ends it
+    while pipeline.state.checkpoints.newest(KEY) is None:  # the test's own limit ends it
         costing.step(NOW_S + 1.0)
         time.sleep(0.005)
-    saved = present(costing.saved(KEY))
+    saved = present(pipeline.state.checkpoints.newest(KEY))
     assert (saved.saved_at_s, saved.said_by, saved.detail) == (NOW_S - 60.0, "file", "/runs/1.ckpt")
     assert asked == [("/runs/*", 4711)]
     pipeline.close()
@@ -225,9 +229,11 @@ def test_a_restart_knows_the_hours_of_before(tmp_path: Path) -> None:
     before = of(first).gpu_hours
     first.close()
     again = History.open(tmp_path, StoreSection(min_free_mib=0), boot_id="boot")
-    pipeline = Pipeline(config=PRICED, sources=[Script(lambda i: alone(i + 200))], history=again)
+    pipeline = make_pipeline(
+        config=PRICED, sources=[Script(lambda i: alone(i + 200))], history=again
+    )
     run(pipeline, 3)
-    found = pipeline.costing.of(alert(), NOW_S + 15.0)
+    found = costs(pipeline).of(alert(), NOW_S + 15.0)
     pipeline.close()
     assert present(found).gpu_hours == pytest.approx(present(before) + 15 / 3600, abs=0.02)
 
@@ -237,11 +243,11 @@ def test_of_one_that_has_ended_what_it_cost_is_still_known() -> None:
         return alone(tick) if tick < 220 else sample(1000.0 + 5.0 * tick, [])
 
     post = Postbox()
-    pipeline = Pipeline(config=PRICED, sources=[Script(play)], message_dispatcher=post)
+    pipeline = make_pipeline(config=PRICED, sources=[Script(play)], message_dispatcher=post)
     ticks = run(pipeline, 240)
     over = next(a for t in ticks for a in t.changes if a.state == "resolved")
     before = next(a.cost for t in ticks[::-1] for a in t.alerts if a.cost is not None)
-    found = pipeline.costing.of(msgspec.structs.replace(over, cost=before), 2200.0)
+    found = costs(pipeline).of(msgspec.structs.replace(over, cost=before), 2200.0)
     assert found == before
     assert [d.message.notice for d in post.taken] == ["firing", "resolved"]
 

@@ -14,13 +14,13 @@ from gpuwatchd.core.model import Matcher, ProcessInfo, ProcessKey, Sample, Silen
 from gpuwatchd.core.model.alerts import TitlePart
 from gpuwatchd.pipeline import messages
 from gpuwatchd.pipeline.state import rules_of
-from gpuwatchd.pipeline.tick import Pipeline
 from gpuwatchd.store import tables
 from gpuwatchd.store.checked_connection import transaction
 from gpuwatchd.store.reader import Reader
 from gpuwatchd.store.writer import History
 from tests.making import CARD, GIB, KEY, LEAKER, MIB, alert, present, sample
 from tests.pipeline.play import QUIET, Postbox, Script, leaking, run
+from tests.pipelines import make_pipeline
 from tests.store.world import Time
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Case:
             self.directory, StoreSection(min_free_mib=0), boot_id="boot", clock=self.time.clock,
             monotonic=self.time.monotonic,
         )  # fmt: skip
-        self.pipeline = Pipeline(
+        self.pipeline = make_pipeline(
             config=self.config, sources=[Script(lambda _: self.sample())], history=self.history,
             message_dispatcher=self.post, wall=self.time.clock, mono=self.time.monotonic,
         )  # fmt: skip
@@ -175,7 +175,7 @@ def test_of_the_limit_per_hour_only_what_is_of_this_hour_counts(tmp_path: Path) 
 def test_a_digest_counts_for_the_limit_per_hour(tmp_path: Path) -> None:
     case = Case(tmp_path, Config(policy=PolicySection(max_per_hour=2)))
     case.run(190)
-    case.pipeline.digests._sent()
+    case.pipeline.outbox.made_mono_s.append(case.time.monotonic())
     case.end(5)
     (over,) = case.history.over_since(0.0)
     assert (case.told, over.held_code) == (["firing"], Hold.RATE_LIMIT)

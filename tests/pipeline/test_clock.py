@@ -15,11 +15,11 @@ from gpuwatchd.collect.host import Host
 from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import ProcessInfo, ProcessKey
 from gpuwatchd.pipeline.clock import Clock, carried_over, moved_alert, resumed
-from gpuwatchd.pipeline.tick import Pipeline
 from gpuwatchd.store.ring import Ring
 from tests.host.world import FakeProc
 from tests.making import GIB, MIB, alert, finding, sample
 from tests.pipeline.play import EAGER, Postbox, Script, leaking, run, states
+from tests.pipelines import make_pipeline
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -94,7 +94,7 @@ def test_a_step_changes_neither_what_is_told_nor_how_often(by_s: float) -> None:
         return msgspec.structs.replace(one, taken_at_s=wall_s)
 
     post = Postbox()
-    pipeline = Pipeline(config=EAGER, sources=[Script(play)], message_dispatcher=post)
+    pipeline = make_pipeline(config=EAGER, sources=[Script(play)], message_dispatcher=post)
     ticks = run(pipeline, 300)
     assert states(ticks)[:2] == ["watch", "firing"]
     assert "resolved" not in states(ticks)
@@ -108,9 +108,9 @@ def test_a_step_changes_neither_what_is_told_nor_how_often(by_s: float) -> None:
 
 
 def test_a_step_moves_the_alert_of_every_subject() -> None:
-    pipeline = Pipeline(config=EAGER, sources=[Script(leaking)])
+    pipeline = make_pipeline(config=EAGER, sources=[Script(leaking)])
     pipeline.tick()
-    (device,) = pipeline.intake.devices.values()
+    (device,) = pipeline.state.devices.values()
     for track in device.tracks():
         track.alert = alert(subject=track.subject, key=track.subject.id)
     moved = pipeline.intake.move(device.source, 60.0)
@@ -145,7 +145,7 @@ def test_what_was_stored_before_the_clock_was_set_back_counts_as_now() -> None:
 
 @pytest.mark.parametrize("by_s", STEPS)
 def test_what_has_not_appeared_since_a_restart_moves_too(by_s: float) -> None:
-    pipeline = Pipeline(
+    pipeline = make_pipeline(
         config=EAGER,
         sources=[Script(lambda tick: at(1000.0 + 5 * tick, 2e9 + 5 * tick + by_s * (tick > 3)))],
     )
@@ -153,8 +153,8 @@ def test_what_has_not_appeared_since_a_restart_moves_too(by_s: float) -> None:
     left = alert(
         subject=away, notices=1, last_notice_at_s=2e9 - 100.0, next_notice_at_s=2e9 + 3500.0
     )
-    pipeline.intake.adopt(left)
-    pipeline.alarms.adopt(msgspec.structs.replace(left, key="gpu:x", kind="gpu"), 2e9)
+    pipeline.state.restored.adopt(left)
+    pipeline.conditions.adopt(msgspec.structs.replace(left, key="gpu:x", kind="gpu"), 2e9)
     over = alert(
         state="resolved", resolved_at_s=2e9 - 100.0, **wording.ending(Ending.ENDED_NEAR_LIMIT)
     )
@@ -163,7 +163,10 @@ def test_what_has_not_appeared_since_a_restart_moves_too(by_s: float) -> None:
     (dead,) = ticks[-1].state.deaths
     assert dead.opened_at_s == over.opened_at_s, "its row is known by that"
     assert dead.resolved_at_s == pytest.approx(2e9 - 100.0 + by_s, abs=0.01)
-    (unseen,), (alarm,) = pipeline.intake.restored.alerts.values(), pipeline.alarms.alarms.values()
+    (unseen,), (alarm,) = (
+        pipeline.state.restored.alerts.values(),
+        pipeline.state.conditions.values(),
+    )
     assert alarm.alert is not None
     for one in (unseen, alarm.alert):
         assert one.next_notice_at_s == pytest.approx(2e9 + 3500.0 + by_s, abs=0.01)
@@ -189,9 +192,9 @@ def ticks_after_restart(tmp_path: Path, *, kept: bool, step_s: int) -> list[Tick
     proc.put("stat", f"btime {1_700_000_000 + step_s}\n")
     host = Host(proc.folder, contained=False, anchor=anchor)
     source = Script(lambda tick: sample(1000.0 + 5.0 * tick, [(NUMBER, GIB)]))
-    pipeline = Pipeline(config=EAGER, sources=[source], host=host)
+    pipeline = make_pipeline(config=EAGER, sources=[source], host=host)
     subject = msgspec.structs.replace(alert().subject, process=first.key)
-    pipeline.intake.adopt(alert(subject=subject, key=f"leak:{subject.id}", notices=1))
+    pipeline.state.restored.adopt(alert(subject=subject, key=f"leak:{subject.id}", notices=1))
     return [pipeline.tick(), pipeline.tick()]
 
 

@@ -11,12 +11,10 @@ from hypothesis import strategies as st
 
 from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.config import Config, PolicySection
-from gpuwatchd.core.model import Alert, DeviceReading, Fault, Holding, ProcessUse
+from gpuwatchd.core.model import Alert, DeviceReading, Fault, ProcessUse
 from gpuwatchd.pipeline.condition_alerts import ALONE_S, DRIVER_S, HUNG_S, RESET_S, ConditionAlerts
-from gpuwatchd.pipeline.state import Settings
+from gpuwatchd.pipeline.state import Settings, State
 from gpuwatchd.pipeline.track import Headroom, TrackedDevice
-from gpuwatchd.pipeline.track_evaluation import Watcher
-from gpuwatchd.pipeline.tracker import SampleIntake
 from tests.making import CARD
 
 if TYPE_CHECKING:
@@ -27,25 +25,16 @@ TICK_S = 5.0
 OTHER = msgspec.structs.replace(CARD, uid="GPU-other", index=1)
 
 
-class Held:
-    """What is found to be held."""
-
-    def __init__(self) -> None:
-        self.found: tuple[Holding, ...] = ()
-
-
 class World:
     """Devices whose states are set by hand."""
 
     def __init__(self, *devices: Device, **policy: object) -> None:
         config = Config(policy=PolicySection(**policy))  # type: ignore[arg-type]
-        self.settings = Settings(config)
-        self.intake = SampleIntake(Watcher(self.settings), None)
-        self.held = Held()
-        self.alarms = ConditionAlerts(self.settings, self.intake, self.held)  # type: ignore[arg-type]
+        self.state = State(config)
+        self.alarms = ConditionAlerts(self.state)
         self.now_s = T0
         for device in devices:
-            self.intake.devices[device.uid] = TrackedDevice(
+            self.state.devices[device.uid] = TrackedDevice(
                 device=device,
                 reading=None,
                 room=Headroom(),
@@ -58,7 +47,7 @@ class World:
     def set(
         self, device: Device, state: DeviceState | None, uses: tuple[ProcessUse, ...] = ()
     ) -> None:
-        seen = self.intake.devices[device.uid]
+        seen = self.state.devices[device.uid]
         seen.faults = () if state == "ok" else (Fault(where="nvml", why="it is a test"),)
         seen.reading = (
             None
@@ -79,7 +68,7 @@ class World:
 
     @property
     def open(self) -> list[Alert]:
-        return [alarm.alert for alarm in self.alarms.alarms.values() if alarm.alert]
+        return [alarm.alert for alarm in self.state.conditions.values() if alarm.alert]
 
 
 def losing() -> World:
@@ -167,7 +156,7 @@ def test_worse_is_news_at_once() -> None:
     world = World(CARD, OTHER)
     world.set(CARD, "reset-required")
     (opened,) = world.run(60)
-    alarm = world.alarms.alarms[opened.key]
+    alarm = world.state.conditions[opened.key]
     alarm.alert = msgspec.structs.replace(opened, notices=1, last_notice_at_s=world.now_s)
     world.set(CARD, "ok")
     world.run(5)
@@ -185,7 +174,7 @@ def test_a_source_that_falls_silent_is_told_a_recording_that_ends_is_not(
     world = World(CARD)
     world.run(10)
     world.set(CARD, state)
-    seen = world.intake.devices[CARD.uid]
+    seen = world.state.devices[CARD.uid]
     seen.source = recorded
     assert world.run(3600) == []
     seen.source = "nvml"
@@ -244,7 +233,7 @@ def test_an_alert_of_an_earlier_run_goes_on() -> None:
 def test_one_whose_device_never_comes_back_is_over_after_a_day() -> None:
     world = losing()
     world.run(100)
-    del world.intake.devices[CARD.uid]
+    del world.state.devices[CARD.uid]
     assert world.run(80_000) == []
     (over,) = world.run(10_000)
     assert over.ended_code is Ending.NOT_SEEN
@@ -257,7 +246,7 @@ def test_turned_off_nothing_is_told_and_what_was_is_over() -> None:
     assert world.run(400) == []
     world = losing()
     world.run(100)
-    world.settings.replace(Config(policy=PolicySection(tell_hardware=False)))
+    world.state.settings = Settings(Config(policy=PolicySection(tell_hardware=False)))
     (over,) = world.run(10)
     assert over.ended_code is Ending.TURNED_OFF
 

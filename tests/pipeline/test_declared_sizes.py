@@ -18,13 +18,12 @@ from gpuwatchd.core.codes import FactName
 from gpuwatchd.core.model import GrowthFact, ProcessInfo, ProcessKey, ServerReading, Subject
 from gpuwatchd.pipeline import replay
 from gpuwatchd.pipeline.declared_sizes import DEADLINE_S, MOST_STUCK, DeclaredSizes
-from gpuwatchd.pipeline.engine_readings import Serving
-from gpuwatchd.pipeline.state import Settings
-from gpuwatchd.pipeline.tick import Pipeline
+from gpuwatchd.pipeline.state import State
 from gpuwatchd.pipeline.track_evaluation import Watcher
 from tests.children import Child
 from tests.making import CARD, GIB, LEAKER, present, sample
 from tests.pipeline.play import EAGER, Script
+from tests.pipelines import make_pipeline
 from tests.test_daemon import wait_for
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ class World:
 
     def __init__(self, info: ProcessInfo, *, host: Host | None = None) -> None:
         self.info = info
-        self.pipeline = Pipeline(
+        self.pipeline = make_pipeline(
             config=EAGER,
             sources=[Script(lambda tick: sample(1e9 + 5.0 * tick, [(self.info, HELD)]))],
             host=host,
@@ -48,7 +47,7 @@ class World:
 
     def facts(self, *, host: bool = False) -> tuple[GrowthFact, ...]:
         subject = Subject(device_uid=CARD.uid, process=self.info.key, host=host)
-        return self.pipeline.watcher.tracks[subject.id].series().facts
+        return self.pipeline.state.tracks[subject.id].series().facts
 
     def sizes(self) -> list[float | None]:
         self.pipeline.tick()
@@ -86,7 +85,7 @@ def test_what_a_process_was_told_reaches_its_series_and_is_read_once(
     for _ in range(5):
         world.sizes()
     assert read == ["run.toml"]
-    whole_card = world.pipeline.watcher.tracks[Subject(device_uid=CARD.uid).id]
+    whole_card = world.pipeline.state.tracks[Subject(device_uid=CARD.uid).id]
     assert whole_card.series().facts == ()
     world.pipeline.close()
 
@@ -111,10 +110,10 @@ def test_a_recorded_process_was_told_what_its_log_says() -> None:
         limit_bytes=80.0 * GIB,
         process=info,
     )
-    watcher = Watcher(Settings(EAGER))
+    watcher = Watcher(State(EAGER))
     log = LogFile(path="log", format="csv", series=[recorded], devices=[CARD])
     replay.analyze(log, EAGER, watcher=watcher)
-    (fact,) = watcher.tracks[subject.id].series().facts
+    (fact,) = watcher.state.tracks[subject.id].series().facts
     assert (fact.name, fact.part_bytes) == (FactName.DECLARED_SIZE, 4.0 * GIB)
 
 
@@ -148,8 +147,8 @@ def test_a_look_without_an_answer_holds_up_no_other_one(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(declarations, "settings", settings)
     now_s = [0.0]
-    pipeline = Pipeline(config=EAGER, sources=[])
-    sizes = DeclaredSizes(pipeline.intake, pipeline.serving, Host(), lambda: now_s[0])
+    pipeline = make_pipeline(config=EAGER, sources=[])
+    sizes = DeclaredSizes(pipeline.state, Host(), lambda: now_s[0])
 
     def step(*pids: int) -> None:
         keys = [ProcessKey(pid=pid, started_at_s=1.0) for pid in pids]
@@ -177,17 +176,16 @@ def test_a_look_without_an_answer_holds_up_no_other_one(monkeypatch: pytest.Monk
 def test_what_a_server_says_reaches_its_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(msgspec.structs.replace(LEAKER, framework="vLLM"))
     reading = ServerReading(kind="vLLM", url="http://127.0.0.1:8000", at_s=1.0, pool_share=0.5)
-    serving = Serving(Settings(EAGER))
-    serving.readings = (reading,)
-    monkeypatch.setattr(serving, "members", lambda _: (LEAKER.key,))
-    sizes = DeclaredSizes(world.pipeline.intake, serving, None)
-    sizes.step(((world.info,), serving.readings, 0))
+    engines = world.pipeline.state.engines
+    monkeypatch.setattr(engines, "members", lambda _: (LEAKER.key,))
+    sizes = DeclaredSizes(world.pipeline.state, None)
+    sizes.step(((world.info,), (reading,), 0))
     (fact,) = [fact for fact in world.facts() if fact.name is FactName.ENGINE_POOL]
     assert fact.level_bytes == 0.5 * present(CARD.memory_total_bytes)
-    monkeypatch.setattr(serving, "recent", lambda _: (reading,))
+    monkeypatch.setattr(engines, "recent", lambda _: (reading,))
     for pid, facts in ((reading.pid, [FactName.ENGINE_POOL]), (4711, [])):  # busy, another one
-        serving.readings = (msgspec.structs.replace(reading, ok=False, pid=pid),)
-        sizes.step(((world.info,), serving.readings, 0))
+        failed = msgspec.structs.replace(reading, ok=False, pid=pid)
+        sizes.step(((world.info,), (failed,), 0))
         assert [fact.name for fact in world.facts() if fact.level_bytes] == facts
 
 
@@ -197,5 +195,5 @@ def test_those_who_left_are_forgotten(job: ProcessInfo) -> None:
     world.info = LEAKER
     for _ in range(3):
         world.pipeline.tick()
-    assert job.key not in world.pipeline.declared._settings
+    assert job.key not in world.pipeline.context.declared._settings
     world.pipeline.close()

@@ -18,13 +18,15 @@ from gpuwatchd.core.model import Cost, Decision, Delivery, Holding, ProcessInfo,
 from gpuwatchd.core.units import Local
 from gpuwatchd.pipeline import digests
 from gpuwatchd.pipeline.digests import Digests, following
-from gpuwatchd.pipeline.state import rules_of
+from gpuwatchd.pipeline.state import Settings, State, rules_of
 from tests.making import alert
 from tests.store.world import Time, opened
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from gpuwatchd.core.model import Alert
 
 GIB = 2**30
 HOUR_S = 3600.0
@@ -48,17 +50,23 @@ class Box:
         self.policy = PolicySection(**policy)
         self.message_dispatcher: object | None = object()
         self.sent: list[Delivery] = []
-        self.counted = 0
+        self.made_mono_s: list[float] = []
 
     def send(self, deliveries: list[Delivery]) -> None:
         self.sent += deliveries
 
-    def count(self) -> None:
-        self.counted += 1
+
+class Price:
+    """What each alert costs: by default what is on record."""
+
+    def __init__(self, of: Callable[[Alert, float], Cost | None] | None = None) -> None:
+        self.of = of or (lambda alert, _: alert.cost)
 
 
-class Held:
-    found: tuple[Holding, ...] = ()
+def made_of(box: Box, history: Any, price: Any = None) -> Digests:
+    """Return the digests of a box."""
+    state = State(Config(policy=box.policy))
+    return Digests(state, box, history, Price(price), lambda: 0.0)  # type: ignore[arg-type]
 
 
 def run(made: Digests, time: Time, for_s: float, step_s: float = 600.0) -> None:
@@ -73,7 +81,7 @@ def begun(
     time = Time(at(when))
     history = opened(tmp_path, time)
     box = Box(**policy)
-    made = Digests(box, history, Held(), sent=box.count)  # type: ignore[arg-type]
+    made = made_of(box, history)
     made.step(time.now_s)
     if fired:
         history.apply([alert(firing_at_s=time.now_s, opened_at_s=time.now_s)], [])
@@ -92,7 +100,7 @@ def test_daily_at_its_hour_only_when_there_is_something(tmp_path: Path) -> None:
     assert at("2026-11-18T08:00") <= one.created_at_s <= at("2026-11-18T08:10")
     assert [d.message.id for d in history.pending_deliveries()] == [one.message.id]
     run(made, time, 24 * HOUR_S)
-    assert len(box.sent) == box.counted == 2
+    assert len(box.sent) == len(box.made_mono_s) == 2
     history.close()
 
 
@@ -113,7 +121,7 @@ def test_what_was_missed_is_one_digest(tmp_path: Path) -> None:
     history.close()
     time.pass_s(5 * 24 * HOUR_S)
     history = opened(tmp_path, time)
-    again = Digests(box, history, Held())  # type: ignore[arg-type]
+    again = made_of(box, history)
     again.step(time.now_s)
     assert len(box.sent) == 1
     assert "since Mon 20:00" in box.sent[0].message.subject
@@ -128,7 +136,7 @@ def test_a_crash_before_the_mark_sends_the_same_message_again(tmp_path: Path) ->
     history.shelf.write_now = lambda *_: None  # the power fails
     run(made, time, 13 * HOUR_S)
     history.shelf.write_now = kept
-    again = Digests(box, history, Held())  # type: ignore[arg-type]
+    again = made_of(box, history)
     again.step(time.now_s)
     assert len(box.sent) == 2
     assert len({one.message.id for one in box.sent}) == 1
@@ -139,7 +147,7 @@ def test_off_says_nothing_and_turned_on_begins_now(tmp_path: Path) -> None:
     made, box, time, history = begun(tmp_path, "2026-11-16T20:00", fired=True)
     run(made, time, 48 * HOUR_S)
     assert box.sent == []
-    box.policy = PolicySection(digest="daily")
+    made._state.settings = Settings(Config(policy=PolicySection(digest="daily")))
     made.step(time.now_s)
     assert box.sent == []
     run(made, time, 24 * HOUR_S)
@@ -163,7 +171,7 @@ def test_a_clock_that_was_set_back_by_a_minute_sends_no_second_one(tmp_path: Pat
     assert len(box.sent) == 1
     time.now_s -= 90.0
     run(made, time, 600.0, step_s=10.0)
-    again = Digests(box, history, Held())  # type: ignore[arg-type]
+    again = made_of(box, history)
     time.now_s -= 900.0
     run(again, time, 1800.0, step_s=10.0)
     assert len(box.sent) == 1
@@ -187,7 +195,7 @@ def test_an_alert_counts_with_what_it_costs_now_or_else_did_and_its_process_once
     time = Time(at("2026-11-16T20:00"))
     history = opened(tmp_path, time)
     box = Box(digest="daily")
-    made = Digests(box, history, Held(), price)  # type: ignore[arg-type]
+    made = made_of(box, history, price)
     made.step(time.now_s)
     open_ = alert(firing_at_s=time.now_s, opened_at_s=time.now_s, cost=Cost(spent_usd=2.0))
     history.apply([open_, msgspec.structs.replace(open_, key="leak:x/host")], [])
@@ -201,7 +209,7 @@ def test_without_a_courier_or_a_history_nothing_happens(tmp_path: Path) -> None:
     box.message_dispatcher = None
     run(made, time, 10 * 24 * HOUR_S)
     assert box.sent == []
-    alone = Digests(box, None, Held())  # type: ignore[arg-type]
+    alone = made_of(box, None)
     run(alone, time, 10 * 24 * HOUR_S)
     assert box.sent == []
     history.close()

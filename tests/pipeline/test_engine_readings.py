@@ -19,14 +19,14 @@ from gpuwatchd.core.config.schema import EndpointsSection, Seconds
 from gpuwatchd.core.model import ProcessInfo, ProcessKey, ServedModel
 from gpuwatchd.pipeline import engine_readings
 from gpuwatchd.pipeline.engine_readings import FIND_AGAIN_S, GONE_S, MOST, Ask, Asker, Serving
-from gpuwatchd.pipeline.state import Settings
-from gpuwatchd.pipeline.tick import Pipeline
+from gpuwatchd.pipeline.state import Settings, State
 from gpuwatchd.store import live
 from tests.children import Child
 from tests.endpoints.serve import Page, serving
 from tests.host.world import Clock
 from tests.making import GIB, present, sample
 from tests.pipeline.play import Script
+from tests.pipelines import make_pipeline
 from tests.test_daemon import wait_for
 
 if TYPE_CHECKING:
@@ -51,11 +51,14 @@ def config(*urls: str, **changes: object) -> Config:
 
 def stepped(one: Serving, *who: ProcessInfo, answers: int = 1) -> None:
     """Step until a server has answered (or failed to) so many times more."""
-    had = sum(len(one.recent(reading.url)) for reading in one.readings)
+    had = sum(len(one.engines.recent(reading.url)) for reading in one.engines.readings)
 
     def enough() -> bool:
         one.step(who)
-        return sum(len(one.recent(reading.url)) for reading in one.readings) >= had + answers
+        return (
+            sum(len(one.engines.recent(reading.url)) for reading in one.engines.readings)
+            >= had + answers
+        )
 
     wait_for(enough)
 
@@ -102,7 +105,7 @@ def test_a_server_of_the_configuration_is_asked_no_more_than_once_per_interval(
     clock: Clock,
 ) -> None:
     with serving({"/metrics": METRICS}) as site:
-        one = Serving(Settings(config(f"vLLM={site.url}")), mono=clock)
+        one = Serving(State(config(f"vLLM={site.url}")), mono=clock)
         stepped(one)
         clock.now_s += 14.9
         for _ in range(50):
@@ -112,16 +115,16 @@ def test_a_server_of_the_configuration_is_asked_no_more_than_once_per_interval(
         clock.now_s += 0.2
         stepped(one)
         assert site.asked == ["/metrics"] * 2
-        (reading,) = one.readings
+        (reading,) = one.engines.readings
         assert (reading.kind, reading.ok, reading.kv_share) == ("vLLM", True, 0.125)
-        assert len(one.recent(site.url)) == 2
+        assert len(one.engines.recent(site.url)) == 2
         assert one.problems == ()
         one.close()
 
 
 def test_an_answer_that_took_two_questions_pays_for_both(clock: Clock) -> None:
     with serving({"/api/version": b'{"version":"1"}', "/api/ps": TWO}) as site:
-        one = Serving(Settings(config(f"Ollama={site.url}")), mono=clock)
+        one = Serving(State(config(f"Ollama={site.url}")), mono=clock)
         stepped(one)
         clock.now_s += 20.0
         one.step(())
@@ -137,14 +140,14 @@ def test_the_server_of_a_gpu_process_is_found_by_its_command_line(
     served: Served, clock: Clock
 ) -> None:
     site, key = served
-    one = Serving(Settings(config()), mono=clock)
+    one = Serving(State(config()), mono=clock)
     who = vllm(key)
     stepped(one, who)
-    (reading,) = one.readings
+    (reading,) = one.engines.readings
     assert (reading.url, reading.pid) == (site.url, key.pid)
-    assert one.members(site.url) == (key,)
-    assert one.named == {key: "m"}
-    assert one.with_models({key: who})[key].model == "m"
+    assert one.engines.members(site.url) == (key,)
+    assert one.engines.named == {key: "m"}
+    assert one.engines.with_models({key: who})[key].model == "m"
     one.close()
 
 
@@ -152,15 +155,15 @@ def test_a_server_is_forgotten_some_time_after_its_process_has_left_the_gpu(
     served: Served, clock: Clock
 ) -> None:
     site, key = served
-    one = Serving(Settings(config()), mono=clock)
+    one = Serving(State(config()), mono=clock)
     stepped(one, vllm(key))
     clock.now_s += GONE_S - 1.0
     one.step(())
-    assert len(one.readings) == 1
+    assert len(one.engines.readings) == 1
     clock.now_s += 2.0
     one.step(())
-    assert not one.readings
-    assert one.recent(site.url) == ()
+    assert not one.engines.readings
+    assert one.engines.recent(site.url) == ()
     one.close()
 
 
@@ -170,18 +173,18 @@ def test_a_discovered_server_that_does_not_answer_is_no_problem(
     with serving({}) as gone:
         number = port(gone)
     with started(tmp_path, "vllm", "serve", "--port", number) as key:
-        one = Serving(Settings(config()), mono=clock)
+        one = Serving(State(config()), mono=clock)
         stepped(one, vllm(key))
-        (reading,) = one.readings
+        (reading,) = one.engines.readings
         assert (reading.ok, reading.why) == (False, "nothing listens there")
         assert one.problems == ()
-        assert one.named == {}
+        assert one.engines.named == {}
         one.close()
 
 
 def test_a_configured_server_that_does_not_answer_is_one_quiet_line(clock: Clock) -> None:
     with serving({"/metrics": Page(b"", 503)}) as site:
-        one = Serving(Settings(config(f"vLLM={site.url}")), mono=clock)
+        one = Serving(State(config(f"vLLM={site.url}")), mono=clock)
         stepped(one)
         assert one.problems == (f"vLLM at {site.url}: it answers 503 Service Unavailable",)
         site.pages["/metrics"] = METRICS
@@ -193,7 +196,7 @@ def test_a_configured_server_that_does_not_answer_is_one_quiet_line(clock: Clock
 
 def test_who_does_not_answer_is_asked_ever_more_rarely(clock: Clock) -> None:
     with serving({}) as site:
-        one = Serving(Settings(config(f"vLLM={site.url}")), mono=clock)
+        one = Serving(State(config(f"vLLM={site.url}")), mono=clock)
         for _ in range(6):
             stepped(one)
             clock.now_s += 120.1
@@ -208,18 +211,18 @@ def test_who_does_not_answer_is_asked_ever_more_rarely(clock: Clock) -> None:
 @pytest.mark.slow
 def test_a_slow_server_delays_no_step(clock: Clock) -> None:
     with serving({"/metrics": Page(METRICS, wait=threading.Event())}) as site:
-        one = Serving(Settings(config(f"vLLM={site.url}")), mono=clock)
+        one = Serving(State(config(f"vLLM={site.url}")), mono=clock)
         began_s = time.monotonic()
         for _ in range(100):
             one.step(())
         assert time.monotonic() - began_s < 1.0
         stepped(one)
-        assert one.readings[0].why == "no answer within 2 s"
+        assert one.engines.readings[0].why == "no answer within 2 s"
         one.close()
 
 
 def test_a_process_of_a_log_or_a_simulation_is_never_asked_for(clock: Clock) -> None:
-    one = Serving(Settings(config()), mono=clock)
+    one = Serving(State(config()), mono=clock)
     me = psutil.Process()
     imagined = [
         vllm(ProcessKey(pid=me.pid, started_at_s=1000.0)),
@@ -234,20 +237,20 @@ def test_a_process_of_a_log_or_a_simulation_is_never_asked_for(clock: Clock) -> 
     one.step(tuple(imagined))
     time.sleep(0.1)
     one.step(tuple(imagined))
-    assert one.readings == ()
+    assert one.engines.readings == ()
     one.close()
 
 
 def test_in_a_container_the_answer_is_told_without_a_process(served: Served, clock: Clock) -> None:
     site, key = served
-    one = Serving(Settings(config()), mono=clock)
+    one = Serving(State(config()), mono=clock)
     stepped(one, vllm(key, container="docker 0123456789ab"))
-    assert [reading.pid for reading in one.readings] == [None]
-    assert one.members(site.url) == ()
-    assert one.named == {}
+    assert [reading.pid for reading in one.engines.readings] == [None]
+    assert one.engines.members(site.url) == ()
+    assert one.engines.named == {}
     clock.now_s += GONE_S + 1.0
     one.step(())
-    assert one.readings == ()
+    assert one.engines.readings == ()
     one.close()
 
 
@@ -256,31 +259,31 @@ def test_a_model_is_named_only_when_it_is_the_only_one(tmp_path: Path, clock: Cl
         serving({"/api/version": b'{"version":"1"}', "/api/ps": TWO}) as site,
         started(tmp_path, "ollama", "serve") as key,
     ):
-        one = Serving(Settings(config(f"Ollama={site.url}")), mono=clock)
+        one = Serving(State(config(f"Ollama={site.url}")), mono=clock)
         one.step(())
         server = one._servers[site.url]
         server.members[key] = clock.now_s
         stepped(one)
-        assert one.readings[0].models == (ServedModel(name="a"), ServedModel(name="b"))
-        assert one.named == {}
+        assert one.engines.readings[0].models == (ServedModel(name="a"), ServedModel(name="b"))
+        assert one.engines.named == {}
         server.runs[key] = "sha256-0123456789ab"
         clock.now_s += 31.0
         stepped(one)
-        assert one.named == {key: "sha256-0123456789ab"}
+        assert one.engines.named == {key: "sha256-0123456789ab"}
         site.pages["/api/ps"] = b'{"models":[{"name":"a"}]}'
         clock.now_s += 31.0
         stepped(one)
-        assert one.named == {key: "a"}
+        assert one.engines.named == {key: "a"}
         forgotten = ProcessKey(pid=key.pid + 1, started_at_s=1.0)
         server.members[forgotten] = clock.now_s
         clock.now_s += 16.0
         stepped(one)
-        assert one.named == {key: "sha256-0123456789ab"}
+        assert one.engines.named == {key: "sha256-0123456789ab"}
         one.close()
 
 
 def test_somebody_elses_machine_is_not_asked(clock: Clock) -> None:
-    one = Serving(Settings(config("vLLM=http://192.0.2.1:8000")), mono=clock)
+    one = Serving(State(config("vLLM=http://192.0.2.1:8000")), mono=clock)
     stepped(one)
     assert "loopback" in one.problems[0]
     one.close()
@@ -288,16 +291,16 @@ def test_somebody_elses_machine_is_not_asked(clock: Clock) -> None:
 
 def test_nobody_is_asked_when_it_is_switched_off(served: Served, clock: Clock) -> None:
     site, key = served
-    one = Serving(Settings(config(f"vLLM={site.url}", enabled=False)), mono=clock)
+    one = Serving(State(config(f"vLLM={site.url}", enabled=False)), mono=clock)
     for _ in range(10):
         one.step((vllm(key),))
         time.sleep(0.01)
     assert site.asked == []
-    one._settings.replace(config(f"vLLM={site.url}"))
+    one._state.settings = Settings(config(f"vLLM={site.url}"))
     stepped(one)
-    one._settings.replace(config(enabled=False))
+    one._state.settings = Settings(config(enabled=False))
     one.step(())
-    assert one.readings == ()
+    assert one.engines.readings == ()
     one.close()
 
 
@@ -308,11 +311,11 @@ def test_no_more_servers_are_asked_than_a_machine_can_have(
         "gpuwatchd.pipeline.engine_readings.program.launches",
         lambda key, _booted: (Launch(key.pid, ("vllm", "serve", "--port", str(key.pid))),),
     )
-    one = Serving(Settings(config(enabled=True, every=Seconds(3600))), mono=clock)
+    one = Serving(State(config(enabled=True, every=Seconds(3600))), mono=clock)
     crowd = [vllm(ProcessKey(pid=pid, started_at_s=1.0)) for pid in range(10_000, 10_200)]
     stepped(one, *crowd, answers=MOST)
     one.step(tuple(crowd))
-    assert len(one.readings) == MOST
+    assert len(one.engines.readings) == MOST
     one.close()
 
 
@@ -322,11 +325,11 @@ def test_the_answers_reach_the_live_state(served: Served, tmp_path: Path) -> Non
     source = Script(lambda tick: sample(1000.0 + 5.0 * tick, [(who, 20 * GIB)]))
     runtime = tmp_path / "live"
     runtime.mkdir()
-    pipeline = Pipeline(config=config(), sources=[source], runtime_dir=runtime)
+    pipeline = make_pipeline(config=config(), sources=[source], runtime_dir=runtime)
 
     def seen() -> bool:
         pipeline.tick()
-        return bool(pipeline.serving.readings)
+        return bool(pipeline.state.engines.readings)
 
     wait_for(seen)
     state = live.read(runtime)

@@ -15,10 +15,10 @@ from gpuwatchd.core.errors import SourceError
 from gpuwatchd.core.model import Alert, Device, Event, Fault, ProcessInfo, ProcessKey, Sample
 from gpuwatchd.core.state_log import MOST_LINES
 from gpuwatchd.pipeline.event_log import MOST_PER_DEVICE, EventLog, with_process_names
-from gpuwatchd.pipeline.tick import Pipeline
 from tests import making
 from tests.making import CARD, finding, sample
 from tests.pipeline.play import EAGER, Script, leaking, run
+from tests.pipelines import make_pipeline
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -137,14 +137,14 @@ def said(tick: Tick) -> set[bool]:
 
 @pytest.mark.slow
 def test_it_is_said_as_long_as_the_alert_lasts_and_after_a_restart(tmp_path: Path) -> None:
-    first = Pipeline(config=EAGER, sources=[Script(broken)], runtime_dir=tmp_path)
+    first = make_pipeline(config=EAGER, sources=[Script(broken)], runtime_dir=tmp_path)
     ticks = run(first, 240)
     assert [a.state for a in ticks[149].alerts] == ["firing"]
     assert [said(tick) for tick in ticks[200:]] == [{True}] * 40
     first.close()
     later = Script(lambda tick: broken(tick + 240))
-    again = Pipeline(config=EAGER, sources=[later], runtime_dir=tmp_path)
-    again.intake.adopt(ticks[-1].alerts[0])
+    again = make_pipeline(config=EAGER, sources=[later], runtime_dir=tmp_path)
+    again.state.restored.adopt(ticks[-1].alerts[0])
     again.resume()
     assert [said(tick) for tick in run(again, 150)[100:]] == [{True}] * 50
 
@@ -199,7 +199,9 @@ class Machine:
         self.answers = True
         self.source = Script(self._play, name="nvml", devices=())
         self.now_s = 0.0
-        self.pipeline = Pipeline(config=Config(), sources=[self.source], mono=lambda: self.now_s)
+        self.pipeline = make_pipeline(
+            config=Config(), sources=[self.source], mono=lambda: self.now_s
+        )
 
     def _play(self, tick: int) -> Sample:
         if not self.answers:

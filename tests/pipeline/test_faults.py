@@ -11,10 +11,10 @@ import pytest
 from gpuwatchd.core.codes import Hold
 from gpuwatchd.core.config import Config, DaemonSection, Seconds
 from gpuwatchd.core.errors import SourceError, SourceUnavailable
-from gpuwatchd.pipeline.tick import Pipeline
 from gpuwatchd.store import live
 from tests.making import CARD, GIB, LEAKER, MIB, sample
 from tests.pipeline.play import EAGER, QUIET, Postbox, Script, leaking, run, states
+from tests.pipelines import make_pipeline
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 )
 def test_one_source_that_raises_hides_no_other(error: Exception, why: str) -> None:
     bad = Script(lambda _: _raise(error), name="bad")
-    tick = run(Pipeline(config=EAGER, sources=[bad, Script(leaking, name="good")]), 3)[-1]
+    tick = run(make_pipeline(config=EAGER, sources=[bad, Script(leaking, name="good")]), 3)[-1]
     assert len(tick.state.devices) == 1
     (problem,) = tick.state.problems
     assert problem.startswith("bad: ")
@@ -44,7 +44,7 @@ def test_a_source_that_hangs_delays_one_tick_by_its_deadline_only() -> None:
         raise SourceError("woken")
 
     config = Config(daemon=DaemonSection(source_deadline=Seconds(0.05)))
-    pipeline = Pipeline(config=config, sources=[Script(hang, name="stuck"), Script(leaking)])
+    pipeline = make_pipeline(config=config, sources=[Script(hang, name="stuck"), Script(leaking)])
     before = threading.active_count()
     ticks = run(pipeline, 20)
     assert all(len(tick.state.devices) == 1 for tick in ticks)
@@ -57,7 +57,7 @@ def test_a_source_that_hangs_delays_one_tick_by_its_deadline_only() -> None:
 def test_a_source_that_is_not_there_is_tried_again_with_growing_pauses() -> None:
     now = [0.0]
     absent = Script(lambda _: _raise(SourceUnavailable("no driver")), name="nvml")
-    pipeline = Pipeline(config=EAGER, sources=[absent], mono=lambda: now[0])
+    pipeline = make_pipeline(config=EAGER, sources=[absent], mono=lambda: now[0])
     for second in range(0, 600, 5):
         now[0] = float(second)
         pipeline.tick()
@@ -71,7 +71,7 @@ def _raise(error: Exception) -> Any:
 
 def test_a_failed_delivery_shows_as_a_problem_until_one_arrives() -> None:
     post = Postbox(outcome="pending")
-    pipeline = Pipeline(config=EAGER, sources=[Script(leaking)], message_dispatcher=post)
+    pipeline = make_pipeline(config=EAGER, sources=[Script(leaking)], message_dispatcher=post)
     ticks = run(pipeline, 180)
     assert any("channel desktop does not deliver: refused" in p for p in ticks[-1].state.problems)
     assert len(post.taken) > 3
@@ -82,7 +82,7 @@ def test_a_failed_delivery_shows_as_a_problem_until_one_arrives() -> None:
 
 
 def test_a_live_state_that_cannot_be_written_is_a_problem_only(tmp_path: Path) -> None:
-    pipeline = Pipeline(config=EAGER, sources=[Script(leaking)], runtime_dir=tmp_path / "gone")
+    pipeline = make_pipeline(config=EAGER, sources=[Script(leaking)], runtime_dir=tmp_path / "gone")
     ticks = run(pipeline, 2)
     assert any("live state" in problem for problem in ticks[-1].state.problems)
 
@@ -99,7 +99,7 @@ def test_each_source_is_judged_at_its_own_time() -> None:
         return msgspec.structs.replace(one, taken_at_s=one.taken_mono_s + 1.7e9)
 
     sources = [Script(play, name="live"), Script(old, name="log", devices=(recorded,))]
-    ticks = run(Pipeline(config=EAGER, sources=sources), 180)
+    ticks = run(make_pipeline(config=EAGER, sources=sources), 180)
     fired = next(a for t in ticks for a in t.changes if a.state == "firing")
     assert fired.subject.device_uid == CARD.uid
     assert fired.firing_at_s == pytest.approx(1.7e9 + 1000 + 5 * 129, abs=60)
@@ -113,7 +113,7 @@ def test_two_sources_of_one_kind_are_told_apart() -> None:
     second = Script(
         lambda i: sample(1000.0 + 5 * i, [(QUIET, GIB)], device=other), devices=(other,)
     )
-    tick = run(Pipeline(config=EAGER, sources=[Script(leaking), second]), 3)[-1]
+    tick = run(make_pipeline(config=EAGER, sources=[Script(leaking), second]), 3)[-1]
     assert [d.reading is not None for d in tick.state.devices] == [True, True]
 
 
@@ -124,7 +124,7 @@ def test_a_silent_source_confirms_nothing() -> None:
         return leaking(tick)
 
     clock = [0.0]
-    pipeline = Pipeline(config=EAGER, sources=[Script(play)], mono=lambda: clock[0])
+    pipeline = make_pipeline(config=EAGER, sources=[Script(play)], mono=lambda: clock[0])
     ticks = []
     for _ in range(400):
         clock[0] += 5.0
@@ -142,7 +142,7 @@ def test_a_first_notice_that_is_due_is_told_although_the_driver_hangs() -> None:
     clock = [0.0]
     post = Postbox()
     script = Script(play)
-    pipeline = Pipeline(
+    pipeline = make_pipeline(
         config=EAGER, sources=[script], message_dispatcher=post, mono=lambda: clock[0]
     )
     ticks = []
@@ -180,7 +180,7 @@ def test_one_series_that_cannot_be_judged_hides_no_other(
         )
 
     monkeypatch.setattr(verdict, "judge", judge)
-    ticks = run(Pipeline(config=EAGER, sources=[Script(play)]), 180)
+    ticks = run(make_pipeline(config=EAGER, sources=[Script(play)]), 180)
     assert "firing" in states(ticks)
     assert any("could not be evaluated" in problem for problem in ticks[-1].state.problems)
     assert len([r for r in caplog.records if "part=detectors" in r.message]) <= 2
@@ -195,7 +195,7 @@ def test_a_message_that_cannot_be_made_stays_due(monkeypatch: pytest.MonkeyPatch
         raise ValueError("no words")
 
     post = Postbox()
-    pipeline = Pipeline(config=EAGER, sources=[Script(leaking)], message_dispatcher=post)
+    pipeline = make_pipeline(config=EAGER, sources=[Script(leaking)], message_dispatcher=post)
     monkeypatch.setattr(messages, "compose", broken)
     ticks = run(pipeline, 180)
     assert post.taken == []
@@ -218,7 +218,7 @@ def test_a_source_that_cannot_be_made_anew_stops_no_tick() -> None:
 
     clock = [0.0]
     config = Config(daemon=DaemonSection(source_deadline=Seconds(0.01)))
-    pipeline = Pipeline(
+    pipeline = make_pipeline(
         config=config,
         sources=[Script(hang, name="stuck"), Script(leaking)],
         fresh=no_source,
@@ -241,7 +241,7 @@ def test_a_driver_that_hangs_at_the_end_costs_no_history(tmp_path: Path) -> None
             assert state is not None
             order.append("stopped" if state.stopped else "running")
 
-    pipeline = Pipeline(config=EAGER, sources=[Last(leaking)], runtime_dir=tmp_path)
+    pipeline = make_pipeline(config=EAGER, sources=[Last(leaking)], runtime_dir=tmp_path)
     pipeline.tick()
     pipeline.close()
     assert order == ["stopped"]

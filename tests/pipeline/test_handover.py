@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from gpuwatchd.core.codes import Ending
-from gpuwatchd.pipeline.tick import Pipeline
 from tests.making import CARD, GIB, KEY, LEAKER, MIB, sample
 from tests.pipeline.play import EAGER, QUIET, Postbox, Script, leaking, run
+from tests.pipelines import make_pipeline
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,7 +40,7 @@ def test_an_alert_on_the_device_is_taken_over_by_the_process_once_it_is_known() 
         return slow(tick) if tick < 40 or tick >= 280 else hidden(tick, slow)
 
     post = Postbox()
-    pipeline = Pipeline(config=EAGER, sources=[Script(play)], message_dispatcher=post)
+    pipeline = make_pipeline(config=EAGER, sources=[Script(play)], message_dispatcher=post)
     run(pipeline, 270)
     assert post.told == [f"firing: {DEVICE}"]
     ticks = run(pipeline, 170)
@@ -58,7 +58,7 @@ def test_an_alert_on_a_process_is_taken_over_by_the_device_once_it_is_unknown() 
         return slow(tick) if tick < 285 else hidden(tick, slow)
 
     post = Postbox()
-    pipeline = Pipeline(config=EAGER, sources=[Script(play)], message_dispatcher=post)
+    pipeline = make_pipeline(config=EAGER, sources=[Script(play)], message_dispatcher=post)
     run(pipeline, 285)
     assert post.told == [f"firing: {PROCESS}"]
     ticks = run(pipeline, 160)
@@ -75,7 +75,7 @@ def test_a_mere_suspicion_of_the_device_ends_when_its_processes_are_known() -> N
         return sample(1000.0 + 5 * tick, [(QUIET, 30 * GIB)])
 
     post = Postbox()
-    pipeline = Pipeline(config=EAGER, sources=[Script(play)], message_dispatcher=post)
+    pipeline = make_pipeline(config=EAGER, sources=[Script(play)], message_dispatcher=post)
     ticks = run(pipeline, 95)
     assert [a.state for a in ticks[-1].alerts] == ["watch"]
     ticks = run(pipeline, 1)
@@ -99,7 +99,7 @@ def test_a_card_that_is_cut_into_instances_is_judged_no_more() -> None:
         )
 
     source = Script(play)
-    pipeline = Pipeline(config=EAGER, sources=[source])
+    pipeline = make_pipeline(config=EAGER, sources=[source])
     ticks = run(pipeline, 180)
     assert [a.state for a in ticks[-1].alerts] == ["firing"]
     source.known = (CARD, part)
@@ -132,7 +132,7 @@ def lacking(tick: int, *, share: float) -> Sample:
 def test_one_growth_is_told_once_and_of_whom_it_is(share: float, who: object) -> None:
     post = Postbox()
     script = Script(lambda tick: lacking(tick, share=share))
-    pipeline = Pipeline(config=EAGER, sources=[script], message_dispatcher=post)
+    pipeline = make_pipeline(config=EAGER, sources=[script], message_dispatcher=post)
     ticks = run(pipeline, 340)
     assert [told.partition(":")[0] for told in post.told] == ["firing"]
     assert [alert.subject.process for alert in ticks[-1].alerts] == [who]
@@ -143,7 +143,7 @@ def test_one_growth_is_told_once_and_of_whom_it_is(share: float, who: object) ->
 def test_a_listed_process_takes_over_from_the_device() -> None:
     post = Postbox()
     script = Script(lambda tick: lacking(tick, share=0.5))
-    ticks = run(Pipeline(config=EAGER, sources=[script], message_dispatcher=post), 340)
+    ticks = run(make_pipeline(config=EAGER, sources=[script], message_dispatcher=post), 340)
     fired = [change for tick in ticks for change in tick.changes if change.state == "firing"]
     assert [alert.subject.process for alert in fired] == [None, LEAKER.key]
     assert len(post.told) == 1

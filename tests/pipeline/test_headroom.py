@@ -12,10 +12,10 @@ from gpuwatchd.collect.logs.log_types import LogFile, LogSeries
 from gpuwatchd.core.config import Config
 from gpuwatchd.core.model import DeviceReading, ProcessInfo, ProcessKey, Sample, Subject
 from gpuwatchd.pipeline import replay
-from gpuwatchd.pipeline.tick import Pipeline
 from gpuwatchd.pipeline.track import Headroom
 from tests.making import CARD, GIB, KEY, LEAKER, MIB, finding, present, sample
 from tests.pipeline.play import Script, run
+from tests.pipelines import make_pipeline
 
 if TYPE_CHECKING:
     from gpuwatchd.core.model import DeviceState
@@ -62,7 +62,7 @@ def test_only_leaks_of_others_count_and_never_below_zero() -> None:
 
 
 def left_s(play: Script) -> float:
-    pipeline = Pipeline(config=Config(), sources=[play])
+    pipeline = make_pipeline(config=Config(), sources=[play])
     found = run(pipeline, 200)[-1].findings[MINE.id]
     pipeline.close()
     return present(found.eta).mid_s
@@ -82,9 +82,9 @@ def test_a_neighbour_that_has_gone_takes_nothing_any_more() -> None:
             return now
         return sample(now.taken_mono_s, [(LEAKER, now.readings[0].uses[0].used_bytes)])  # type: ignore[index]
 
-    pipeline = Pipeline(config=Config(), sources=[Script(leaves)])
+    pipeline = make_pipeline(config=Config(), sources=[Script(leaves)])
     run(pipeline, 145)
-    seen = pipeline.intake.devices[CARD.uid]
+    seen = pipeline.state.devices[CARD.uid]
     assert sum(seen.room.others(MINE)) == pytest.approx(10 * MIB, rel=0.05)
     run(pipeline, 20)
     assert seen.room.others(MINE) == ()
@@ -100,7 +100,7 @@ def test_a_slice_of_a_card_is_judged_by_its_own_memory() -> None:
         grown = max(0, tick - 20) * 20 * MIB
         return sample(1000.0 + 5.0 * tick, [(LEAKER, 2 * GIB + grown)], device=card)
 
-    pipeline = Pipeline(config=Config(), sources=[Script(play, devices=(CARD, card))])
+    pipeline = make_pipeline(config=Config(), sources=[Script(play, devices=(CARD, card))])
     found = run(pipeline, 200)[-1].findings[Subject(device_uid="MIG-1", process=KEY).id]
     pipeline.close()
     assert found.limit_bytes == 10 * GIB
@@ -139,7 +139,7 @@ def test_a_device_that_is_not_read_keeps_the_room_that_was_read_last(state: Devi
         )  # fmt: skip
         return msgspec.structs.replace(sample(1000.0 + 5.0 * tick, []), readings=(silent,))
 
-    pipeline = Pipeline(config=Config(), sources=[Script(stops)])
+    pipeline = make_pipeline(config=Config(), sources=[Script(stops)])
     before = run(pipeline, 60)[-1].findings[MINE.id]
     later = [tick.findings[MINE.id] for tick in run(pipeline, 40) if MINE.id in tick.findings]
     pipeline.close()

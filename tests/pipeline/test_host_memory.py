@@ -9,9 +9,9 @@ import msgspec
 from gpuwatchd.collect.host.procfs import Headroom, headroom
 from gpuwatchd.core.codes import Ending
 from gpuwatchd.pipeline import tracker
-from gpuwatchd.pipeline.tick import Pipeline
 from tests.making import CARD, GIB, KEY, LEAKER, MIB, present, sample
 from tests.pipeline.play import EAGER, QUIET, Postbox, Script, run
+from tests.pipelines import make_pipeline
 from tests.store.world import BOOT, Time, opened
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gpuwatchd.core.model import Device, Sample
+    from gpuwatchd.pipeline.tick import Pipeline
 
 TOTAL = 64 * GIB
 
@@ -44,9 +45,9 @@ def watched(
 ) -> tuple[Pipeline, Postbox]:
     post = Postbox()
     source = Script(play, devices=devices)
-    pipeline = Pipeline(config=EAGER, sources=[source], message_dispatcher=post, **more)
+    pipeline = make_pipeline(config=EAGER, sources=[source], message_dispatcher=post, **more)
     pipeline.intake.hosts = tracker.HostMemory(
-        pipeline.intake, lambda: Headroom(total_bytes=TOTAL, free_bytes=free())
+        pipeline.state, lambda: Headroom(total_bytes=TOTAL, free_bytes=free())
     )
     return pipeline, post
 
@@ -94,7 +95,7 @@ def test_a_process_that_the_host_ran_out_for() -> None:
 def test_what_is_unknown_is_no_subject() -> None:
     pipeline, _ = watched(lambda i: on_host(i, None))
     run(pipeline, 20)
-    assert not any(track.subject.host for track in pipeline.watcher.tracks.values())
+    assert not any(track.subject.host for track in pipeline.state.tracks.values())
 
 
 def test_it_stays_one_while_one_of_its_devices_cannot_be_read() -> None:
@@ -112,7 +113,7 @@ def test_it_stays_one_while_one_of_its_devices_cannot_be_read() -> None:
 
     pipeline, post = watched(play, lambda: 20 * GIB, devices=(CARD, other))
     ticks = run(pipeline, 700)
-    found = [t.subject for t in pipeline.watcher.tracks.values() if t.subject.host]
+    found = [t.subject for t in pipeline.state.tracks.values() if t.subject.host]
     assert [(s.device_uid, s.process) for s in found] == [("GPU-1", KEY)]
     # Of the GPU that hangs people are told as well: that is another alert.
     assert [told for told in post.told if "host memory" in told] == [
@@ -150,7 +151,7 @@ def test_an_alert_on_host_memory_goes_on_after_a_restart(tmp_path: Path) -> None
     (after,) = ticks[-1].alerts
     assert (after.key, after.opened_at_s) == (before.key, before.opened_at_s)
     assert post.told == []
-    track = again.watcher.tracks[before.subject.id]
+    track = again.state.tracks[before.subject.id]
     assert track.window.count > 60
     again.close()
 

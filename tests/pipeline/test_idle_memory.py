@@ -22,9 +22,8 @@ from gpuwatchd.core.model import (
     ProcessUse,
     ServerReading,
 )
-from gpuwatchd.pipeline.alert_cost import Costing
 from gpuwatchd.pipeline.idle_memory import EVERY_TICKS, GLANCES, IdleMemory
-from gpuwatchd.pipeline.state import Settings
+from gpuwatchd.pipeline.state import State
 from gpuwatchd.store.live import LiveDevice, LiveProcess, LiveState
 
 if TYPE_CHECKING:
@@ -67,8 +66,6 @@ class Machine:
     """Devices with processes, a host, and what the kernel says of each pid."""
 
     def __init__(self, **settings: Any) -> None:
-        self.devices: dict[str, Any] = {}
-        self.infos: dict[ProcessKey, ProcessInfo] = {}
         self.kernel: dict[int, ProcessStat] = {}
         self.dead: set[int] = set()
         self.asked: list[int] = []
@@ -85,17 +82,15 @@ class Machine:
         )
         self.answers: dict[str, list[ServerReading]] = {}
         self.members: dict[str, tuple[ProcessKey, ...]] = {}
-        serving = Said(self)
-        config = Config(**{"zombies": ZombiesSection(), **settings})
+        self.state = State(Config(**{"zombies": ZombiesSection(), **settings}))
+        self.state.engines = Said(self)  # type: ignore[assignment]
+        self.devices: dict[str, Any] = self.state.devices
         self.holdings = IdleMemory(
-            Settings(config),
-            self,  # type: ignore[arg-type]
-            serving,  # type: ignore[arg-type]
+            self.state,
             host,  # type: ignore[arg-type]
             look=self._look,
             is_absent=self.dead.__contains__,
         )
-        self.holdings.price = Costing(Settings(config), self, None).price  # type: ignore[arg-type]
 
     def _look(self, pid: int) -> ProcessStat | None:
         self.asked.append(pid)
@@ -115,7 +110,7 @@ class Machine:
         listed = None
         if uses is not None:
             listed = tuple(ProcessUse(key=one.key, used_bytes=int(gib * GIB)) for one in uses)
-            self.infos |= {one.key: one for one in uses}
+            self.state.infos.update({one.key: one for one in uses})
         reading = DeviceReading(
             device_uid=uid, used_bytes=60 * GIB, free_bytes=20 * GIB, total_bytes=80 * GIB,
             util_pct=util, uses=listed,
@@ -141,7 +136,7 @@ class Machine:
         for _ in range(count):
             self.holdings.update(self.now_s)
             self.now_s += every_s
-        return self.holdings.found
+        return self.state.holdings
 
 
 @pytest.fixture
@@ -281,7 +276,7 @@ def test_a_second_look_in_the_same_tick_sees_the_same() -> None:
     machine.card([info(7)], util=0.0)
     (found,) = machine.ticks(4 * EVERY_TICKS + 1)
     machine.holdings.refresh(machine.now_s - 5.0)
-    assert machine.holdings.found == (found,)
+    assert machine.state.holdings == (found,)
 
 
 def test_work_between_two_looks_counts() -> None:
@@ -307,7 +302,7 @@ def test_a_burst_of_one_process_between_two_looks_counts() -> None:
         )
         seen.reading = structs.replace(seen.reading, uses=uses)
         machine.ticks(1)
-    assert [one.process and one.process.key.pid for one in machine.holdings.found] == [8]
+    assert [one.process and one.process.key.pid for one in machine.state.holdings] == [8]
 
 
 def test_where_the_use_is_unknown_the_cpu_decides() -> None:
@@ -318,7 +313,7 @@ def test_where_the_use_is_unknown_the_cpu_decides() -> None:
         machine.run(7, cpu_s=1.0)
         machine.run(8, cpu_s=1.0 + turn)
         machine.ticks(1)
-    assert [one.process and one.process.key.pid for one in machine.holdings.found] == [7]
+    assert [one.process and one.process.key.pid for one in machine.state.holdings] == [7]
 
 
 def test_a_child_of_init_is_an_orphan_only_in_a_session() -> None:

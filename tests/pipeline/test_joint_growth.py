@@ -11,12 +11,12 @@ from gpuwatchd.core.config import Config
 from gpuwatchd.core.model import ProcessInfo, ProcessKey
 from gpuwatchd.pipeline import replay
 from gpuwatchd.pipeline.device_rings import Arrivals
-from gpuwatchd.pipeline.tick import Pipeline
 from gpuwatchd.pipeline.track import Headroom
 from gpuwatchd.store.ring import Ring
 from tests.making import GIB, MIB, sample
 from tests.pipeline.play import Script
 from tests.pipeline.test_joined_logs import BEGIN_S, log_of, part, times, whole
+from tests.pipelines import make_pipeline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -119,7 +119,7 @@ def first_live(machine: Case) -> float | None:
         uses = [(infos[p], int(own[tick])) for p, (_, m, own) in processes.items() if m[tick]]
         return sample(float(t[tick]), uses, used_bytes=int(used[tick]))
 
-    pipeline = Pipeline(config=Config(), sources=[Script(play)])
+    pipeline = make_pipeline(config=Config(), sources=[Script(play)])
     for at_s in t.tolist():
         if any(change.state == "firing" for change in pipeline.tick().changes):
             return float(at_s)

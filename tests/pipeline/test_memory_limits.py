@@ -11,10 +11,10 @@ from gpuwatchd.analysis import declared
 from gpuwatchd.core.codes import Ending, LimitKind
 from gpuwatchd.core.model import Device, MemoryLimit, ProcessInfo, ProcessKey, Sample, Subject
 from gpuwatchd.pipeline.memory_limits import CONTEXT_BYTES, MemoryLimits, NearLimits
-from gpuwatchd.pipeline.tick import Pipeline
 from tests.host.world import FakeProc, host_of
 from tests.making import CARD, GIB, LEAKER, MIB, present, sample
 from tests.pipeline.play import EAGER, Script
+from tests.pipelines import make_pipeline
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,9 +39,9 @@ class World:
         for info in (LEAKER, OTHER):
             proc.put(f"{info.key.pid}/cgroup", f"0::/{GROUP}\n")
         script = Script(play, devices=(device,))
-        self.pipeline = Pipeline(config=EAGER, sources=[script])
-        self.pipeline.limits = MemoryLimits(
-            self.pipeline.intake, host_of(proc), lambda: self.mono_s,
+        self.pipeline = make_pipeline(config=EAGER, sources=[script])
+        self.pipeline.context.limits = MemoryLimits(
+            self.pipeline.state, host_of(proc), lambda: self.mono_s,
             proc=str(proc.folder), root=str(self.root),
         )  # fmt: skip
 
@@ -63,7 +63,7 @@ class World:
 
     def track(self, info: ProcessInfo) -> Track:
         subject = Subject(device_uid=CARD.uid, process=info.key)
-        return self.pipeline.watcher.tracks[subject.id]
+        return self.pipeline.state.tracks[subject.id]
 
 
 def leak(tick: int) -> Sample:
@@ -183,7 +183,7 @@ def test_what_is_not_understood_is_no_limit_and_one_fault(
     world = World(tmp_path, leak)
     world.limit(text)
     assert world.run(3).limit is None
-    assert len(world.pipeline.limits.faults) == faults
+    assert len(world.pipeline.context.limits.faults) == faults
     assert len(world.pipeline.problems()) == faults
 
 
@@ -227,7 +227,7 @@ def test_a_process_is_limited_by_what_it_was_started_with(
         settings = declared.of_argv(("vllm", "serve", value))
     track.framework = framework
     track.declare(declared.Declared(settings=settings))
-    world.pipeline.limits.step(told=True)
+    world.pipeline.context.limits.step(told=True)
     assert (None if track.limit is None else track.limit.process_bytes) == end
 
 
@@ -293,11 +293,11 @@ def test_whoever_wants_no_alert_on_limits_gets_none(tmp_path: Path) -> None:
 
 def test_a_soft_limit_that_is_passed_is_no_alert() -> None:
     """It is shown with the process; memory beyond it may be evicted, and nothing fails."""
-    intake = Pipeline(config=EAGER, sources=[Script(leak, devices=(BIG,))])
+    intake = make_pipeline(config=EAGER, sources=[Script(leak, devices=(BIG,))])
     intake.tick()
-    track = next(one for one in intake.watcher.tracks.values() if one.subject.process)
+    track = next(one for one in intake.state.tracks.values() if one.subject.process)
     track.limit = MemoryLimit(
         kind=LimitKind.DRIVER, name="/sys/fs/cgroup/a", soft_bytes=GIB, used_bytes=5 * GIB
     )
-    assert NearLimits(intake.intake).conditions(0.0, ()) == []
+    assert NearLimits(intake.state).conditions(0.0, ()) == []
     assert present(track.series().limit_bytes) > 70 * GIB

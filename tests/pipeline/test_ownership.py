@@ -13,11 +13,11 @@ from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import LEAK_PATTERNS, Event
 from gpuwatchd.core.model.alerts import SAID_FOR_S
 from gpuwatchd.pipeline.live_state import RecentDeaths
-from gpuwatchd.pipeline.restored_state import KEPT
-from gpuwatchd.pipeline.tick import Pipeline
+from gpuwatchd.pipeline.whole_device import KEPT
 from gpuwatchd.store import tables
 from tests.making import CARD, GIB, KEY, LEAKER, MIB, alert, present, sample
 from tests.pipeline.play import EAGER, QUIET, Postbox, Script, leaking, leaking_until, run
+from tests.pipelines import make_pipeline
 from tests.store import runs
 from tests.store.world import opened
 
@@ -44,7 +44,7 @@ def test_pages_that_the_kernel_keeps_are_no_leak() -> None:
         used = 10 * GIB + grown(tick)
         return sample(1000.0 + 5 * tick, [(LEAKER, 8 * GIB)], used_bytes=used, device=COHERENT)
 
-    ticks = run(Pipeline(config=EAGER, sources=[Script(play, devices=(COHERENT,))]), 250)
+    ticks = run(make_pipeline(config=EAGER, sources=[Script(play, devices=(COHERENT,))]), 250)
     assert [a for t in ticks for a in t.changes] == []
     shown = ticks[-1].state.devices[0]
     assert shown.ledger is not None
@@ -61,7 +61,7 @@ def test_without_a_process_list_such_a_device_is_judged_as_a_whole() -> None:
         processes = [(LEAKER, 8 * GIB)] if tick >= 400 else None
         return sample(1000.0 + 5 * tick, processes, used_bytes=used, device=COHERENT)
 
-    pipeline = Pipeline(config=EAGER, sources=[Script(play, devices=(COHERENT,))])
+    pipeline = make_pipeline(config=EAGER, sources=[Script(play, devices=(COHERENT,))])
     ticks = run(pipeline, 250)
     fired = next(a for t in ticks for a in t.changes if a.state == "firing")
     assert (fired.subject.process, fired.subject.unattributed) == (None, False)
@@ -77,13 +77,13 @@ def test_what_processes_hold_stands_in_for_a_device_without_a_figure() -> None:
     def play(tick: int) -> Sample:
         return changed(leaking(tick), used_bytes=None, free_bytes=60 * GIB)
 
-    pipeline = Pipeline(config=EAGER, sources=[Script(play, devices=(UNIFIED,))])
+    pipeline = make_pipeline(config=EAGER, sources=[Script(play, devices=(UNIFIED,))])
     ticks = run(pipeline, 180)
-    last = present(pipeline.watcher.tracks[CARD.uid].window.last)
+    last = present(pipeline.state.tracks[CARD.uid].window.last)
     assert last[1] == pytest.approx(20 * GIB + 119 * 200 * MIB + 100 * MIB)
     fired = next(a for t in ticks for a in t.changes if a.state == "firing")
     assert fired.subject.process == KEY
-    assert pipeline.watcher.tracks[f"{CARD.uid}/unattributed"].window.last is None
+    assert pipeline.state.tracks[f"{CARD.uid}/unattributed"].window.last is None
 
 
 def test_what_is_only_an_upper_bound_is_not_judged() -> None:
@@ -93,7 +93,7 @@ def test_what_is_only_an_upper_bound_is_not_judged() -> None:
         used = 10 * GIB + grown(tick)
         return sample(1000.0 + 5 * tick, [(LEAKER, GIB), (QUIET, None)], used_bytes=used)
 
-    pipeline = Pipeline(config=EAGER, sources=[Script(play)])
+    pipeline = make_pipeline(config=EAGER, sources=[Script(play)])
     ticks = run(pipeline, 180)
     fired = next(a for t in ticks for a in t.changes if a.state == "firing")
     assert (fired.subject.process, fired.subject.unattributed) == (None, False)
@@ -101,7 +101,7 @@ def test_what_is_only_an_upper_bound_is_not_judged() -> None:
     ledger = present(ticks[-1].state.devices[0].ledger)
     assert (ledger.state, ledger.unattributed_bytes) == ("partial", 9 * GIB + grown(179))
     assert ticks[-1].state.devices[0].unattributed_bytes is None
-    assert pipeline.watcher.tracks[f"{CARD.uid}/unattributed"].window.last is None
+    assert pipeline.state.tracks[f"{CARD.uid}/unattributed"].window.last is None
 
 
 def test_the_idle_baseline_is_kept_and_growth_up_to_it_is_none(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_the_idle_baseline_is_kept_and_growth_up_to_it_is_none(tmp_path: Path) -
         return sample(1000.0 + 5 * tick, [], used_bytes=9 * GIB)
 
     history = opened(tmp_path)
-    first = Pipeline(config=EAGER, sources=[Script(idle)], history=history)
+    first = make_pipeline(config=EAGER, sources=[Script(idle)], history=history)
     first.resume()
     ledgers = [t.state.devices[0].ledger for t in run(first, 5)]
     assert [one.baseline_bytes for one in ledgers if one] == [None] * 3 + [9 * GIB] * 2
@@ -120,7 +120,7 @@ def test_the_idle_baseline_is_kept_and_growth_up_to_it_is_none(tmp_path: Path) -
         rest = min(9 * GIB, 2 * GIB + grown(tick, 50))
         return sample(5000.0 + 5 * tick, [(QUIET, 20 * GIB)], used_bytes=20 * GIB + rest)
 
-    again = Pipeline(config=EAGER, sources=[Script(back)], history=opened(tmp_path))
+    again = make_pipeline(config=EAGER, sources=[Script(back)], history=opened(tmp_path))
     again.resume()
     ticks = run(again, 200)
     assert [a for t in ticks for a in t.changes] == []
@@ -136,7 +136,7 @@ def test_growth_over_the_baseline_is_told() -> None:
         used = 21 * GIB + grown(tick)
         return sample(1000.0 + 5 * tick, [(QUIET, 20 * GIB)], used_bytes=used)
 
-    ticks = run(Pipeline(config=EAGER, sources=[Script(play)]), 200)
+    ticks = run(make_pipeline(config=EAGER, sources=[Script(play)]), 200)
     fired = next(a for t in ticks for a in t.changes if a.state == "firing")
     assert fired.subject.unattributed
     assert [(one.process, one.share) for one in fired.finding.blame] == [(None, 1.0)]
@@ -151,7 +151,7 @@ def test_how_a_process_ended(end: int, expected: str) -> None:
 
     post = Postbox()
     source = Script(leaking_until(end))
-    ticks = run(Pipeline(config=EAGER, sources=[source], message_dispatcher=post), end + 10)
+    ticks = run(make_pipeline(config=EAGER, sources=[source], message_dispatcher=post), end + 10)
     assert [a.ended_code for t in ticks for a in t.changes if a.state == "resolved"] == [expected]
     assert post.taken[-1].message.notice == "resolved"
     died = (expected,) if expected is Ending.ENDED_NEAR_LIMIT else ()
@@ -209,7 +209,7 @@ def test_what_the_driver_says_that_it_held_counts_at_its_end(
         )
         return msgspec.structs.replace(taken, events=(said,)) if tick == 340 else taken
 
-    ticks = run(Pipeline(config=EAGER, sources=[Script(play)]), 350)
+    ticks = run(make_pipeline(config=EAGER, sources=[Script(play)]), 350)
     assert [a.ended_code for t in ticks for a in t.changes if a.state == "resolved"] == [expected]
     (event,) = ticks[-1].state.devices[0].events
     name = f"{LEAKER.label}[{KEY.pid}] of {LEAKER.user}"
@@ -222,7 +222,9 @@ def test_how_a_device_fell_whose_processes_are_not_known() -> None:
         used = leaking(tick).readings[0].used_bytes if tick < 364 else 100 * MIB
         return sample(1000.0 + 5 * tick, None, used_bytes=used)
 
-    ticks = run(Pipeline(config=EAGER, sources=[Script(play)], message_dispatcher=Postbox()), 800)
+    ticks = run(
+        make_pipeline(config=EAGER, sources=[Script(play)], message_dispatcher=Postbox()), 800
+    )
     assert [a.ended_code for t in ticks for a in t.changes if a.state == "resolved"] == [
         Ending.FELL_NEAR_LIMIT
     ]
@@ -235,7 +237,7 @@ def test_an_alert_that_nobody_can_check_ends_after_a_day() -> None:
         # One look an hour, and no list any more: the device stands still.
         return sample(2000.0 + 3600.0 * (tick - 199), None, used_bytes=40 * GIB)
 
-    ticks = run(Pipeline(config=EAGER, sources=[Script(play)]), 230)
+    ticks = run(make_pipeline(config=EAGER, sources=[Script(play)]), 230)
     assert [a.subject.process for a in ticks[199].alerts] == [KEY]
     ended = [
         (n, a.ended_code) for n, t in enumerate(ticks) for a in t.changes if a.state == "resolved"

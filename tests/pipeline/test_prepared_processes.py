@@ -16,10 +16,10 @@ from gpuwatchd.core.codes import AllocatorVerdict, Ending, Reason
 from gpuwatchd.core.config.schema import ProbeSection
 from gpuwatchd.core.model import ProcessKey
 from gpuwatchd.pipeline import allocator
-from gpuwatchd.pipeline.tick import Pipeline
 from gpuwatchd.pipeline.track import end_reason
 from tests.making import CARD, GIB, LEAKER, MIB, sample
 from tests.pipeline.play import EAGER, Script
+from tests.pipelines import make_pipeline
 from tests.store.world import BOOT, Time, opened
 
 if TYPE_CHECKING:
@@ -57,11 +57,12 @@ class World:
         self.asked: list[tuple[str, bool]] = []
         now_s = 1000.0 + 5.0 * begin
         history = None if stored is None else opened(stored, Time(now_s))
-        self.pipeline = Pipeline(
+        self.wall = (lambda: now_s) if stored else time.time
+        self.pipeline = make_pipeline(
             config=config,
             sources=[Script(self._play)],
             history=history,
-            wall=(lambda: now_s) if stored else time.time,
+            wall=self.wall,
         )
         self.pipeline.resume()
 
@@ -83,7 +84,7 @@ class World:
             "v": 1,
             "pid": os.getpid(),
             "seq": self.tick,
-            "at_s": self.pipeline._wall(),
+            "at_s": self.wall(),
             "python": "3.12.1",
             "framework": {"name": "torch"},
             "last": self.last,
@@ -135,7 +136,7 @@ def test_what_an_allocator_said_comes_back_after_a_restart(place: Path) -> None:
     first.pipeline.close()
     again = World(place, stored=place, begin=150)
     again.run(3)
-    (track,) = again.pipeline.intake.devices[CARD.uid].processes.values()
+    (track,) = again.pipeline.state.devices[CARD.uid].processes.values()
     assert track.allocator
     series = track.allocator.series()
     assert series
@@ -154,8 +155,10 @@ def test_figures_that_cannot_be_are_limited_and_others_left_alone(place: Path) -
     assert world.finding(90).allocator  # its only device: by whatever name
     world = World(place, uid="GPU-of-another-card", reserved=1 << 60)
     world.run(3)
-    world.pipeline.intake.look_back(60.0)
-    (track,) = world.pipeline.intake.devices[CARD.uid].processes.values()
+    config = world.pipeline.state.settings.config
+    short = msgspec.structs.replace(config.detection, analysis_window_hours=1 / 60)
+    world.pipeline.reconfigure(msgspec.structs.replace(config, detection=short))
+    (track,) = world.pipeline.state.devices[CARD.uid].processes.values()
     assert track.allocator
     assert track.allocator.newest
     assert track.allocator.allocated.span_s == 60.0
@@ -181,7 +184,7 @@ def test_a_mailbox_of_somebody_else_is_ignored(
     folders = {os.getuid(): tmp_path}
     monkeypatch.setattr(mailboxes, "folder", lambda uid: folders.get(uid, tmp_path / "none"))
     assert world.finding(3).allocator in {None, msgspec.UNSET}
-    (track,) = world.pipeline.intake.devices[CARD.uid].processes.values()
+    (track,) = world.pipeline.state.devices[CARD.uid].processes.values()
     assert track.allocator is None
 
 
@@ -200,7 +203,7 @@ def test_what_a_job_wrote_down_says_why_it_ended(
 ) -> None:
     world = World(place)
     world.run(300)
-    (track,) = world.pipeline.intake.devices[CARD.uid].processes.values()
+    (track,) = world.pipeline.state.devices[CARD.uid].processes.values()
     track.room.full_at_s = 1e9
     path = place / f"{os.getpid()}.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "failure": failure}))
@@ -210,7 +213,7 @@ def test_what_a_job_wrote_down_says_why_it_ended(
 def test_a_mailbox_of_the_future_is_ignored(place: Path) -> None:
     world = World(place)
     world.run(3)
-    feed = world.pipeline.prepared.feed
+    feed = world.pipeline.intake.prepared.feed
     assert not feed("script", 1100.0, time.time() - 3600.0)
     assert feed("script", 1100.0, time.time())
 

@@ -9,11 +9,12 @@ import pytest
 
 from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import ProcessInfo, ProcessKey, Sample
+from gpuwatchd.pipeline import track_alerts
 from gpuwatchd.pipeline.run_baselines import of_job
-from gpuwatchd.pipeline.tick import Pipeline
 from gpuwatchd.pipeline.track import Suppression
 from tests.making import CARD, GIB, MIB, sample
 from tests.pipeline.play import EAGER, Postbox, Script, run
+from tests.pipelines import make_pipeline
 from tests.store import runs
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def played(
 ) -> tuple[list[Tick], Postbox]:
     post = Postbox()
     source = Script(lambda i: spread(i, play, cards=cards), devices=cards)
-    return run(Pipeline(config=EAGER, sources=[source], message_dispatcher=post), ticks), post
+    return run(make_pipeline(config=EAGER, sources=[source], message_dispatcher=post), ticks), post
 
 
 def test_ranks_that_leak_alike_are_one_alert() -> None:
@@ -162,7 +163,7 @@ def test_jobs_of_two_users_that_are_called_the_same_are_two() -> None:
         ]
         return msgspec.structs.replace(taken, processes=tuple(mine))
 
-    ticks = run(Pipeline(config=EAGER, sources=[Script(play, devices=CARDS)]), 260)
+    ticks = run(make_pipeline(config=EAGER, sources=[Script(play, devices=CARDS)]), 260)
     assert sorted(a.title for a in ticks[-1].alerts) == [
         "2 ranks of torchrun 7f3a (python train.py) of alice on GPU 0, 2",
         "2 ranks of torchrun 7f3a (python train.py) of bob on GPU 1, 3",
@@ -184,7 +185,7 @@ def test_a_job_whose_ranks_end_together_or_not_is_over_once(apart: int) -> None:
 def test_a_job_that_becomes_known_late_takes_over_what_was_told_one_by_one() -> None:
     post = Postbox()
     source = Script(lambda i: spread(i, growing, group=None if i < 240 else JOB), devices=CARDS)
-    pipeline = Pipeline(config=EAGER, sources=[source], message_dispatcher=post)
+    pipeline = make_pipeline(config=EAGER, sources=[source], message_dispatcher=post)
     ticks = run(pipeline, 240)
     assert len(ticks[-1].alerts) == 4
     told = len(post.told)
@@ -196,23 +197,25 @@ def test_a_job_that_becomes_known_late_takes_over_what_was_told_one_by_one() -> 
 
 
 def test_the_alert_of_a_job_goes_on_after_a_restart() -> None:
-    first = Pipeline(config=EAGER, sources=[Script(lambda i: spread(i, growing), devices=CARDS)])
+    first = make_pipeline(
+        config=EAGER, sources=[Script(lambda i: spread(i, growing), devices=CARDS)]
+    )
     (before,) = run(first, 260)[-1].alerts
     post = Postbox()
-    again = Pipeline(
+    again = make_pipeline(
         config=EAGER,
         sources=[Script(lambda i: spread(i + 260, growing), devices=CARDS)],
         message_dispatcher=post,
     )
-    again.intake.restored.refill(
+    again.state.restored.refill(
         [
             (track.subject, list(zip(*(column.tolist() for column in track.window.window()),
                                      strict=True)))
-            for track in first.watcher.tracks.values()
+            for track in first.state.tracks.values()
         ],
         8 * 3600.0,
     )  # fmt: skip
-    again.intake.adopt(msgspec.structs.replace(before, notices=1))
+    again.state.restored.adopt(msgspec.structs.replace(before, notices=1))
     ticks = run(again, 100)
     assert [(a.key, a.title) for a in ticks[-1].alerts] == [(before.key, before.title)]
     assert post.told == []
@@ -222,11 +225,11 @@ def test_the_alert_of_a_job_goes_on_after_a_restart() -> None:
 def test_what_the_user_calls_normal_is_so_for_the_whole_job() -> None:
     post = Postbox()
     source = Script(lambda i: spread(i, growing), devices=CARDS)
-    pipeline = Pipeline(config=EAGER, sources=[source], message_dispatcher=post)
+    pipeline = make_pipeline(config=EAGER, sources=[source], message_dispatcher=post)
     (alert,) = run(pipeline, 250)[-1].alerts
-    lead = pipeline.watcher.tracks[alert.subject.id]
+    lead = pipeline.state.tracks[alert.subject.id]
     lead.hush = Suppression(level_bytes=200 * GIB, why="alice said that this is normal", job=True)
-    pipeline.watcher.end(lead, Ending.STOPPED_GROWING, 2245.0, quietly=True)
+    track_alerts.end(pipeline.state, lead, Ending.STOPPED_GROWING, 2245.0, quietly=True)
     ticks = run(pipeline, 80)
     assert ticks[-1].alerts == ()
     assert len(post.told) == 1
@@ -240,11 +243,11 @@ def test_what_the_user_calls_normal_of_one_rank_is_so_for_that_rank() -> None:
         return 10 * GIB if since is None else growing(number, tick - since, 200)
 
     source = Script(lambda i: spread(i, play), devices=CARDS)
-    pipeline = Pipeline(config=EAGER, sources=[source])
+    pipeline = make_pipeline(config=EAGER, sources=[source])
     (alert,) = run(pipeline, 200)[-1].alerts
-    alone = pipeline.watcher.tracks[alert.subject.id]
+    alone = pipeline.state.tracks[alert.subject.id]
     alone.hush = Suppression(level_bytes=200 * GIB, why="alice said that this is normal")
-    pipeline.watcher.end(alone, Ending.STOPPED_GROWING, 1995.0, quietly=True)
+    track_alerts.end(pipeline.state, alone, Ending.STOPPED_GROWING, 1995.0, quietly=True)
     ticks = run(pipeline, 400)
     assert [a.subject.process for a in ticks[-1].alerts] == [rank(1).key]
 

@@ -14,11 +14,11 @@ from gpuwatchd.core.model import Subject
 from gpuwatchd.pipeline import replay
 from gpuwatchd.pipeline.device_rings import CLOCK_TICKS, Feeder
 from gpuwatchd.pipeline.replay import Recorded, SubjectResult
-from gpuwatchd.pipeline.tick import Pipeline
 from gpuwatchd.store import ring as ring_module
 from gpuwatchd.store.ring import Ring
 from tests.making import CARD, GIB, KEY, LEAKER, MIB, sample
 from tests.pipeline.play import EAGER, Script
+from tests.pipelines import make_pipeline
 
 if TYPE_CHECKING:
     from gpuwatchd.core.model import FloatArray
@@ -79,7 +79,7 @@ def test_what_comes_later_changes_nothing_said_before() -> None:
 def test_live_and_recorded_agree() -> None:
     used = ramp(250, from_n=60)
     script = Script(lambda i: sample(1_700_000_000.0 + 5.0 * i, [(LEAKER, int(used[i]))]))
-    pipeline = Pipeline(config=EAGER, sources=[script])
+    pipeline = make_pipeline(config=EAGER, sources=[script])
     live_s = {}
     for tick in (pipeline.tick() for _ in range(250)):
         for change in tick.changes:

@@ -224,7 +224,7 @@ def test_what_a_process_held_on_the_host_is_known_up_to_the_kill(tmp_path: Path)
     machine.kill()
     machine.start()
     subject = Subject(device_uid=machine.device.uid, process=machine.info.key, host=True)
-    ring = present(machine.pipeline.intake.restored.ring(subject))
+    ring = present(machine.pipeline.state.restored.ring(subject))
     machine.kill()
     assert present(ring.last)[0] == pytest.approx(last_s, abs=0.01)
 

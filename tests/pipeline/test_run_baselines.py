@@ -11,11 +11,11 @@ from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.config import Config
 from gpuwatchd.core.model import Device, ProcessInfo, ProcessKey, Sample, Subject
 from gpuwatchd.pipeline.run_baselines import MARGIN
-from gpuwatchd.pipeline.tick import Pipeline
 from gpuwatchd.store import tables
 from gpuwatchd.store.checked_connection import transaction
 from tests.making import CARD, GIB, MIB, sample
 from tests.pipeline.play import Postbox, Script
+from tests.pipelines import make_pipeline
 from tests.store import runs
 from tests.store.world import Time, opened
 
@@ -46,7 +46,7 @@ class Lab:
 
     def start(self) -> None:
         self.history: History = opened(self.directory, self.time)
-        self.pipeline = Pipeline(
+        self.pipeline = make_pipeline(
             config=Config(),
             sources=[Script(lambda _: self.look(), devices=self.devices)],
             history=self.history,
@@ -127,7 +127,7 @@ class Lab:
         return self.pass_minutes(2)
 
     def track(self, info: ProcessInfo, device: Device = CARD) -> Track:
-        return self.pipeline.watcher.tracks[Subject(device_uid=device.uid, process=info.key).id]
+        return self.pipeline.state.tracks[Subject(device_uid=device.uid, process=info.key).id]
 
     def say(self, alert: Alert, said: str) -> None:
         about = runs.word(
@@ -312,7 +312,7 @@ def test_what_came_after_the_word_is_not_what_was_said_to_be_normal(lab: Lab) ->
     info, alert = fired(lab, straight)
     said_s = lab.time.now_s
     lab.say(alert, "normal")
-    lab.pipeline.run_baselines.listen = lambda: None  # type: ignore[method-assign, union-attr]
+    lab.pipeline.user_input.run_baselines.listen = lambda: None  # type: ignore[method-assign, union-attr]
     lab.pass_minutes(30)
     lab.history.flush(lab.time.now_s)
     lab.history.close()  # as if it had been killed before it could listen

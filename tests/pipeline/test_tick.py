@@ -12,10 +12,10 @@ from gpuwatchd.core.codes import Ending, Hold
 from gpuwatchd.core.config import Config, DetectionSection, PolicySection
 from gpuwatchd.core.errors import SourceError
 from gpuwatchd.core.model import Finding, ProcessInfo, ProcessKey, ProcessUse, Sample
-from gpuwatchd.pipeline.tick import Pipeline
 from gpuwatchd.store import live
 from tests.making import CARD, GIB, KEY, LEAKER, MIB, alert, calm, finding, present, sample
 from tests.pipeline.play import EAGER, QUIET, Postbox, Script, leaking, leaking_until, run, states
+from tests.pipelines import make_pipeline
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 def test_a_leak_is_watched_then_told_then_over_when_its_process_ends() -> None:
     post = Postbox()
-    pipeline = Pipeline(config=EAGER, sources=[Script(leaking_until(220))], message_dispatcher=post)
+    pipeline = make_pipeline(
+        config=EAGER, sources=[Script(leaking_until(220))], message_dispatcher=post
+    )
     ticks = run(pipeline, 230)
     assert states(ticks) == ["watch", "firing", "resolved"]
     assert [d.message.notice for d in post.taken] == ["firing", "resolved"]
@@ -43,7 +45,7 @@ def test_of_a_leak_that_has_given_back_no_rate_is_shown_as_if_it_went_on() -> No
     def play(tick: int) -> Sample:
         return leaking(tick) if tick < 180 else sample(1000.0 + 5 * tick, [(LEAKER, 2 * GIB)])
 
-    pipeline = Pipeline(config=EAGER, sources=[Script(play)])
+    pipeline = make_pipeline(config=EAGER, sources=[Script(play)])
     tick = run(pipeline, 200)[-1]
     (held,) = tick.alerts
     assert held.state == "firing"
@@ -57,7 +59,7 @@ def test_of_a_leak_that_has_given_back_no_rate_is_shown_as_if_it_went_on() -> No
 def test_a_flat_machine_says_so_and_tells_nobody() -> None:
     post = Postbox()
     flat = Script(lambda i: sample(1000.0 + 5 * i, [(LEAKER, 20 * GIB), (QUIET, 100 * MIB)]))
-    ticks = run(Pipeline(config=EAGER, sources=[flat], message_dispatcher=post), 200)
+    ticks = run(make_pipeline(config=EAGER, sources=[flat], message_dispatcher=post), 200)
     assert states(ticks) == []
     assert post.taken == []
     finding = present(ticks[-1].state.devices[0].finding)
@@ -70,7 +72,7 @@ def test_an_unknown_process_list_is_not_an_empty_one() -> None:
             return sample(1000.0 + 5 * tick, None, used_bytes=30 * GIB)
         return leaking(tick)
 
-    pipeline = Pipeline(config=EAGER, sources=[Script(play)])
+    pipeline = make_pipeline(config=EAGER, sources=[Script(play)])
     ticks = run(pipeline, 140)
     stale = ticks[105].state.devices[0]
     assert [p.info.key.pid for p in present(stale.processes)] == [KEY.pid, QUIET.key.pid]
@@ -89,14 +91,14 @@ def test_a_reused_pid_is_another_process() -> None:
             return leaking(tick)
         return sample(1000.0 + 5 * tick, [(other, 20 * GIB), (QUIET, 100 * MIB)])
 
-    ticks = run(Pipeline(config=EAGER, sources=[Script(play)]), 200)
+    ticks = run(make_pipeline(config=EAGER, sources=[Script(play)]), 200)
     ended = [a for t in ticks for a in t.changes if a.state == "resolved"]
     assert [a.ended_code for a in ended] == [Ending.PROCESS_ENDED]
     assert ticks[-1].alerts == ()
 
 
 def test_the_live_state_is_written_each_tick_and_marked_at_the_end(tmp_path: Path) -> None:
-    pipeline = Pipeline(config=EAGER, sources=[Script(leaking)], runtime_dir=tmp_path)
+    pipeline = make_pipeline(config=EAGER, sources=[Script(leaking)], runtime_dir=tmp_path)
     pipeline.tick()
     first = present(live.read(tmp_path))
     assert (first.ticks, first.stopped) == (1, False)
@@ -106,7 +108,7 @@ def test_the_live_state_is_written_each_tick_and_marked_at_the_end(tmp_path: Pat
 
 
 def test_new_settings_are_taken_over() -> None:
-    pipeline = Pipeline(config=EAGER, sources=[Script(leaking)], message_dispatcher=Postbox())
+    pipeline = make_pipeline(config=EAGER, sources=[Script(leaking)], message_dispatcher=Postbox())
     pipeline.reconfigure(Config(policy=PolicySection(channels=("email",))))
     ticks = run(pipeline, 300)
     assert {d.target for t in ticks for d in t.decisions} == {"email"}
@@ -114,19 +116,19 @@ def test_new_settings_are_taken_over() -> None:
 
 def test_a_longer_look_back_is_taken_over() -> None:
     short = Config(detection=DetectionSection(analysis_window_hours=0.5))
-    pipeline = Pipeline(config=short, sources=[Script(lambda i: leaking(i, from_tick=10_000))])
+    pipeline = make_pipeline(config=short, sources=[Script(lambda i: leaking(i, from_tick=10_000))])
     run(pipeline, 1)
     pipeline.reconfigure(Config(detection=DetectionSection(analysis_window_hours=4.0)))
     run(pipeline, 2000)
-    times, _ = pipeline.watcher.tracks["GPU-1"].window.window()
+    times, _ = pipeline.state.tracks["GPU-1"].window.window()
     assert times[-1] - times[0] > 2 * 3600.0
 
 
 def test_an_alert_whose_process_ended_meanwhile_is_over() -> None:
     alone = Script(lambda i: sample(1000.0 + 5 * i, [(QUIET, GIB)]))
     post = Postbox()
-    pipeline = Pipeline(config=EAGER, sources=[alone], message_dispatcher=post)
-    pipeline.intake.adopt(alert(notices=1))
+    pipeline = make_pipeline(config=EAGER, sources=[alone], message_dispatcher=post)
+    pipeline.state.restored.adopt(alert(notices=1))
     assert pipeline.tick().changes == ()  # one list without it may be a slip of the driver
     tick = pipeline.tick()
     assert [(a.state, a.ended_code) for a in tick.changes] == [
@@ -143,7 +145,7 @@ def test_what_a_silent_source_showed_last_is_unknown_now() -> None:
             return msgspec.structs.replace(sample(1010.0, []), readings=())
         return sample(1000.0 + 5.0 * tick, [(QUIET, MIB)])
 
-    pipeline = Pipeline(config=EAGER, sources=[Script(play)])
+    pipeline = make_pipeline(config=EAGER, sources=[Script(play)])
     shown = [tick.state.devices[0] for tick in run(pipeline, 4)]
     assert [one.reading is not None for one in shown] == [True, False, False, True]
     assert [one.faults for one in shown] == [
@@ -162,7 +164,7 @@ def test_a_process_whose_memory_is_unknown_elsewhere_may_end_here() -> None:
             here, readings=(*here.readings, *there.readings), processes=(LEAKER,)
         )
 
-    ticks = run(Pipeline(config=EAGER, sources=[Script(play, devices=(CARD, other))]), 6)
+    ticks = run(make_pipeline(config=EAGER, sources=[Script(play, devices=(CARD, other))]), 6)
     assert present(ticks[-1].state.devices[1].processes)[0].info.name == "python"
 
 
@@ -171,16 +173,16 @@ def test_who_was_here_once_is_not_remembered_for_ever() -> None:
         passer = ProcessInfo(key=ProcessKey(pid=tick + 1, started_at_s=None), name="short")
         return sample(1000.0 + 5 * tick, [(passer, None), (QUIET, GIB)])
 
-    pipeline = Pipeline(config=EAGER, sources=[Script(play)])
+    pipeline = make_pipeline(config=EAGER, sources=[Script(play)])
     run(pipeline, 1000)
-    assert len(pipeline.intake.infos) < 300
+    assert len(pipeline.state.infos) < 300
 
 
 def test_a_device_that_is_removed_takes_its_alerts_with_it() -> None:
     other = msgspec.structs.replace(CARD, uid="GPU-2", index=1)
     source = Script(leaking, devices=(CARD, other))
     post = Postbox()
-    pipeline = Pipeline(config=EAGER, sources=[source], message_dispatcher=post)
+    pipeline = make_pipeline(config=EAGER, sources=[source], message_dispatcher=post)
     run(pipeline, 180)
     source.known = (other,)
     tick = run(pipeline, 1)[-1]
@@ -201,8 +203,8 @@ def test_an_alert_whose_device_never_comes_back_is_over_after_a_day(
     )
     post = Postbox()
     source = Script(lambda i: sample(1000.0 + 300 * i, [(QUIET, GIB)]))
-    pipeline = Pipeline(config=EAGER, sources=[source], message_dispatcher=post)
-    pipeline.intake.adopt(left)
+    pipeline = make_pipeline(config=EAGER, sources=[source], message_dispatcher=post)
+    pipeline.state.restored.adopt(left)
     run(pipeline, 2)
     assert post.taken == []  # for ten minutes it may still appear
     pipeline.tick()
@@ -222,7 +224,7 @@ def test_sparklines_are_drawn_in_turn_and_seldom_where_columns_are_wide() -> Non
         second = sample(1000.0 + 5 * tick, [], device=other, used_bytes=GIB)
         return msgspec.structs.replace(first, readings=first.readings + second.readings)
 
-    pipeline = Pipeline(config=EAGER, sources=[Script(play, devices=(CARD, other))])
+    pipeline = make_pipeline(config=EAGER, sources=[Script(play, devices=(CARD, other))])
     ticks = run(pipeline, 822)
     drawn: list[list[int]] = [[], []]
     for number, (before, after) in enumerate(pairwise(ticks), 2):
@@ -252,7 +254,7 @@ def test_what_draws_is_watched_at_most(framework: str, expected: str) -> None:
         return sample(1000.0 + 5.0 * tick, [(grower, 20 * GIB + grown)])
 
     post = Postbox()
-    pipeline = Pipeline(config=EAGER, sources=[Script(play)], message_dispatcher=post)
+    pipeline = make_pipeline(config=EAGER, sources=[Script(play)], message_dispatcher=post)
     ticks = run(pipeline, 250)
     assert [a.state for a in ticks[-1].alerts] == [expected]
     assert bool(post.taken) is (expected == "firing")
@@ -266,7 +268,7 @@ def test_one_list_without_a_process_is_not_believed() -> None:
             return sample(1000.0 + 5 * tick, [(QUIET, 100 * MIB)])
         return leaking(tick)
 
-    ticks = run(Pipeline(config=EAGER, sources=[Script(play)]), 180)
+    ticks = run(make_pipeline(config=EAGER, sources=[Script(play)]), 180)
     assert "resolved" not in states(ticks)
     assert states(ticks)[-1] == "firing"
 
@@ -286,19 +288,19 @@ def play(tick: int) -> Sample:
 
 
 def test_what_changes_is_shown_at_once(tmp_path: Path) -> None:
-    pipeline = Pipeline(config=EAGER, sources=[Script(play)], runtime_dir=tmp_path)
+    pipeline = make_pipeline(config=EAGER, sources=[Script(play)], runtime_dir=tmp_path)
     shown = [tick.state.devices[0].processes or () for tick in run(pipeline, 5)]
     assert any(one is other for one, other in pairwise(shown))
     assert shown[4][0].sm_pct == 40.0
     found: Finding = calm(reason="judged anew")
-    pipeline.watcher.tracks[found.subject.id].finding = found
+    pipeline.state.tracks[found.subject.id].finding = found
     (tick,) = run(pipeline, 1)
     processes = tick.state.devices[0].processes or ()
     assert [p.finding for p in processes if p.info.key == KEY] == [found]
     written = present(live.read(tmp_path))
     assert written.devices == tick.state.devices
-    pipeline.intake.infos[KEY] = msgspec.structs.replace(LEAKER, user="bob")
-    source = pipeline.workers["script"].source
+    pipeline.state.infos[KEY] = msgspec.structs.replace(LEAKER, user="bob")
+    source = pipeline.sources.workers["script"].source
     assert isinstance(source, Script)
     source.play = lambda i: msgspec.structs.replace(play(i), processes=())
     (tick,) = run(pipeline, 1)
@@ -310,7 +312,7 @@ def test_what_changes_is_shown_at_once(tmp_path: Path) -> None:
 
 
 def test_the_same_bytes_whether_pieces_are_used_again_or_not() -> None:
-    pipeline = Pipeline(config=EAGER, sources=[Script(play)])
+    pipeline = make_pipeline(config=EAGER, sources=[Script(play)])
     pieces = live.Pieces()
     for tick in run(pipeline, 15):
         content = live.encode(tick.state, pieces)
@@ -320,7 +322,7 @@ def test_the_same_bytes_whether_pieces_are_used_again_or_not() -> None:
 
 
 def test_of_processes_only_what_is_not_as_by_default_is_written() -> None:
-    tick = run(Pipeline(config=EAGER, sources=[Script(play)]), 15)[-1]
+    tick = run(make_pipeline(config=EAGER, sources=[Script(play)]), 15)[-1]
     lean, whole = b"".join(live.encode(tick.state, live.Pieces())), msgspec.json.encode(tick.state)
     assert len(lean) < len(whole)
     processes = msgspec.json.decode(lean)["devices"][0]["processes"]
@@ -331,9 +333,9 @@ def test_of_processes_only_what_is_not_as_by_default_is_written() -> None:
 
 
 def test_an_alert_of_the_rank_that_leads_is_shown_of_those_it_stands_for() -> None:
-    pipeline = Pipeline(config=EAGER, sources=[Script(play)])
+    pipeline = make_pipeline(config=EAGER, sources=[Script(play)])
     run(pipeline, 100)
-    led, lead = (pipeline.watcher.tracks[f"{CARD.uid}/{who.key.pid}@{who.key.started_at_s}"]
+    led, lead = (pipeline.state.tracks[f"{CARD.uid}/{who.key.pid}@{who.key.started_at_s}"]
                  for who in (LEAKER, QUIET))  # fmt: skip
     led.lead = lead
     (tick,) = run(pipeline, 1)
@@ -357,9 +359,9 @@ def test_a_list_that_fails_for_a_moment_starves_no_series() -> None:
         reading = msgspec.structs.replace(full.readings[0], uses=None, uses_reason="no permission")
         return msgspec.structs.replace(full, readings=(reading,))
 
-    pipeline = Pipeline(config=EAGER, sources=[Script(gap)])
+    pipeline = make_pipeline(config=EAGER, sources=[Script(gap)])
     run(pipeline, 200)
-    track = pipeline.watcher.tracks[calm().subject.id]
+    track = pipeline.state.tracks[calm().subject.id]
     t_s, held = track.window.window()
     assert t_s.tolist() == [1000.0 + 5 * tick for tick in range(200) if tick != 20]
     assert set(held.tolist()) == {float(GIB)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ import msgspec
 from gpuwatchd import alerts as policy
 from gpuwatchd.alerts import Rules
 from gpuwatchd.core.codes import Ending, Hold
+from gpuwatchd.core.config import Config
 from gpuwatchd.core.model import (
     Alert,
     AlertSubject,
@@ -25,7 +27,8 @@ from gpuwatchd.core.model import (
 )
 from gpuwatchd.pipeline import messages
 from gpuwatchd.pipeline.alert_notifier import AlertNotifier
-from gpuwatchd.pipeline.clock import moved_alert, resumed
+from gpuwatchd.pipeline.clock import Clocks, moved_alert, resumed
+from gpuwatchd.pipeline.state import Settings, State
 from tests.making import calm, finding, present
 
 if TYPE_CHECKING:
@@ -168,16 +171,16 @@ class World:
 
     def restart(self) -> None:
         """Begin anew with nothing but the store."""
-        watcher: Any = SimpleNamespace(settings=SimpleNamespace(rules=self.rules), died={})
-        self.watcher = watcher
-        silencing: Any = SimpleNamespace(active=(), follow=lambda changes, now_s: None)
-        post: Any = SimpleNamespace(send=self._send, reach=SimpleNamespace(untold=tuple))
+        self.state = State(Config())
+        self.state.settings = Settings(Config(), self.rules)
+        post: Any = SimpleNamespace(
+            send=self._send, reach=SimpleNamespace(untold=tuple), made_mono_s=deque(maxlen=1000)
+        )
         store: Any = self.store
         dresser: Any = Dresser(self.process)
-        self.silencing = silencing
         self.alert_notifier = AlertNotifier(
-            watcher, post, store, message_builder=dresser, silencing=silencing,
-            wall=lambda: self.wall_s, mono=lambda: self.mono_s,
+            self.state, post, store, message_builder=dresser,
+            clocks=Clocks(lambda: self.wall_s, lambda: self.mono_s),
         )  # fmt: skip
         known = [resumed(alert, self.rules, self.wall_s) for alert in self.store.alerts()]
         self.alert_notifier.resume(
@@ -194,7 +197,8 @@ class World:
 
     def reload(self, rules: Rules) -> None:
         """Take over other rules."""
-        self.rules = self.watcher.settings.rules = rules
+        self.rules = rules
+        self.state.settings = Settings(Config(), rules)
 
     def step_clock(self, by_s: float) -> None:
         """Set the wall clock while everything runs."""
@@ -231,7 +235,7 @@ class World:
         self.mono_s += seconds
         self.wall_s += seconds
         now_s = self.wall_s
-        self.silencing.active = tuple(
+        self.state.silences.active = tuple(
             one for one in self.silences if one.until_at_s > now_s and one.cleared_at_s is None
         )
         changes: list[Alert] = []

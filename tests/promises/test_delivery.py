@@ -253,13 +253,13 @@ def test_what_waits_for_quiet_hours_follows_them_when_they_are_changed(
     office.turn(60)
     here = time.localtime(office.time.now_s)
     later = f"{here.tm_hour:02d}:00-{(here.tm_hour + 3) % 24:02d}:00"
-    office.post.policy = msgspec.structs.replace(office.policy, quiet_hours={"email": (later,)})
+    office.post.follow(msgspec.structs.replace(office.policy, quiet_hours={"email": (later,)}))
     office.turn(1)
     (row,) = office.rows("a")
     assert row.held == f"quiet hours until {(here.tm_hour + 3) % 24:02d}:00"
     office.turn(60)
     assert mail.tries == 0
-    office.post.policy = office.policy
+    office.post.follow(office.policy)
     office.turn(1)
     assert mail.tries == 1
 

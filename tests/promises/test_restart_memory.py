@@ -161,7 +161,7 @@ def test_evidence_that_has_opened_nothing_yet_outlives_a_kill(tmp_path: Path) ->
     machine.restart(600.0)
     machine.live(machine.age_s + 1.0)
     machine.kill()
-    assert not machine.pipeline.intake.restored.pending
+    assert not machine.pipeline.state.restored.pending
 
 
 @pytest.mark.parametrize("step_s", [-1800.0, 1800.0])
@@ -212,7 +212,7 @@ def test_nothing_is_carried_over_a_reboot(tmp_path: Path) -> None:
     machine.begin(4711)
     machine.start()
     machine.live(machine.age_s + 1.0)
-    whole = machine.pipeline.watcher.tracks["GPU-1"]
+    whole = machine.pipeline.state.tracks["GPU-1"]
     assert (machine.track.window.count, whole.window.count) == (1, 1)
     assert machine.track.alert is None
     machine.live(300.0)

@@ -14,7 +14,6 @@ from gpuwatchd.notify import plain_text as render
 from gpuwatchd.notify.channels import chat, command
 from gpuwatchd.notify.channels.desktop import channel as desktop
 from gpuwatchd.notify.channels.email import message as mail
-from gpuwatchd.pipeline.tick import Pipeline
 from gpuwatchd.store import live
 from gpuwatchd.store.schema import FILE_NAME as HISTORY_FILE
 from gpuwatchd.store.writer import History
@@ -23,6 +22,7 @@ from gpuwatchd.web import auth as security
 from gpuwatchd.web import responses
 from gpuwatchd.web.api import Api
 from gpuwatchd.web.pages import ANSWERS as PAGE_VIEWS
+from tests.pipelines import make_pipeline
 
 __all__ = [
     "COMMANDS",
@@ -30,7 +30,6 @@ __all__ = [
     "PAGE_VIEWS",
     "Api",
     "History",
-    "Pipeline",
     "Query",
     "SimulateSource",
     "chat",
@@ -42,6 +41,7 @@ __all__ = [
     "gpuwatchd_main",
     "live",
     "mail",
+    "make_pipeline",
     "render",
     "responses",
     "security",

@@ -253,7 +253,7 @@ def drive(
         monotonic=lambda: source.elapsed_s,
         boot_id="boot",
     )
-    pipeline = places.Pipeline(
+    pipeline = places.make_pipeline(
         config=config,
         sources=[source],
         history=history,

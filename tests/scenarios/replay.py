@@ -15,7 +15,7 @@ from gpuwatchd.core.config import Config, DetectionSection
 from gpuwatchd.core.model import Device, Series, Subject
 from gpuwatchd.core.model.alerts import Title
 from gpuwatchd.pipeline.replay import Recorded
-from gpuwatchd.pipeline.state import Settings
+from gpuwatchd.pipeline.state import State
 from gpuwatchd.pipeline.track import Headroom, Track
 from gpuwatchd.pipeline.track_evaluation import Watcher
 
@@ -145,7 +145,7 @@ def replay(
     """
     settings = settings or DEFAULTS
     recorded = Recorded(whole.t_s, whole.used_bytes, (), settings.analysis_window_hours * 3600.0)
-    watcher = watcher or Watcher(Settings(Config(detection=settings)))
+    watcher = watcher or Watcher(State(Config(detection=settings)))
     track = track_of(whole, recorded)
     track.runs, track.beside = history, beside
     life = Life()

@@ -14,9 +14,9 @@ from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.config import Config
 from gpuwatchd.core.model import ProcessInfo, Series, Subject
 from gpuwatchd.core.model.alerts import Title
-from gpuwatchd.pipeline import recorded_ledger, restored_state
+from gpuwatchd.pipeline import recorded_ledger, track_alerts, whole_device
 from gpuwatchd.pipeline.replay import Recorded
-from gpuwatchd.pipeline.state import Settings
+from gpuwatchd.pipeline.state import State
 from gpuwatchd.pipeline.track import Headroom, Track, TrackedDevice
 from gpuwatchd.pipeline.track_evaluation import Watcher
 from tests.scenarios.replay import DEFAULTS, device_of, instants_of
@@ -67,7 +67,7 @@ def replay_processes(item: LabelledSeries) -> list[Course]:
     whole = item.series
     room = Headroom(total_bytes=whole.total_bytes, attributed_at_s=float("inf"))
     tracked = TrackedDevice(device=device_of(whole), reading=None, room=room)
-    watcher = Watcher(Settings(Config(detection=DEFAULTS)))
+    watcher = Watcher(State(Config(detection=DEFAULTS)))
     instants = instants_of(whole.t_s)
     start = float(whole.t_s[0])
     joint = Course(name=DEVICE, truth=item.truth, onset_s=item.truth.onset_s or 0.0)
@@ -80,7 +80,7 @@ def replay_processes(item: LabelledSeries) -> list[Course]:
     for position, now in enumerate(instants.tolist()):
         room.free_bytes = float(free[position])
         present = [one for one in players if _is_there(watcher, tracked, one, position, now)]
-        judged = {*tracked.processes.values(), *restored_state.beside(tracked, now)}
+        judged = {*tracked.processes.values(), *whole_device.beside(tracked, now)}
         due = [p for p in present if p.track in judged and watcher.due(p.track, now)]
         _judge(watcher, tracked, due, now, start)
     return [player.course for player in players]
@@ -173,9 +173,9 @@ def _is_there(
     player.recorded.count = known
     player.over = now > player.end_s
     if player.over:
-        watcher.retire([track], Ending.PROCESS_ENDED, now)
+        track_alerts.retire(watcher.state, [track], Ending.PROCESS_ENDED, now)
     else:
-        watcher.tracks[track.subject.id] = track
+        watcher.state.tracks[track.subject.id] = track
     if process is not None and player.over:
         tracked.processes.pop(process, None)
     elif process is not None:
@@ -190,7 +190,8 @@ def _judge(
     before = [_state(player.track) for player in due]
     told = _state(tracked.others[0]) == "firing"
     changes = watcher.judge([player.track for player in due], now)
-    changes = restored_state.take_over(watcher, {tracked.device.uid: tracked}, changes, now)
+    watcher.state.devices = {tracked.device.uid: tracked}
+    changes = whole_device.take_over(watcher.state, changes, now)
     taken = told and any(alert.ended_code is Ending.HOLDER_KNOWN for alert in changes)
     for player, was in zip(due, before, strict=True):
         course, finding, state = player.course, player.track.finding, _state(player.track)

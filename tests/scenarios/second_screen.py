@@ -16,7 +16,7 @@ import numpy as np
 
 from gpuwatchd.analysis import screen
 from gpuwatchd.core.config import Config, DetectionSection
-from gpuwatchd.pipeline.state import Settings
+from gpuwatchd.pipeline.state import State
 from gpuwatchd.pipeline.track_evaluation import Watcher
 from tests.scenarios import blind, replay, worlds
 
@@ -35,8 +35,8 @@ MOST_S = 1200.0
 class Gated(Watcher):
     """Judges a series while the second screen passes it, while anything is open, and each hour."""
 
-    def __init__(self, settings: Settings) -> None:
-        super().__init__(settings)
+    def __init__(self, state: State) -> None:
+        super().__init__(state)
         self.turn_s = float("-inf")
         self.passed = self.asked = self.judged = 0
 
@@ -54,7 +54,7 @@ class Gated(Watcher):
         t_s, used = series.t_s, series.used_bytes
         first = int(t_s.searchsorted(now_s - 6.4 * HOUR_S))
         scale = np.array([series.total_bytes or np.inf])
-        settings = self.settings.config.detection
+        settings = self.state.settings.config.detection
         self.asked += 1
         passes = screen.rising(used[None, first:], t_s[first:], scale, settings)[0]
         self.passed += bool(passes)
@@ -78,7 +78,7 @@ def thinned(series: Series) -> Series:
 def delays_s(series: Series) -> tuple[float | None, float | None, float]:
     """Return how much later the watch and the alert come, and the share that was judged."""
     config = Config(detection=DetectionSection())
-    always, gated = thinned(series), Gated(Settings(config))
+    always, gated = thinned(series), Gated(State(config))
     before, after = replay.replay(always), replay.replay(always, watcher=gated)
 
     def later(first_s: float | None, then_s: float | None) -> float | None:
@@ -109,7 +109,7 @@ def judgements(corpus: ModuleType, families: int | None, seeds: range) -> tuple[
         for seed in seeds:
             series = corpus.build(family, seed).series
             gated, counting = (
-                of(Settings(Config(detection=DetectionSection()))) for of in (Gated, Counting)
+                of(State(Config(detection=DetectionSection()))) for of in (Gated, Counting)
             )
             replay.replay(series, watcher=gated)
             replay.replay(series, watcher=counting)

@@ -15,8 +15,8 @@ import pytest
 from gpuwatchd.collect.simulate import SimulateSource
 from gpuwatchd.core.config import Config
 from gpuwatchd.core.model import ProcessKey, Subject
-from gpuwatchd.pipeline.tick import Pipeline
 from tests.conftest import present, ran
+from tests.pipelines import make_pipeline
 from tests.scenarios import views, worlds
 from tests.scenarios.bench.measure import by_process
 from tests.scenarios.replay import make, replay
@@ -233,7 +233,7 @@ def test_the_daemon_sees_in_the_simulated_world_what_the_replay_sees(
     leaker = next(view for view in item.processes.values() if view.leaker)
     life = replay(leaker.series, stop_at_alert=True)
     source = source_of(item)
-    pipeline = Pipeline(config=Config(), sources=[source])
+    pipeline = make_pipeline(config=Config(), sources=[source])
     first: dict[str, float] = {}
     interval = float(np.median(np.diff(item.series.t_s)))
     while "firing" not in first and source.elapsed_s < present(item.truth.oom_s):

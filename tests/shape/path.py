@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from tests.fakenvml import FakeNvml
 from tests.host.world import TORCH_MAPS, FakeProc
+from tests.pipelines import make_pipeline
 from tests.shape.figures import Figure
 from tests.shape.tree import PACKAGE, ROOT
 
@@ -127,7 +128,6 @@ def _daemon(
     from gpuwatchd.collect.nvml.source import NvmlSource
     from gpuwatchd.core.config import Config, DaemonSection, PolicySection
     from gpuwatchd.core.config.schema import Seconds
-    from gpuwatchd.pipeline.tick import Pipeline
     from gpuwatchd.store.writer import History
 
     settings = Config(
@@ -150,7 +150,7 @@ def _daemon(
         monotonic=clock.mono,
     )
     (folder / "run").mkdir()
-    pipeline = Pipeline(
+    pipeline = make_pipeline(
         config=settings,
         sources=[source],
         host=host,

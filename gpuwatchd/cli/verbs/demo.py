@@ -170,7 +170,9 @@ def _assemble(
     """
     from gpuwatchd.cli import demo_act  # noqa: PLC0415
     from gpuwatchd.core import config  # noqa: PLC0415
-    from gpuwatchd.pipeline.tick import Pipeline  # noqa: PLC0415
+    from gpuwatchd.pipeline.clock import Clocks  # noqa: PLC0415
+    from gpuwatchd.pipeline.live_writer import Outputs  # noqa: PLC0415
+    from gpuwatchd.pipeline.tick import Inputs, Pipeline  # noqa: PLC0415
     from gpuwatchd.store.writer import History  # noqa: PLC0415
 
     flags = options.current()
@@ -185,17 +187,14 @@ def _assemble(
     runtime = folder / "run"
     runtime.mkdir()
     pipeline = Pipeline(
-        config=settings,
-        sources=[source],
-        history=history,
-        runtime_dir=runtime,
-        message_dispatcher=popups,
-        wall=lambda: source.now_s,
-        mono=lambda: source.elapsed_s,
+        settings,
+        Inputs([source]),
+        Outputs(history, runtime, popups),
+        Clocks(lambda: source.now_s, lambda: source.elapsed_s),
     )
     stack.callback(pipeline.close)
     if isinstance(popups, demo_act.Announcer):
-        demo_act.arm(pipeline, source, popups)
+        demo_act.arm(pipeline, source, popups, history.shelf)
     return pipeline
 
 
@@ -295,7 +294,7 @@ def _play(
     """Run the world to its end, at its speed or as fast as this machine can."""
     from gpuwatchd.cli import demo_score  # noqa: PLC0415
 
-    interval_s = pipeline.settings.config.daemon.interval
+    interval_s = pipeline.state.settings.config.daemon.interval
     ledger = demo_score.DemoScore(source.now_s)
     doomed = [planted for planted in source.truth() if planted.oom_at_s is not None]
     fates = sorted(doomed, key=lambda fate: fate.oom_at_s or 0.0)

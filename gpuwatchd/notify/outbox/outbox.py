@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -95,6 +95,8 @@ class Outbox:
     ) -> None:
         self.message_dispatcher = message_dispatcher
         self.reach = Reach(None if store is None else store.opened_at_s)
+        self.made_mono_s: deque[float] = deque(maxlen=1000)
+        """When messages were made lately: so many an hour are allowed."""
         self._policy = policy or PolicySection()
         self._store = store
         self._wall = wall
@@ -113,11 +115,11 @@ class Outbox:
 
     @property
     def policy(self) -> PolicySection:
-        """The rules in force; what waits for the end of quiet hours follows them."""
+        """The rules in force."""
         return self._policy
 
-    @policy.setter
-    def policy(self, section: PolicySection) -> None:
+    def follow(self, section: PolicySection) -> None:
+        """Take over new rules: what waits for the end of quiet hours follows them."""
         before, self._policy = self._policy, section
         if before.quiet_hours == section.quiet_hours:
             return
