@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize(
     "line",
     ["history", "backtest", "hold", "hold {pid}", "hold clear {pid}", "checkpointed {pid}",
+     "snooze 4711 1h", "snooze list", "feedback 4711 normal", "feedback list",
      "export --anonymous --yes {folder}/x"],
 )  # fmt: skip
 def test_what_needs_a_history_names_the_page_of_there_being_none(
