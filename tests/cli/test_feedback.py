@@ -79,6 +79,8 @@ def test_it_can_be_taken_back(ctl: Ctl) -> None:
     assert "removed" in ctl("feedback undo latest")
     assert ctl.data("feedback", "list") == []
     assert "no alert has a label" in ctl("feedback list")
+    error = ctl.json("feedback undo 4711", code=1)["error"]
+    assert error["page"] == "errors#nothing-said"
 
 
 def test_a_new_word_takes_the_place_of_the_old(ctl: Ctl) -> None:
