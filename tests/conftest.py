@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import subprocess
@@ -91,7 +92,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say what the tests keep on disk, so that the next run need not make it again."""
     kept = sorted(path for path in (ROOT / "build").glob("*") if path.is_dir())
     for path in kept:
-        size_bytes = sum(file.lstat().st_size for file in path.rglob("*"))
+        size_bytes = 0
+        for file in path.rglob("*"):
+            with contextlib.suppress(FileNotFoundError):  # another run may remove it
+                size_bytes += file.lstat().st_size
         terminalreporter.write_line(f"kept in {path.relative_to(ROOT)}: {units.size(size_bytes)}")
 
 
