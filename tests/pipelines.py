@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from gpuwatchd.pipeline.clock import Clocks
-from gpuwatchd.pipeline.live_writer import Outputs
+from gpuwatchd.pipeline.live_state import Outputs
 from gpuwatchd.pipeline.tick import Inputs, Pipeline
 
 if TYPE_CHECKING:

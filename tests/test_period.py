@@ -20,7 +20,7 @@ from gpuwatchd.collect.replay import read_log
 from gpuwatchd.core.codes import FactName
 from gpuwatchd.core.config import Config, DetectionSection
 from gpuwatchd.core.model import Period
-from gpuwatchd.pipeline.activity import Activity, RecentActivity
+from gpuwatchd.pipeline.device_rings import Activity, RecentActivity
 from gpuwatchd.pipeline.replay import analyze
 from tests.conftest import present
 from tests.pipeline.restarts import Machine

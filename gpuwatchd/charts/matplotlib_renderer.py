@@ -13,6 +13,7 @@ import contextlib
 import io
 import math
 import os
+import shutil
 import sys
 import textwrap
 import warnings
@@ -255,8 +256,6 @@ def main() -> int:
         # Who started us does the same; but he may be gone by now.
         folder = os.environ.get("MPLCONFIGDIR", "")
         if os.path.basename(folder).startswith(FOLDER):  # noqa: PTH119 - one word of a path
-            import shutil  # noqa: PLC0415 - of the child alone
-
             shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -1,8 +1,7 @@
-"""One self-contained page: its look, its pictures and what draws them, in one file.
+"""What a browser needs to draw pictures: one script, one style sheet, nothing from elsewhere.
 
-Nothing is loaded from anywhere, and the page forbids it: a policy allows this one script and this
-one style sheet by their hashes. Without scripts, as in the preview of a mail, every chart is there
-as a drawing, with its sentence and its numbers.
+Colours, words and dashes come from :mod:`gpuwatchd.core.design`, so that no second list of them
+exists.
 """
 
 from __future__ import annotations
@@ -16,10 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from gpuwatchd.charts import chart_model, text_description
+from gpuwatchd.charts import chart_model
 from gpuwatchd.charts.chart_model import KINDS
-from gpuwatchd.charts.svg import Markup, badge, draw, element, join, table
-from gpuwatchd.core import units
 from gpuwatchd.core.design import (
     BADGE_INK,
     BAND_OPACITY,
@@ -38,113 +35,25 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpuwatchd.charts.chart_model import Picture
-    from gpuwatchd.charts.svg import Node
 
 
-def figure(picture: Picture, place: int, *, titled: bool = True) -> Markup:
-    """Return a chart, the ``place``-th that :func:`document` gets, with its words and numbers.
+def data(pictures: Sequence[Picture], shapes: Sequence[object]) -> str:
+    """Return what the script draws as JSON, with the local time of this machine over its span.
 
-    Not ``titled`` below a heading that says title and verdict: then they are only read out.
+    ``shapes`` are the pictures as ``plot --json`` has them.
     """
-    notes = [element("li", None, note) for note in picture.notes]
-    return element(
-        "figure", {"class": "picture"},
-        element("figcaption", None if titled else {"class": "hidden"},
-                element("strong", None, picture.title), badge(picture.kind),
-                element("span", {"class": "faint"}, picture.verdict)),
-        element("div", {"class": "chart", "data-chart": place}, _legend(picture), draw(picture),
-                element("div", {"class": "chart-foot"},
-                        element("p", {"class": "chart-zone"},
-                                f"time in {units.zone(picture.now_s)}"))),
-        element("ul", {"class": "notes"}, notes) if notes else None,
-        _numbers(picture),
-    )  # fmt: skip
-
-
-def _numbers(picture: Picture) -> Markup | None:
-    """Return what a chart shows as tables, folded: for those who cannot see it."""
-    groups, marks = text_description.rows(picture), text_description.mark_rows(picture)
-    if not groups and not marks:
-        return None
-    return element(
-        "details", None, element("summary", None, "The numbers"),
-        table(text_description.heads(picture), groups, caption=f"Memory of {picture.title}",
-              numbers=(1, 2, 3), stack=False) if groups else None,
-        table(("time", "what", "happened"), marks, caption=f"Marks of {picture.title}",
-              stack=False) if marks else None,
-    )  # fmt: skip
-
-
-def _legend(picture: Picture) -> Markup:
-    keys = [
-        element("li", None, element("span", {"class": f"key key-{part}"}), LEGEND[part])
-        for part in text_description.parts(picture)
-    ]
-    return element("div", {"class": "chart-bar"}, element("ul", {"class": "chart-legend"}, keys))
-
-
-def document(
-    title: str, body: Node, *, pictures: Sequence[Picture], data: Sequence[object] = (),
-    head: Node = None, foot: Node = None,
-) -> str:  # fmt: skip
-    """Return a whole page.
-
-    Parameters
-    ----------
-    title
-        Of the window.
-    body
-        What is in ``main``: begins with the only ``h1`` unless ``head`` has it.
-    pictures
-        Those whose :func:`figure` is in the body, by their place.
-    data
-        The same pictures as ``plot --json`` answers them.
-    head, foot
-        Above and below ``main``.
-    """
-    style = page_style()
-    script = f"{page_script()}\n{boot()}" if pictures else ""
-    runs = _hash(script) if script else "'none'"
-    policy = (
-        f"default-src 'none'; script-src {runs}; style-src {_hash(style)}; "
-        "img-src data:; base-uri 'none'; form-action 'none'"
+    # A forecast reaches further, at most four times the span again.
+    zones = chart_model.zone_rows(
+        min((picture.begin_s for picture in pictures), default=0.0),
+        max((5 * picture.end_s - 4 * picture.begin_s for picture in pictures), default=0.0),
     )
-    programs = ""
-    if script:
-        encoded = _data(pictures, data)
-        programs = (
-            f'<script type="application/json" id="gpuwatchd-data">{encoded}</script>'
-            f"<script>{script}</script>"
-        )
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n'
-        '<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="color-scheme" content="light dark">\n'
-        '<meta name="referrer" content="no-referrer">\n'
-        f"<title>{join(title)}</title>\n<style>{style}</style>\n</head>\n<body>\n"
-        f"{element('a', {'class': 'skip', 'href': '#main'}, 'Skip to the content')}\n"
-        f"{element('header', {'class': 'page-head'}, head) if head is not None else ''}\n"
-        f"{element('main', {'id': 'main', 'tabindex': -1}, body)}\n"
-        f"{element('footer', {'class': 'page-foot'}, foot) if foot is not None else ''}\n"
-        f"{programs}\n</body>\n</html>\n"
-    )
+    return json_for_html({"pictures": msgspec.to_builtins(shapes), "zones": zones})
 
 
-def _hash(content: str) -> str:
+def policy_hash(content: str) -> str:
+    """Return what a policy allows a script or a style sheet by; "none" where there is none."""
     digest = hashlib.sha256(content.encode()).digest()
-    return f"'sha256-{base64.b64encode(digest).decode()}'"
-
-
-def _data(pictures: Sequence[Picture], data: Sequence[object]) -> str:
-    found: dict[str, Any] = {"pictures": msgspec.to_builtins(data)}
-    if pictures:
-        begin_s = min(picture.begin_s for picture in pictures)
-        # A forecast reaches further, at most four times the span again.
-        end_s = max(5 * picture.end_s - 4 * picture.begin_s for picture in pictures)
-        found["zones"] = chart_model.zone_rows(begin_s, end_s)
-    return json_for_html(found)
+    return f"sha256-{base64.b64encode(digest).decode()}" if content else "none"
 
 
 def json_for_html(value: Any) -> str:
@@ -158,10 +67,6 @@ def json_for_html(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
-
-# What a browser needs to draw pictures: one script, one style sheet, nothing from elsewhere.
-# Colours, words and dashes come from :mod:`gpuwatchd.core.design`, so that no second list of
-# them exists.
 
 SCRIPTS: Final = (
     "uPlot.iife.min.js", "words.js", "facts.js", "paint.js", "tip.js", "hands.js", "chart.js",

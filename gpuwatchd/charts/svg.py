@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from datetime import datetime
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -10,13 +9,12 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from gpuwatchd.charts.chart_model import frame, instants, level, levels, sign
 from gpuwatchd.charts.text_description import NOTHING, sentence
 from gpuwatchd.core import text, units
-from gpuwatchd.core.design import BAND_OPACITY, FIT_DASH, FLOOR_DASH, LEGEND, LOOKS, colours
+from gpuwatchd.core.design import BAND_OPACITY, FIT_DASH, FLOOR_DASH, LEGEND, colours
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from gpuwatchd.charts.chart_model import Frame, Mark, Picture
-    from gpuwatchd.core.design import Kind
 
 HEIGHT: Final = 300
 """In pixels; the width is that of the place: text keeps its size, what is drawn is stretched."""
@@ -146,7 +144,7 @@ class _Drawing:
                 "rect",
                 {"class": "f-gap", "fill": _COLOURS["gap"], "fill-opacity": 0.55,
                  "x": left, "y": 0, "width": round(max(right - left, 1.0), 1), "height": _HIGH},
-                element("title", None, gap.why or LEGEND["gap"]),
+                element("title", {}, gap.why or LEGEND["gap"]),
             )  # fmt: skip
 
     def cone(self) -> Iterator[Markup]:
@@ -270,151 +268,40 @@ def _points(at: Sequence[float], levels_at: Sequence[float]) -> str:
     return "M" + "L".join(f"{x} {y}" for x, y in zip(at, levels_at, strict=True))
 
 
-# Builds HTML from values: whatever is put in as text comes out as text.
-# There is no way to write markup but :func:`element`, whose children and attributes are escaped;
-# what could run a program or load from elsewhere (``onclick``, ``style``, ``javascript:``) is
-# refused, since pages have a policy that forbids it anyway.
-
-
 class Markup(str):
     """Markup that :func:`element` made; nothing else may make it."""
 
     __slots__ = ()
 
-
-Node: TypeAlias = "Markup | str | Iterable[Node] | None"
-"""Text, an element, nothing, or several."""
-Attribute: TypeAlias = "str | int | float | bool | None"
-
-_NAME = re.compile(r"[a-z][a-zA-Z0-9-]*", re.ASCII)
-_ATTRIBUTE = re.compile(r"[a-zA-Z][a-zA-Z0-9:-]*", re.ASCII)
-_VOID: Final = frozenset({"br", "col", "hr", "img", "input", "link", "meta", "wbr"})
-_RAW: Final = frozenset({"script", "style"})
-_ADDRESSES: Final = frozenset(
-    {"href", "src", "action", "formaction", "data", "poster", "xlink:href"}
-)
-_SAFE_ADDRESS = re.compile(r"#|/(?!/)|https?://|data:image/(?:png|svg\+xml)[;,]", re.IGNORECASE)
+    def __html__(self) -> str:
+        """Return it as it is: a template escapes only what lacks this."""
+        return self
 
 
-def element(name: str, attributes: dict[str, Attribute] | None = None, *children: Node) -> Markup:
-    """Return one element.
+Node: TypeAlias = "Markup | str | Iterable[Node]"
+"""Text, an element, or several."""
 
-    Parameters
-    ----------
-    name
-        Of the element, such as ``"p"``.
-    attributes
-        None and False leave one out, True writes its name alone.
-    children
-        Text is escaped; an iterable stands for its items.
 
-    Raises
-    ------
-    ValueError
-        For a name that is none, for ``script`` and ``style``, and for an attribute that could run
-        a program or loads from an address of an unknown kind.
+def element(name: str, attributes: dict[str, str | float | None], *children: Node) -> Markup:
+    """Return one element of SVG; children that are text, and all attributes, are escaped.
+
+    None leaves an attribute out.
 
     Examples
     --------
-    >>> element("p", {"class": "a", "hidden": True}, "1 < 2", element("br"))
-    '<p class="a" hidden>1 &lt; 2<br></p>'
+    >>> element("text", {"class": "a", "dx": None}, "1 < 2", [element("b", {}, "c")])
+    '<text class="a">1 &lt; 2<b>c</b></text>'
     """
-    if not _NAME.fullmatch(name) or name.lower() in _RAW:
-        raise ValueError(f"{name!r} is no element for a page")
-    head = name + "".join(_attribute(key, value) for key, value in (attributes or {}).items())
-    if name in _VOID:
-        return Markup(f"<{head}>")
-    return Markup(f"<{head}>{join(children)}</{name}>")
+    pairs = ((key, value) for key, value in attributes.items() if value is not None)
+    head = name + "".join(f' {key}="{_escaped(str(value))}"' for key, value in pairs)
+    return Markup(f"<{head}>{_joined(children)}</{name}>")
 
 
-def _attribute(key: str, value: Attribute) -> str:
-    if not _ATTRIBUTE.fullmatch(key) or key.lower().startswith("on") or key.lower() == "style":
-        raise ValueError(f"{key!r} is no attribute for a page")
-    if value is None or value is False:
-        return ""
-    if value is True:
-        return f" {key}"
-    said = str(value)
-    if key.lower() in _ADDRESSES and not _SAFE_ADDRESS.match(said):
-        raise ValueError(f"{key}={said[:40]!r} is no address for a page")
-    return f' {key}="{_escaped(said)}"'
+def _joined(nodes: Node) -> str:
+    if isinstance(nodes, str):
+        return nodes if isinstance(nodes, Markup) else _escaped(nodes)
+    return "".join(map(_joined, nodes))
 
 
 def _escaped(value: str) -> str:
     return text.for_html(value.replace("\x00", "\ufffd"))
-
-
-def join(nodes: Node) -> Markup:
-    """Return several nodes as one.
-
-    Examples
-    --------
-    >>> join(["a < b", None, [element("b", None, "c")]])
-    'a &lt; b<b>c</b>'
-    """
-    if nodes is None:
-        return Markup("")
-    if isinstance(nodes, Markup):
-        return nodes
-    if isinstance(nodes, str):
-        return Markup(_escaped(nodes))
-    return Markup("".join(join(node) for node in nodes))
-
-
-def badge(kind: Kind, word: str | None = None) -> Markup:
-    """Return a verdict at a glance: its mark, its word, its colour.
-
-    Examples
-    --------
-    >>> badge("leak", "gradual")
-    '<span class="badge badge-leak"><span aria-hidden="true">▲</span>gradual</span>'
-    """
-    look = LOOKS[kind]
-    mark = element("span", {"aria-hidden": "true"}, look.mark)
-    return element("span", {"class": f"badge badge-{kind}"}, mark, word or look.word)
-
-
-def facts(rows: Iterable[tuple[str, Node]]) -> Markup:
-    """Return names with what they are: a description list."""
-    parts = ([element("dt", None, name), element("dd", None, value)] for name, value in rows)
-    return element("dl", {"class": "facts"}, *parts)
-
-
-def table(
-    head: Sequence[str], rows: Iterable[Sequence[Node]], *, caption: str,
-    numbers: Iterable[int] = (), stack: bool = True,
-) -> Markup:  # fmt: skip
-    """Return a table whose first column names its rows; columns of ``numbers`` are at the right.
-
-    On a phone every row becomes a card; without ``stack`` the table scrolls in its own frame.
-    """
-    right = frozenset(numbers)
-    classes = ["number" if n in right else None for n in range(len(head))]
-    titles = [
-        element("th", {"class": classes[n], "scope": "col", "role": "columnheader"}, title)
-        for n, title in enumerate(head)
-    ]
-    body = []
-    for first, *others in rows:
-        cells = [element("th", {"class": classes[0], "scope": "row", "role": "rowheader"}, first)]
-        cells += [
-            element(
-                "td",
-                {"class": classes[n], "role": "cell", "data-label": head[n] if stack else None},
-                content,
-            )
-            for n, content in enumerate(others, 1)
-        ]
-        body.append(element("tr", {"role": "row"}, cells))
-    inner = element(
-        "table",
-        {"role": "table", "class": "stack" if stack else None},
-        element("caption", None, caption),
-        element("thead", {"role": "rowgroup"}, element("tr", {"role": "row"}, titles)),
-        element("tbody", {"role": "rowgroup"}, body),
-    )
-    if stack:
-        return inner
-    return element(
-        "div", {"class": "scroll", "tabindex": 0, "role": "region", "aria-label": caption}, inner
-    )

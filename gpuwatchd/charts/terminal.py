@@ -529,3 +529,38 @@ class Field:
                 share = (x - at) / max(canvas.wide - at, 1.0)
                 pattern = _FADES[min(int(share * len(_FADES)), len(_FADES) - 1)]
             canvas.fill("band", x, upper, lower, pattern)
+
+
+def sparkline(picture: Picture, width: int, *, ascii_only: bool) -> tuple[str, str] | None:
+    """Return the curve as one line, and from where to where it goes; None where nothing is known.
+
+    The scale spans at least a fiftieth of the limit.
+    """
+    known = [value for value in picture.curve.used_bytes if value is not None]
+    if not known:
+        return None
+    low, high = min(known), max(known)
+    spread = max(high - low, 0.02 * (picture.limit_bytes or high or 1.0))
+    line = units.spark(
+        _highest(picture, width),
+        low=max(0.0, high - spread),
+        high=max(high, spread),
+        ascii_only=ascii_only,
+    )
+    return line, f"{units.size(low)} to {units.size(high)}"
+
+
+def _highest(picture: Picture, count: int) -> list[float | None]:
+    """Return the highest value of so many equal parts of the time; None where none is known."""
+    curve = picture.curve
+    step_s = max(picture.end_s - picture.begin_s, 1.0) / count
+    highest: list[float | None] = [None] * count
+    for at_s, value in zip(curve.at_s, curve.high_bytes, strict=True):
+        if value is None:
+            continue
+        # A point of a roll-up stands for more than its middle.
+        first = int((at_s - curve.width_s / 2 - picture.begin_s) / step_s)
+        last = int((at_s + curve.width_s / 2 - picture.begin_s) / step_s - 1e-6)
+        for cell in range(max(0, first), min(count - 1, last) + 1):
+            highest[cell] = max(value, highest[cell] or value)
+    return highest

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpuwatchd.cli.global_flags import Globals
+    from gpuwatchd.view.queries.current_view import View
 
 
 def run(flags: Globals, pids: Sequence[int], *, exit_code: bool) -> int:
@@ -58,7 +59,7 @@ def run_repeated(flags: Globals, pids: Sequence[int], *, every_s: float, count: 
         time.sleep(max(0.0, next_at_s - time.monotonic()))
 
 
-def _show(flags: Globals, pids: Sequence[int], *, again: bool) -> current_state.View:
+def _show(flags: Globals, pids: Sequence[int], *, again: bool) -> View:
     view = current_state.load_view(flags)
     current_state.narrow(view, pids)
     if flags.json:

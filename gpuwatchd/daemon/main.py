@@ -33,7 +33,7 @@ from gpuwatchd.core.state_log import StateLog, masked
 from gpuwatchd.notify import credentials
 from gpuwatchd.notify.outbox import dispatcher
 from gpuwatchd.pipeline.clock import Clocks
-from gpuwatchd.pipeline.live_writer import Outputs
+from gpuwatchd.pipeline.live_state import Outputs
 from gpuwatchd.pipeline.source_workers import DriverRelease
 from gpuwatchd.pipeline.tick import Inputs, Pipeline
 from gpuwatchd.service import own_process

@@ -10,9 +10,23 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from gpuwatchd.core.errors import GpuwatchdError
+from gpuwatchd.pipeline.action_handler import ActionHandler
+from gpuwatchd.pipeline.alert_cost import CheckpointSearch
+from gpuwatchd.pipeline.declared_sizes import DeclaredSizes
+from gpuwatchd.pipeline.engine_readings import Serving
+from gpuwatchd.pipeline.idle_memory import IdleMemory
+from gpuwatchd.pipeline.memory_limits import MemoryLimits
+from gpuwatchd.pipeline.run_baselines import RunBaselines
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
+
+    from gpuwatchd.collect.host import Host
+    from gpuwatchd.core.model import Alert
+    from gpuwatchd.pipeline.action_handler import TakeStep
+    from gpuwatchd.pipeline.process_names import ProcessNames
+    from gpuwatchd.pipeline.state import State
+    from gpuwatchd.store.profiles import ProfileStore
 
 T = TypeVar("T")
 _LOG_AGAIN_S = 60.0
@@ -71,22 +85,12 @@ class Guard:
         begun_s = time.perf_counter()
         try:
             result = work()
-        except Exception as error:
-            why = f"{where}: {error}" if str(error) else f"{where}: {type(error).__name__}"
-            at_s = self._mono()
-            if self._failed.get(where, ("", -_LOG_AGAIN_S))[1] <= at_s - _LOG_AGAIN_S:
-                known = isinstance(error, GpuwatchdError)
-                log.log(
-                    logging.ERROR, "failed part=%s error=%r", where, str(error), exc_info=not known
-                )
-                self._failed[where] = (why, at_s)
+        except Exception as error:  # noqa: BLE001 - whatever a part raises is its own fault
+            self._note_failure(where, error)
             return None
         taken_s = time.perf_counter() - begun_s
-        if taken_s > budget_s and self._slow.get(where, -_LOG_AGAIN_S) <= begun_s - _LOG_AGAIN_S:
-            self._slow[where] = begun_s
-            log.warning("slow part=%s took_s=%.2f budget_s=%g", where, taken_s, budget_s)
-        if self._failed:
-            self._failed.pop(where, None)
+        if taken_s > budget_s or self._failed:
+            self._note_success(where, taken_s, budget_s)
         return result
 
     def add(self, chores: Iterable[Chore]) -> None:
@@ -97,4 +101,123 @@ class Guard:
     def do(self, when: When, now_s: float) -> None:
         """Do the chores of one place of the tick, in order; one that fails costs no other."""
         for chore in self._chores[when]:
-            self(chore.name, partial(chore.run, now_s), budget_s=chore.budget_s)
+            begun_s = time.perf_counter()
+            try:
+                chore.run(now_s)
+            except Exception as error:  # noqa: BLE001 - as of every part
+                self._note_failure(chore.name, error)
+                continue
+            taken_s = time.perf_counter() - begun_s
+            if taken_s > chore.budget_s or self._failed:
+                self._note_success(chore.name, taken_s, chore.budget_s)
+
+    def _note_failure(self, where: str, error: Exception) -> None:
+        why = f"{where}: {error}" if str(error) else f"{where}: {type(error).__name__}"
+        at_s = self._mono()
+        if self._failed.get(where, ("", -_LOG_AGAIN_S))[1] <= at_s - _LOG_AGAIN_S:
+            exc_info = None if isinstance(error, GpuwatchdError) else error
+            log.error("failed part=%s error=%r", where, str(error), exc_info=exc_info)
+            self._failed[where] = (why, at_s)
+
+    def _note_success(self, where: str, taken_s: float, budget_s: float) -> None:
+        """Take note of a part that went well: it fails no more, and may have been slow."""
+        self._failed.pop(where, None)
+        at_s = self._mono()
+        if taken_s > budget_s and self._slow.get(where, -_LOG_AGAIN_S) <= at_s - _LOG_AGAIN_S:
+            self._slow[where] = at_s
+            log.warning("slow part=%s took_s=%.2f budget_s=%g", where, taken_s, budget_s)
+
+
+class UserInput:
+    """Takes it in, and learns of the runs that it is about."""
+
+    def __init__(
+        self,
+        state: State,
+        guard: Guard,
+        *,
+        shelf: ProfileStore | None,
+        booted_at_s: float | None,
+        take_step: TakeStep,
+    ) -> None:
+        self._state = state
+        self._guard = guard
+        self.run_baselines = None if shelf is None else RunBaselines(state, shelf)
+        self.buttons = ActionHandler(state, shelf=shelf, booted_at_s=booted_at_s)
+        self._take_step = take_step
+
+    def chores(self) -> Iterator[Chore]:
+        """Yield what is done each tick."""
+        runs = self.run_baselines
+        if runs is not None:
+            yield Chore("feedback", When.BEFORE, runs.listen)
+        yield Chore("silences", When.BEFORE, self._state.silences.refresh)
+        yield Chore("buttons", When.BEFORE, partial(self.buttons.step, self._take_step))
+        if runs is not None:
+            # Now that everybody knows: this may take some milliseconds.
+            yield Chore("knowledge", When.LAST, runs.step)
+
+    def obey(self, source: str, now_s: float) -> list[Alert]:
+        """Do what was said of the subjects of a source; return the alerts that this ended."""
+        if self.run_baselines is None:
+            return []
+        tracks = (track for it in self._state.devices_of(source) for track in it.tracks())
+        return self._guard("feedback", partial(self.run_baselines.obey, tracks, now_s)) or []
+
+    def close(self) -> None:
+        """Write what was learned of runs."""
+        if self.run_baselines is not None:
+            self._guard("knowledge", self.run_baselines.close)
+
+
+class ProcessContext:
+    """Keeps it up to date, where somebody is new or its time has come."""
+
+    def __init__(
+        self,
+        state: State,
+        guard: Guard,
+        *,
+        people: ProcessNames,
+        host: Host | None,
+        shelf: ProfileStore | None,
+        mono: Callable[[], float],
+    ) -> None:
+        self._state = state
+        self._guard = guard
+        self._people = people
+        self._mono = mono
+        self.serving = Serving(state, host)
+        self.declared = DeclaredSizes(state, host)
+        self.limits = MemoryLimits(state, host, mono)
+        self.idle_memory = IdleMemory(state, host)
+        self.checkpoints = CheckpointSearch(state, shelf)
+
+    def chores(self) -> Iterator[Chore]:
+        """Yield what is done each tick."""
+        yield Chore("beside the curve", When.BESIDE, self._look)
+        yield Chore("holdings", When.BESIDE, self.idle_memory.update)
+        yield Chore("checkpoints", When.AFTER, self.checkpoints.step)
+        yield Chore("power", When.AFTER, self._state.prices.measure)
+
+    def _look(self, _: float) -> None:
+        """Let what no curve tells be read, where somebody is new or its time has come."""
+        present = self._people.present(self._state.devices.values())
+        self._guard("endpoints", lambda: self.serving.step(present))
+        news = (present, self._state.engines.readings, self._state.tracks.created)
+        told = bool(self.declared.waiting) or news != self.declared.news
+        if told:
+            self._guard("declared sizes", lambda: self.declared.step(news))
+        if told or self._mono() >= self.limits.due_s:
+            self._guard("memory limits", lambda: self.limits.step(told=told))
+
+    def problems(self) -> list[str]:
+        """Return what is wrong now, one sentence each."""
+        faults = [f"{path} {why}" for path, why in self.limits.faults.items()]
+        told = [self.checkpoints.problem] if self.checkpoints.problem else []
+        return [*self.serving.problems, *told, *faults]
+
+    def close(self) -> None:
+        """Ask and read nothing any more."""
+        self._guard("endpoints", self.serving.close)
+        self._guard("declared sizes", self.declared.close)

@@ -17,7 +17,7 @@ from gpuwatchd import alerts
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpuwatchd.core.model import Alert, Finding, Holder, Sample
+    from gpuwatchd.core.model import Alert, Finding, Holder
 
 STEP_S = 2.0
 """A smaller difference is the jitter of two clocks that are read one after the other."""
@@ -33,30 +33,6 @@ class Clocks(NamedTuple):
 
     wall: Callable[[], float] = time.time
     mono: Callable[[], float] = time.monotonic
-
-
-class Clock:
-    """The time of each source."""
-
-    def __init__(self) -> None:
-        self._offsets: dict[str, float] = {}
-        self._last: dict[str, tuple[float, float]] = {}
-
-    def stamp(self, source: str, sample: Sample, mono_s: float) -> tuple[float, float | None]:
-        """Return the time of a sample, and by how much the wall clock was stepped before it."""
-        difference = sample.taken_at_s - sample.taken_mono_s
-        step = difference - self._offsets.setdefault(source, difference)
-        stepped = abs(step) > STEP_S
-        if stepped:
-            self._offsets[source] = difference
-        now_s = sample.taken_mono_s + self._offsets[source]
-        self._last[source] = (now_s, mono_s)
-        return now_s, step if stepped else None
-
-    def now(self, source: str, mono_s: float) -> float | None:
-        """Return what time it is for a source that is silent; None when it never spoke."""
-        last = self._last.get(source)
-        return None if last is None else last[0] + (mono_s - last[1])
 
 
 def moved_finding(finding: Finding, by_s: float) -> Finding:

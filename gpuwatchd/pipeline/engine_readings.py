@@ -16,7 +16,7 @@ from gpuwatchd.collect.host import declarations, program
 from gpuwatchd.core.errors import EndpointError
 from gpuwatchd.core.model import ProcessKey, ServedModel, ServerReading
 from gpuwatchd.core.registry import load
-from gpuwatchd.pipeline.engine_state import Server
+from gpuwatchd.pipeline.state import Server
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -135,14 +135,21 @@ class EventLog:
     """The newest events of every device."""
 
     def __init__(self, history: History | None, mono: Callable[[], float] = time.monotonic) -> None:
-        self.devices = DeviceLog(mono)
+        self._devices = DeviceLog(mono)
         self._history = history
         self._recent: dict[str, dict[str, deque[Event]]] = {}
         self._shown: dict[str, tuple[Event, ...]] = {}
 
-    def take(self, sample: Sample) -> None:
-        """Take over the events of one sample."""
-        for event in sample.events:
+    def take(
+        self,
+        source: str,
+        sample: Sample,
+        devices: Mapping[str, TrackedDevice],
+        infos: Mapping[ProcessKey, ProcessInfo],
+    ) -> None:
+        """Take over the events of one sample, with the names of their processes."""
+        self._devices.update(source, devices)
+        for event in with_process_names(sample, devices, infos).events if sample.events else ():
             self._remember(event)
             if self._history is not None:
                 self._history.event(event.kind, event.text, event.device_uid)

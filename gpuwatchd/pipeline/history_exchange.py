@@ -9,9 +9,9 @@ import msgspec
 from gpuwatchd.analysis.attribution import Baseline
 from gpuwatchd.core.model import Subject
 from gpuwatchd.core.model.alerts import SAID_FOR_S
-from gpuwatchd.pipeline.activity import SPAN_S, RecentActivity
 from gpuwatchd.pipeline.clock import STEP_S, moved_alert, resumed
 from gpuwatchd.pipeline.condition_alerts import KINDS
+from gpuwatchd.pipeline.device_rings import SPAN_S, RecentActivity
 from gpuwatchd.store.profiles import IdleLevel
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class HistoryLink:
     """Between the tick and the history."""
 
     def __init__(self, history: History, state: State) -> None:
-        self._history = history
+        self.history = history
         self._state = state
 
     def resume(
@@ -135,34 +135,34 @@ class HistoryLink:
         """Take up what the history knows: points, alerts, baselines, unsent messages."""
         state, span_s = self._state, self._state.settings.span_s
         step_s = 0.0 if last is None else last.stepped_s
-        past = self._history.recent_series(now_s - span_s, stepped_s=step_s)
+        past = self.history.recent_series(now_s - span_s, stepped_s=step_s)
         state.restored.refill(past, span_s)
-        for uid, points in self._history.recent_activity(now_s - SPAN_S, stepped_s=step_s):
+        for uid, points in self.history.recent_activity(now_s - SPAN_S, stepped_s=step_s):
             state.restored.activity[uid] = RecentActivity(points)
         if last is not None:
             if step_s:
                 # Rows of before and of now are on two clocks; the next start must not mix them.
-                self._history.segment("clock-step", wall_step_s=step_s)
+                self.history.segment("clock-step", wall_step_s=step_s)
             state.restored.extend(last.taken_at_s, last.newest())
             state.restored.attributed_at_s.update(dict.fromkeys(last.attributed(), last.taken_at_s))
             state.restored.pending.update({one.subject.id: one for one in last.pending()})
-        for alert in self._history.open_alerts():
+        for alert in self.history.open_alerts():
             known = alert if last is None else moved_alert(last.brought(alert), step_s)
             known = resumed(known, state.settings.rules, now_s)
             if alert.kind in KINDS:
                 alarms.adopt(known, now_s)
             else:
                 state.restored.adopt(known)
-        for uid, norm in self._history.shelf.idle_levels().items():
+        for uid, norm in self.history.shelf.idle_levels().items():
             state.idle_levels[uid] = Baseline(least_bytes=norm.least_bytes, boot_id=norm.boot_id)
         rules = state.settings.rules
         since_s = now_s - max(_HOUR_S, rules.cooldown_s, rules.group_interval_s)
         alert_notifier.resume(
-            [resumed(over, rules, now_s) for over in self._history.over_since(since_s)],
-            [notice.at_s for notice in self._history.recent_notices(now_s - _HOUR_S)],
+            [resumed(over, rules, now_s) for over in self.history.over_since(since_s)],
+            [notice.at_s for notice in self.history.recent_notices(now_s - _HOUR_S)],
             now_s,
         )
-        alert_notifier.deaths.note(self._history.over_since(now_s - SAID_FOR_S))
+        alert_notifier.deaths.note(self.history.over_since(now_s - SAID_FOR_S))
         outbox.resume(now_s)
 
     def allocators(
@@ -170,22 +170,9 @@ class HistoryLink:
     ) -> Iterator[tuple[tuple[str, ProcessKey], list[AllocatorReading]]]:
         """Yield what allocators said lately, by device and process."""
         step_s = 0.0 if last is None else last.stepped_s
-        yield from self._history.recent_allocators(
+        yield from self.history.recent_allocators(
             now_s - self._state.settings.span_s, stepped_s=step_s
         )
-
-    @property
-    def problems(self) -> Sequence[str]:
-        """What is wrong with the history now, one sentence each."""
-        return self._history.problems
-
-    def flush_due(self, now_s: float) -> None:
-        """Write what is due."""
-        self._history.flush_due(now_s)
-
-    def close(self) -> None:
-        """Write all, and let go of the file."""
-        self._history.close()
 
     def record(
         self,
@@ -199,7 +186,7 @@ class HistoryLink:
         ``inside``: what is new of the allocators of its processes.
         """
         if step_s is not None:
-            self._history.segment("clock-step", wall_step_s=step_s)
+            self.history.segment("clock-step", wall_step_s=step_s)
         state = self._state
         sampled = {reading.device_uid for reading in sample.readings}
         readings = []
@@ -219,11 +206,11 @@ class HistoryLink:
                 if rest is not None:
                     unattributed[device.uid] = rest
         resolved = msgspec.structs.replace(sample, readings=tuple(readings))
-        self._history.record(resolved, devices, state.infos, unattributed)
+        self.history.record(resolved, devices, state.infos, unattributed)
         if inside:
-            self._history.record_allocator(inside)
+            self.history.record_allocator(inside)
         while state.idle_levels.changed:
             uid, baseline = state.idle_levels.changed.popitem()
             if baseline.least_bytes is not None:
                 norm = IdleLevel(baseline.least_bytes, baseline.boot_id)
-                self._history.shelf.learn(uid, norm, sample.taken_at_s)
+                self.history.shelf.learn(uid, norm, sample.taken_at_s)

@@ -72,7 +72,6 @@ class IdleMemory:
         self._host = host
         self._glance = look
         self._is_absent = is_absent
-        self._pid = os.getpid()
         self._vigil = PersistenceCheck()
         self._ticks = 0
         self._looked_s: float | None = None
@@ -296,7 +295,7 @@ class IdleMemory:
             cpu_pct=None if probe is None else probe.cpu_pct,
             parent=parent,
             orphan=probe is not None and _orphaned(info, probe),
-            exempt=exempt or use.key.pid == self._pid,
+            exempt=exempt or use.key.pid == os.getpid(),
         )
 
     def _who_was(self, info: ProcessInfo) -> ProcessInfo:

@@ -192,6 +192,27 @@ def _minutes(
         passed((last_s - since_s) / (span[1] - since_s))
 
 
+class _Recorded:
+    """What the history tells beside its minutes."""
+
+    def __init__(self, history: Reader, since_s: float) -> None:
+        self.beside: Circumstances = act_replay.circumstances(history, since_s)
+        self.infos = {info.key: info for info in history.processes(since_s)}
+        self.alerts: dict[int, list[Alert]] = defaultdict(list)
+        for alert in history.alerts(since_s):
+            if alert.kind == "held" and alert.subject.process is not None:
+                self.alerts[alert.subject.process.pid].append(alert)
+        actions = [it for it in history.actions(since_s, 2.0**40) if not it.dry_run]
+        self.ends = [
+            it
+            for it in actions
+            if it.phase == "asked" and (it.verb == "reap" or it.verb.startswith(tables.ACT))
+        ]
+        done = [it for it in actions if it.phase == "done"]
+        self.holds = [it for it in done if it.verb in {"hold", "clear-hold"}]
+        self.holds_s = history.holds(float("-inf"))
+
+
 class _Replay:
     """A host, minute by minute."""
 
@@ -202,21 +223,7 @@ class _Replay:
         self._config, self._owner, self._of = config, owner, of
         self._rules = rules_of(config)
         self._devices = {device.uid: device for device in devices}
-        self._beside: Circumstances = act_replay.circumstances(history, since_s)
-        self._infos = {info.key: info for info in history.processes(since_s)}
-        self._alerts: dict[int, list[Alert]] = defaultdict(list)
-        for alert in history.alerts(since_s):
-            if alert.kind == "held" and alert.subject.process is not None:
-                self._alerts[alert.subject.process.pid].append(alert)
-        actions = [it for it in history.actions(since_s, 2.0**40) if not it.dry_run]
-        self._ends = [
-            it
-            for it in actions
-            if it.phase == "asked" and (it.verb == "reap" or it.verb.startswith(tables.ACT))
-        ]
-        done = [it for it in actions if it.phase == "done"]
-        self._holds = [it for it in done if it.verb in {"hold", "clear-hold"}]
-        self._holds_s = history.holds(float("-inf"))
+        self._recorded = _Recorded(history, since_s)
         section = config.zombies
         self._limits = Limits(
             minimum_bytes=section.minimum_mib * 2**20,
@@ -238,7 +245,7 @@ class _Replay:
         is_gap = now_s - self._last_s > act_ladder.GAP_S + MINUTE_S
         if is_gap:
             self._gaps_s.append(self._last_s)
-        is_cut = is_gap or self._beside.is_cut(self._last_s, now_s)
+        is_cut = is_gap or self._recorded.beside.is_cut(self._last_s, now_s)
         boards = [self._board(uid, *row) for uid, row in minute.items()]
         listed: dict[ProcessKey, dict[str, float]] = defaultdict(dict)
         for holding in self._check.update(boards, (), now_s, self._limits):
@@ -307,7 +314,7 @@ class _Replay:
         return DeviceSnapshot(uid=uid, util_pct=util_pct, uses=tuple(held))
 
     def _info(self, key: ProcessKey) -> ProcessInfo:
-        return self._infos.setdefault(key, ProcessInfo(key=key, name="?"))
+        return self._recorded.infos.setdefault(key, ProcessInfo(key=key, name="?"))
 
     def _seen(
         self, boards: Sequence[DeviceSnapshot]
@@ -332,7 +339,7 @@ class _Replay:
         return next((it for it in self._alerts_on(key) if _is_open(it, now_s)), None)
 
     def _alerts_on(self, key: ProcessKey) -> list[Alert]:
-        found = self._alerts.get(key.pid, ())
+        found = self._recorded.alerts.get(key.pid, ())
         return [it for it in found if it.subject.process and _same(it.subject.process, key)]
 
     def _note(self, run: _Run, now_s: float, does: Does, used_bytes: int) -> None:
@@ -391,7 +398,7 @@ class _Replay:
         self._steps.append((now_s, run.info.key))
         words = [
             label.word
-            for label in self._beside.labels
+            for label in self._recorded.beside.labels
             if act_replay.is_same(label.subject, case.subject) and label.given_at_s > now_s
         ]
         run.step = msgspec.structs.replace(
@@ -422,7 +429,7 @@ class _Replay:
             is_managed=info.container is not None,
             is_one=all(other.case is not None for other in together),
         )
-        moment = self._beside.moment(
+        moment = self._recorded.beside.moment(
             alert, now_s, sample_age_s=0.0, interval_s=MINUTE_S,
             is_held=self._is_held(info.key, now_s),
         )  # fmt: skip
@@ -441,11 +448,15 @@ class _Replay:
     def _is_held(self, key: ProcessKey, now_s: float) -> bool:
         """Say whether a hold was in force."""
         rows = [
-            it for it in self._holds if it.at_s <= now_s and it.process and _same(it.process, key)
+            it
+            for it in self._recorded.holds
+            if it.at_s <= now_s and it.process and _same(it.process, key)
         ]
         if not rows or rows[-1].verb == "clear-hold":
             return False
-        until_s = tables.held_until_s(self._holds_s, key) or rows[-1].at_s + _LONGEST_HOLD_S
+        until_s = (
+            tables.held_until_s(self._recorded.holds_s, key) or rows[-1].at_s + _LONGEST_HOLD_S
+        )
         return now_s < until_s
 
     def _pause(self, run: _Run, now_s: float) -> None:
@@ -468,7 +479,7 @@ class _Replay:
             return "running"
         acted = any(
             it.process and _same(it.process, key) and abs(it.at_s - seen_s) < BY_STEP_S
-            for it in self._ends
+            for it in self._recorded.ends
         )
         if acted:
             return "acted"

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from gpuwatchd.pipeline.tracks import ProcessInfos
 
 _Uses = tuple[ProcessUse, ...]
+_Lists = tuple[dict[str, tuple[_Uses | None, set[int]]], frozenset[int]]
+"""UUID -> the last process list as it was read, and whom the host is asked about; all of these."""
 MEMORY_EVERY_TICKS = 2
 """Every so many ticks the host is asked for its next few figures."""
 
@@ -39,9 +41,7 @@ class ProcessNames:
         """UUID -> the last process list, and whom it names."""
         self._bound: dict[int, ProcessInfo] = {}
         self._ticks = 0
-        self._lists: dict[str, tuple[_Uses | None, set[int]]] = {}
-        """UUID -> the last process list as it was read, and whom the host is asked about."""
-        self._pids: frozenset[int] = frozenset()
+        self._lists: _Lists = ({}, frozenset())
         self._found: dict[int, ProcessInfo] = {}
         self._measured: dict[int, ProcessInfo] | None = None
         """Of whom it was last asked what each of them holds."""
@@ -82,21 +82,21 @@ class ProcessNames:
 
     def _asked(self, sample: Sample) -> frozenset[int]:
         """Return whom the host is asked about, the same set until there is anybody else."""
-        lists, known = self._lists, self._pids
-        self._lists = {}
+        (lists, pids), now = self._lists, {}
         same = len(sample.readings) == len(lists)
         for reading in sample.readings:
             uid, uses = reading.device_uid, reading.uses
             before = lists.get(uid)
             if before is None or before[0] is not uses:
                 keys = [use.key for use in uses or ()]
-                pids = {key.pid for key in keys if key.started_at_s is None}
-                same = same and before is not None and before[1] == pids
-                before = (uses, pids)
-            self._lists[uid] = before
+                here = {key.pid for key in keys if key.started_at_s is None}
+                same = same and before is not None and before[1] == here
+                before = (uses, here)
+            now[uid] = before
         if not same:
-            self._pids = known = frozenset().union(*[pids for _, pids in self._lists.values()])
-        return known
+            pids = frozenset().union(*[each for _, each in now.values()])
+        self._lists = now, pids
+        return pids
 
     def resolve(self, reading: DeviceReading, processes: dict[int, ProcessInfo]) -> DeviceReading:
         """Return a reading whose processes have their identity, and what they hold on the host.

@@ -21,8 +21,8 @@ from gpuwatchd.analysis.declared import Declared, of_shown_argv
 from gpuwatchd.collect.logs.formats import corpus
 from gpuwatchd.core.codes import Ending, Reason
 from gpuwatchd.core.model.alerts import UNOWNED, device_title, process_title
-from gpuwatchd.pipeline import recorded_ledger, track_alerts, whole_device
-from gpuwatchd.pipeline.activity import Activity
+from gpuwatchd.pipeline import recorded_ledger, track_evaluation
+from gpuwatchd.pipeline.device_rings import Activity
 from gpuwatchd.pipeline.history_log import HISTORY
 from gpuwatchd.pipeline.live_state import worst
 from gpuwatchd.pipeline.state import State
@@ -417,8 +417,8 @@ def _step(
         if replay.attributed_s is not None and tracked is not None:
             devices[replay.track.subject.device_uid] = tracked
             tracked.room.attributed_at_s = float(replay.attributed_s[position])
-            changes += whole_device.drop_whole(watcher.state, tracked, instant)
-            beside.update(t.subject.id for t in whole_device.beside(tracked, instant))
+            changes += track_evaluation.drop_whole(watcher.state, tracked, instant)
+            beside.update(t.subject.id for t in track_evaluation.beside(tracked, instant))
     due, ended = _due(watcher, replays, position, instant, beside)
     changes += ended
     for replay in due:
@@ -427,10 +427,9 @@ def _step(
         if replay.track.wants_days(instant):
             judge_days(replay.track, watcher.state.settings, replay.recorded.hours(), instant)
     if due:
+        watcher.state.devices = devices
         changes += watcher.judge([r.track for r in due], instant)
     if changes:
-        watcher.state.devices = devices
-        changes = whole_device.take_over(watcher.state, changes, instant)
         _note_all({r.track.subject.id: r for r in replays}, changes, instant)
 
 
@@ -511,7 +510,7 @@ def _end(watcher: Watcher, replay: _Replay, instant: float) -> list[Alert]:
     replay.close()
     if replay.tracked is not None and replay.track.subject.process is not None:
         replay.tracked.processes.pop(replay.track.subject.process, None)
-    ended = track_alerts.retire(watcher.state, [replay.track], Ending.PROCESS_ENDED, instant)
+    ended = watcher.state.retire([replay.track], Ending.PROCESS_ENDED, instant)
     return watcher.state.tracks.take_passed_on() + ended
 
 
@@ -528,7 +527,7 @@ def _result(replay: _Replay, parts: list[Finding | None]) -> SubjectResult:
     finding = _final(replay)
     end_s = float(series.t_s[-1])
     told = replay.noted is not None and replay.noted.state == "firing"
-    owned = tracked is not None and whole_device.is_owned(tracked, end_s) and not told
+    owned = tracked is not None and track_evaluation.is_owned(tracked, end_s) and not told
     if series.process is None and not series.subject.unattributed and (owned or finding is None):
         # A device that is judged through its processes is shown with the worst of them, as live.
         finding = worst(parts)

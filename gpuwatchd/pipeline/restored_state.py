@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.alerts import Rules
     from gpuwatchd.core.model import Alert, ProcessKey
-    from gpuwatchd.pipeline.activity import RecentActivity
+    from gpuwatchd.pipeline.device_rings import RecentActivity
 
 Past = tuple[Subject, Sequence[tuple[float, float]]]
 EARLIER = "an earlier run"

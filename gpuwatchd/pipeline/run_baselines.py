@@ -16,7 +16,6 @@ import msgspec
 from gpuwatchd.analysis import program_key
 from gpuwatchd.core.codes import Ending, TitleRole
 from gpuwatchd.core.model import LEAK_PATTERNS, Profile
-from gpuwatchd.pipeline import track_alerts
 from gpuwatchd.pipeline.track import DAYS_BACK_S, DAYS_EVERY_S, Suppression
 from gpuwatchd.pipeline.track_evaluation import judge_days
 from gpuwatchd.store import curves, legacy_text
@@ -252,7 +251,7 @@ class RunBaselines:
         self._scanned_s = float("-inf")
         self._wishes: deque[Track] = deque(maxlen=256)
 
-    def listen(self) -> None:
+    def listen(self, _: float = 0.0) -> None:
         """Notice that the user has spoken since the last tick; costs some microseconds."""
         if self._shelf.changed_elsewhere() or self._missed:
             words = self._shelf.user_labels()
@@ -313,9 +312,7 @@ class RunBaselines:
         if not meant and (newest is None or newest[1] > track.hush.level_bytes):
             return None
         label: Facts = {"label": track.hush.why}
-        return track_alerts.end(
-            self._state, track, Ending.LABELLED_NORMAL, now_s, quietly=True, facts=label
-        )
+        return self._state.end(track, Ending.LABELLED_NORMAL, now_s, quietly=True, facts=label)
 
     def _what_it_had_done(self, track: Track, word: UserLabel) -> Profile | None:
         """Return the profile of a run at the time of the word, made now if it is not yet kept."""
@@ -331,7 +328,7 @@ class RunBaselines:
         self._shelf.keep(self._run(track, key, profile, word=word.row))
         return profile
 
-    def step(self) -> None:
+    def step(self, _: float = 0.0) -> None:
         """Do at most one piece of work."""
         if self._unheard and self._served == self._state.tracks.created:
             self._unheard = self._owes()

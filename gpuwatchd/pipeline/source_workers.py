@@ -15,7 +15,7 @@ from gpuwatchd.core import units
 from gpuwatchd.core.codes import ProblemCode
 from gpuwatchd.core.errors import GpuwatchdError, SourceUnavailable, StoreError
 from gpuwatchd.core.model import Fault, Sample
-from gpuwatchd.pipeline.clock import Clock
+from gpuwatchd.pipeline.clock import STEP_S
 from gpuwatchd.store import live
 
 if TYPE_CHECKING:
@@ -186,6 +186,30 @@ def labelled(sources: Sequence[Source]) -> list[tuple[str, Source]]:
         number = names[source.name] = names.get(source.name, 0) + 1
         out.append((source.name if number == 1 else f"{source.name} {number}", source))
     return out
+
+
+class Clock:
+    """The time of each source."""
+
+    def __init__(self) -> None:
+        self._offsets: dict[str, float] = {}
+        self._last: dict[str, tuple[float, float]] = {}
+
+    def stamp(self, source: str, sample: Sample, mono_s: float) -> tuple[float, float | None]:
+        """Return the time of a sample, and by how much the wall clock was stepped before it."""
+        difference = sample.taken_at_s - sample.taken_mono_s
+        step = difference - self._offsets.setdefault(source, difference)
+        stepped = abs(step) > STEP_S
+        if stepped:
+            self._offsets[source] = difference
+        now_s = sample.taken_mono_s + self._offsets[source]
+        self._last[source] = (now_s, mono_s)
+        return now_s, step if stepped else None
+
+    def now(self, source: str, mono_s: float) -> float | None:
+        """Return what time it is for a source that is silent; None when it never spoke."""
+        last = self._last.get(source)
+        return None if last is None else last[0] + (mono_s - last[1])
 
 
 Problem = tuple[str, ProblemCode]

@@ -3,34 +3,41 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from collections import deque
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from gpuwatchd import alerts as policy
+from gpuwatchd.alerts import wording
 from gpuwatchd.alerts.ladder import Countdown
 from gpuwatchd.analysis import attribution, cost
+from gpuwatchd.analysis.frameworks.engine_addresses import only_model
+from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.config import prices, validation
-from gpuwatchd.core.model import Matcher
+from gpuwatchd.core.model import Matcher, ProcessKey, ServerReading
+from gpuwatchd.core.model.alerts import Title
 from gpuwatchd.pipeline.active_silences import ActiveSilences
-from gpuwatchd.pipeline.engine_state import Engines
 from gpuwatchd.pipeline.event_log import EventLog
 from gpuwatchd.pipeline.restored_state import RestoredState
+from gpuwatchd.pipeline.track import calm_reason
 from gpuwatchd.pipeline.tracks import ProcessInfos, Tracks
 from gpuwatchd.store import tables
 from gpuwatchd.store.occupancy import WIDTH_S
 from gpuwatchd.store.tables import Checkpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from gpuwatchd.analysis.cost import Price, Prices
-    from gpuwatchd.core.codes import ActHold
+    from gpuwatchd.analysis.frameworks.engine_addresses import Address
+    from gpuwatchd.core.codes import ActHold, Facts
     from gpuwatchd.core.config import Config
-    from gpuwatchd.core.model import Alert, Holding, ProcessKey
+    from gpuwatchd.core.model import Alert, Holding, ProcessInfo
     from gpuwatchd.pipeline.track import Track, TrackedDevice
     from gpuwatchd.store.writer import History
 
+_MOST_DEAD = 4
 _CONDITIONS = (
     *("gpu", "user", "process", "framework", "command", "job", "container"),
     *("kind", "pattern"),
@@ -95,6 +102,91 @@ class ConditionAlert(msgspec.Struct, eq=False):
     """When something was last known of it."""
     well_since_s: float | None = None
     """Since when it has been well again."""
+
+
+KEPT: Final = 240
+"""Answers of each server that are remembered: an hour at the usual pace."""
+
+
+class Server(msgspec.Struct, kw_only=True, eq=False):
+    """One server that is asked."""
+
+    kind: str
+    url: str
+    configured: bool = False
+    address: Address | None = None
+    members: dict[ProcessKey, float] = {}
+    """Processes on a GPU that belong to it -> when each was last seen (monotonic)."""
+    runs: dict[ProcessKey, str] = {}
+    """What each of them was started for, as far as its command line says."""
+    past: deque[ServerReading] = msgspec.field(default_factory=lambda: deque(maxlen=KEPT))
+    seen_s: float = 0.0
+    """When a process of it was last seen (monotonic), in a container too."""
+    due_s: float = 0.0
+    pending: bool = False
+    failures: int = 0
+
+    def model_of(self, key: ProcessKey) -> str | None:
+        """Return which model a process of it serves; None where that is not certain.
+
+        Ollama has a process for each model, and one that it has forgotten may be among them.
+        """
+        if self.kind == "Ollama" and len(self.members) > 1:
+            return self.runs.get(key)
+        return only_model(self.past[-1]) or self.runs.get(key)
+
+
+class Engines:
+    """The servers by address, and what others use of their answers."""
+
+    def __init__(self) -> None:
+        self.servers: dict[str, Server] = {}
+        self.readings: tuple[ServerReading, ...] = ()
+        """The newest answer of each server that has been asked."""
+        self.named: dict[ProcessKey, str] = {}
+        """Processes whose model is known beyond doubt -> its name."""
+        self._with_models: dict[ProcessKey, tuple[ProcessInfo, ProcessInfo]] = {}
+
+    def publish(self, servers: Iterable[Server]) -> None:
+        """Bring what others use up to date; ``servers`` are those that have answered."""
+        servers = tuple(servers)
+        self.readings = tuple(server.past[-1] for server in servers)
+        self.named = {
+            key: model
+            for server in servers
+            for key in server.members
+            if (model := server.model_of(key)) is not None
+        }
+        self._with_models = {
+            key: pair for key, pair in self._with_models.items() if key in self.named
+        }
+
+    def recent(self, url: str) -> tuple[ServerReading, ...]:
+        """Return the remembered answers of a server, oldest first, failures among them."""
+        server = self.servers.get(url)
+        return tuple(server.past) if server is not None else ()
+
+    def members(self, url: str) -> tuple[ProcessKey, ...]:
+        """Return the processes on a GPU that belong to a server."""
+        server = self.servers.get(url)
+        return tuple(server.members) if server is not None else ()
+
+    def with_models(
+        self, infos: Mapping[ProcessKey, ProcessInfo]
+    ) -> Mapping[ProcessKey, ProcessInfo]:
+        """Return who processes are, with the models that they serve."""
+        if not self.named:
+            return infos
+        with_models = dict(infos)
+        for key, model in self.named.items():
+            info = infos.get(key)
+            if info is None or info.model is not None:
+                continue
+            pair = self._with_models.get(key)
+            if pair is None or pair[0] is not info or pair[1].model != model:
+                pair = self._with_models[key] = (info, msgspec.structs.replace(info, model=model))
+            with_models[key] = pair[1]
+        return with_models
 
 
 class IdleLevels(dict[str, attribution.Baseline]):
@@ -224,3 +316,65 @@ class State:
             alert = track.alert
             if alert is not None and alert.state == "pending" and track.lead is None:
                 yield alert
+
+    def forget(self, track: Track) -> None:
+        """Judge a track no more: its subject has gone."""
+        tracks = self.tracks
+        tracks.pop(track.subject.id, None)
+        tracks.looks += 1
+        tracks.unjudged.pop(track.subject.id, None)
+        tracks.ranks.leave(track)
+
+    def retire(
+        self, gone: Iterable[Track], why: Ending, now_s: float, *, quietly: bool = False
+    ) -> list[Alert]:
+        """Judge these tracks no more; return the alerts that this ended."""
+        ended = []
+        for track in gone:
+            alert = self.end(track, why, now_s, quietly=quietly)
+            self.forget(track)
+            if alert is not None:
+                ended.append(alert)
+        return ended
+
+    def end(
+        self,
+        track: Track,
+        why: Ending,
+        now_s: float,
+        *,
+        quietly: bool = False,
+        facts: Facts | None = None,
+    ) -> Alert | None:
+        """Resolve a track's alert because its subject has gone; return it if it was open.
+
+        ``quietly`` tells nobody: another alert goes on in its place.
+        """
+        track.room.growing.pop(track.subject.id, None)
+        if track.alert is None:
+            return None
+        tracks = self.tracks
+        heir = None if quietly else tracks.ranks.heir(track)
+        if heir is not None:
+            tracks.passed_on.append(tracks.ranks.pass_on(track, heir, why))
+            why, quietly = Ending.OTHER_RANK, True
+        elif track.fate is not None:
+            why = track.fate
+        outcome = policy.ended(
+            track.alert, why, self.settings.rules, now_s=now_s, quietly=quietly, facts=facts
+        )
+        return self.settle(track, outcome)
+
+    def settle(self, track: Track, outcome: policy.Outcome) -> Alert | None:
+        """Give a track its alert as policy left it; return it where that is a change."""
+        alert = outcome.alert
+        track.alert = alert
+        if alert is not None and alert.state == "resolved":
+            track.alert, track.leads = None, Title()
+            if alert.ended_code is Ending.STOPPED_GROWING:
+                why = calm_reason(track, alert)
+                alert = msgspec.structs.replace(alert, **wording.ending(why))
+            if alert.ran_out:
+                died = [*self.tracks.died.items(), (alert.key, track)]
+                self.tracks.died = dict(died[-_MOST_DEAD:])
+        return alert if outcome.changed else None

@@ -10,18 +10,17 @@ import msgspec
 from gpuwatchd.core.codes import ProblemCode
 from gpuwatchd.core.model import Alert, Decision, Finding, Sample  # noqa: TC001 - fields
 from gpuwatchd.notify.outbox.outbox import Outbox
-from gpuwatchd.pipeline import alert_notifier, event_log, whole_device
+from gpuwatchd.pipeline import alert_notifier
 from gpuwatchd.pipeline.act_ladder import ActLadder
 from gpuwatchd.pipeline.alert_cost import AlertCosts
 from gpuwatchd.pipeline.alert_notifier import AlertNotifier, MessageBuilder
-from gpuwatchd.pipeline.chores import Chore, Guard, When
+from gpuwatchd.pipeline.chores import Chore, Guard, ProcessContext, UserInput, When
 from gpuwatchd.pipeline.clock import Clocks
 from gpuwatchd.pipeline.condition_alerts import SOURCE as CONDITIONS
 from gpuwatchd.pipeline.condition_alerts import ConditionAlerts
 from gpuwatchd.pipeline.digests import Digests
 from gpuwatchd.pipeline.history_exchange import HistoryLink, Last
-from gpuwatchd.pipeline.live_writer import LiveWriter, Outputs
-from gpuwatchd.pipeline.process_context import ProcessContext
+from gpuwatchd.pipeline.live_state import LiveWriter, Outputs
 from gpuwatchd.pipeline.proposals import Proposals
 from gpuwatchd.pipeline.restored_state import EARLIER
 from gpuwatchd.pipeline.source_workers import Problem, Sources
@@ -29,7 +28,6 @@ from gpuwatchd.pipeline.state import Settings, State
 from gpuwatchd.pipeline.step_runner import StepRunner
 from gpuwatchd.pipeline.track_evaluation import Watcher
 from gpuwatchd.pipeline.tracker import SampleIntake
-from gpuwatchd.pipeline.user_input import UserInput
 from gpuwatchd.store.live import LiveState  # noqa: TC001 - a field
 
 if TYPE_CHECKING:
@@ -99,7 +97,9 @@ class Pipeline:
         )  # fmt: skip
         self.intake = SampleIntake(state, host)
         self.watcher = Watcher(state)
-        self.context = ProcessContext(state, guard, host=host, shelf=shelf, clocks=clocks)
+        self.context = ProcessContext(
+            state, guard, people=self.intake.people, host=host, shelf=shelf, mono=clocks.mono
+        )
         self.conditions = ConditionAlerts(state)
         self.outbox = Outbox(
             outputs.message_dispatcher, history,
@@ -123,18 +123,13 @@ class Pipeline:
 
     def _all_chores(self, digests: Digests) -> Iterator[Chore]:
         """Yield all that is done beside samples and alerts, in order."""
-        context, people = self.context, self.intake.people
         yield from self.user_input.chores()
-        yield Chore(
-            "beside the curve", When.BESIDE,
-            lambda _: context.step(people.present(self.state.devices.values())),
-        )  # fmt: skip
-        yield from context.chores()
+        yield from self.context.chores()
         yield Chore("digest", When.AFTER, digests.step)
         # Asked anew: a digest that takes long is no step of the wall clock.
         yield Chore("outbox", When.AFTER, lambda _: self.outbox.collect(self._clocks.wall()))
         if self.link is not None:
-            yield Chore("history", When.AFTER, self.link.flush_due, budget_s=1.0)
+            yield Chore("history", When.AFTER, self.link.history.flush_due, budget_s=1.0)
 
     def reconfigure(self, config: Config) -> None:
         """Take over new settings; sources stay as they are."""
@@ -182,11 +177,13 @@ class Pipeline:
         self.guard.do(When.BESIDE, shown_s)
         changed = self._conditions(shown_s)
         decisions += self._notify(CONDITIONS, [*self.state.conditions.values()], changed, shown_s)
-        decisions += self._notify(EARLIER, self.state.restored.unseen(shown_s), [], shown_s)
+        restored = self.state.restored
+        unseen = restored.unseen(shown_s) if restored.alerts else []
+        decisions += self._notify(EARLIER, unseen, [], shown_s)
         self.guard.do(When.AFTER, self._clocks.wall())
         self.live.count()
         live_state = self._live_state(shown_s, problems)
-        self.guard("live state", lambda: self.live.write(live_state))
+        self.guard("live state", partial(self.live.write, live_state))
         self.guard.do(When.LAST, self._clocks.wall())
         return Tick(
             samples=tuple(samples), findings=self.state.tracks.findings(),
@@ -202,19 +199,14 @@ class Pipeline:
             return []
         if read.step_s is not None:
             self._step_clock(label, read.step_s)
-        ended = self.guard(
-            f"{label} intake", lambda: self.intake.take(label, sample, read.devices, now_s)
-        )
+        intake = partial(self.intake.take, label, sample, read.devices, now_s)
+        ended = self.guard(f"{label} intake", intake)
         wall_s = self._clocks.wall()
-        inside = self.guard("mailboxes", lambda: self.intake.prepared.feed(label, now_s, wall_s))
-        self.guard("device log", lambda: state.events.devices.update(label, state.devices))
-        named = partial(event_log.with_process_names, sample, state.devices, state.infos)
-        self.guard("events", lambda: state.events.take(named()))
+        inside = self.guard("mailboxes", partial(self.intake.prepared.feed, label, now_s, wall_s))
+        self.guard("events", partial(state.events.take, label, sample, state.devices, state.infos))
         if self.link is not None:
-            link = self.link
-            self.guard(
-                "history", lambda: link.record(sample, read.devices, read.step_s, inside or ())
-            )
+            record = partial(self.link.record, sample, read.devices, read.step_s, inside or ())
+            self.guard("history", record)
         return ended or []
 
     def _step_clock(self, label: str, step_s: float) -> None:
@@ -237,7 +229,7 @@ class Pipeline:
             return ended
 
         def work() -> list[Alert]:
-            changed = whole_device.take_over(state, self.watcher.judge(due, now_s), now_s)
+            changed = self.watcher.judge(due, now_s)
             alerts = [alert_notifier.explained(alert, state) for alert in changed]
             state.events.accompany(due, state.tracks)
             return alerts
@@ -248,10 +240,10 @@ class Pipeline:
         """Raise and end alerts on what no curve tells; return those that changed."""
         if self.ladder.may_act:
             self.guard("act", lambda: self.conditions.include(self.ladder.acted_on()))
-        changed = self.guard("alarms", lambda: self.conditions.step(now_s)) or []
+        changed = self.guard("alarms", partial(self.conditions.step, now_s)) or []
         if self.ladder.may_act:
             look = self.context.idle_memory.refresh
-            self.guard("steps", lambda: self.ladder.step(now_s, look))
+            self.guard("steps", partial(self.ladder.step, now_s, look))
         return changed
 
     def _notify(
@@ -263,15 +255,15 @@ class Pipeline:
         return self.guard("policy", notify) or []
 
     def _live_state(self, now_s: float, extra: Sequence[Problem]) -> LiveState:
-        deaths = self.alert_notifier.deaths.unseen(now_s)
-        return self.live.snapshot(now_s, [*self.problems(), *extra], deaths)
+        problems = [*self.problems(), *extra]
+        return self.live.snapshot(now_s, problems, self.alert_notifier.deaths.unseen(now_s))
 
     def problems(self) -> list[Problem]:
         """Return what is missing or broken now, one sentence each with its code."""
         texts = [*self.guard.whys, *self.state.tracks.unjudged.values()]
         texts += self.alert_notifier.failing.values()
         if self.link is not None:
-            texts += self.link.problems
+            texts += self.link.history.problems
         texts += self.context.problems()
         return [
             *self.sources.problems(),
@@ -293,5 +285,5 @@ class Pipeline:
         self.guard("live state", lambda: self.live.write_last(last))
         if self.link is not None:
             self.user_input.close()
-            self.guard("history", self.link.close)
+            self.guard("history", self.link.history.close)
         self.sources.close()

@@ -29,10 +29,9 @@ from gpuwatchd.core.model.findings import (
     dismissed_finding,
     reason_fields,
 )
-from gpuwatchd.pipeline.activity import Activity, RecentActivity
 from gpuwatchd.pipeline.allocator import Allocator, ending_of
 from gpuwatchd.pipeline.clock import moved_alert, moved_finding
-from gpuwatchd.pipeline.device_rings import Arrivals, Feeder
+from gpuwatchd.pipeline.device_rings import Activity, Arrivals, Feeder, RecentActivity
 from gpuwatchd.store.live import KnownRuns
 
 if TYPE_CHECKING:

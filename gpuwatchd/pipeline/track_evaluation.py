@@ -22,9 +22,9 @@ from gpuwatchd.core.model.findings import (
     with_blame,
     with_reason,
 )
-from gpuwatchd.pipeline import ranks, track_alerts, whole_device
 from gpuwatchd.pipeline.clock import carried_over
-from gpuwatchd.pipeline.track import Track, of_host, unless_explained
+from gpuwatchd.pipeline.track import Track, of_host, unjudged, unless_explained
+from gpuwatchd.pipeline.tracks import suppress_for_lead, unsuppress
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from gpuwatchd.core.codes import Facts
     from gpuwatchd.core.model import Device, ProcessInfo
     from gpuwatchd.pipeline.state import Settings, State
+    from gpuwatchd.pipeline.track import TrackedDevice
 
 # Whom a judgement is about, and what the rules of its user say of it before anything opens.
 
@@ -173,15 +174,17 @@ class Watcher:
         due, fast_s = self.due, alerts.FAST_S
         tracks: list[Track] = []
         # The same as in due(), which would be called for every process: most are not.
-        for device in self.state.devices_of(source):
+        for device in self.state.devices.values():
+            if device.source != source:
+                continue
             processes = device.processes.values()
-            beside = whole_device.beside(device, now_s)
+            others = beside(device, now_s)
             if device.still:
                 # What stands still cannot have passed what it was before.
                 early = [track for track in processes if now_s >= track.due_s]
-                early += [t for t in beside if t.subject.host or now_s >= t.due_s]
+                early += [t for t in others if t.subject.host or now_s >= t.due_s]
             else:
-                early = [*processes, *beside]
+                early = [*processes, *others]
             tracks += [
                 track
                 for track in early
@@ -203,7 +206,7 @@ class Watcher:
         # subjects at once would be the largest thing in this process.
         for start in range(0, len(moved), _BATCH):
             changed += self._judge_batch(moved[start : start + _BATCH], now_s)
-        return changed
+        return _take_over(self.state, changed, now_s)
 
     @staticmethod
     def _unmoved(track: Track) -> bool:
@@ -315,26 +318,24 @@ class Watcher:
         track.room.note(finding)
         if track.lead is not None:
             if before is None or before.state == "pending":
-                track.alert = ranks.suppress_for_lead(outcome.alert, track.lead)
+                track.alert = suppress_for_lead(outcome.alert, track.lead)
                 return None
             if track.lead.alert is not None:
                 track.lead.alert = alerts.inherited(track.lead.alert, before)
             job: Facts = {"job": str(track.lead.leads)}
-            return track_alerts.end(
-                self.state, track, Ending.PART_OF_JOB, now_s, quietly=True, facts=job
-            )
+            return self.state.end(track, Ending.PART_OF_JOB, now_s, quietly=True, facts=job)
         if outcome.alert is not None and track.job is not None:
-            alert = ranks.unsuppress(outcome.alert)
+            alert = unsuppress(outcome.alert)
             if led != track.leads:
                 alert = msgspec.structs.replace(alert, **track.named.fields)
             outcome = msgspec.structs.replace(outcome, alert=alert)
-        return track_alerts.settle(self.state, track, outcome)
+        return self.state.settle(track, outcome)
 
     def _follow(self, track: Track, was: Track, now_s: float) -> None:
         """Have a rank that still leaks go on with the alert of its lead that leaks no more."""
         leads = track.leads
         alert = self.state.tracks.ranks.pass_on(was, track, Ending.OTHER_RANK)
-        ended = track_alerts.end(self.state, was, Ending.OTHER_RANK, now_s, quietly=True)
+        ended = self.state.end(was, Ending.OTHER_RANK, now_s, quietly=True)
         track.leads = leads
         track.alert = msgspec.structs.replace(alert, **track.named.fields)
         self.state.tracks.passed_on += [track.alert] if ended is None else [ended, track.alert]
@@ -347,3 +348,128 @@ def judge_days(track: Track, settings: Settings, hours: ArrayLike, now_s: float)
     memo = track.memo
     memo.days_s, memo.days_moves = now_s, track.window.moves
     memo.days = verdict.judge_days(track.series(), hours, settings.config.detection)
+
+
+# Who an alert is about may change while the memory grows: the device, or one who holds it.
+# While its processes are known they are judged, what none of them owns, and all of it together
+# without what came and went with processes: many may grow by little each, or hand memory to one
+# another, so that none is plain. The whole speaks only where its parts do not explain its growth.
+# While they are not known it is judged alone, even where the kernel keeps pages of processes that
+# have ended: there is nothing better then. An alert of the one kind that fires takes over from one
+# of the other kind: people are told once about one growth, and nothing stays open that nobody
+# judges any more.
+
+_STILL = frozenset({"stable", "unknown"})
+KEPT = "the kernel keeps pages of ended processes: monitored per process instead"
+
+
+def beside(device: TrackedDevice, now_s: float) -> list[Track]:
+    """Return the tracks to be judged at present beside those of processes on the device."""
+    tracks = list(device.hosts.values()) if device.hosts_s == device.taken_s else []
+    owned, explained = is_owned(device, now_s), _is_explained(device)
+    if owned and device.device.memory_kind == "coherent":
+        return tracks  # Pages stay taken after a process has ended: its series is no evidence.
+    for track in device.others:
+        # An alert on the whole device that people were told of is followed to its end.
+        told = track.alert is not None and track.alert.state == "firing"
+        if track.subject.unattributed:
+            judged = owned
+        elif owned:
+            judged = told or _has_parts(device)
+        else:
+            judged = told or not explained
+        if judged:
+            tracks.append(track)
+    return tracks
+
+
+def _has_parts(device: TrackedDevice) -> bool:
+    """Say whether the device is more than one process that is judged by itself."""
+    rest = device.others[1].finding if len(device.others) > 1 else None
+    return len(device.processes) > 1 or (rest is not None and rest.pattern not in _STILL)
+
+
+def _is_explained(device: TrackedDevice) -> bool:
+    """Say whether one of a list that lacks some is told of: the device would only be an echo."""
+    reading = device.reading
+    lacks = reading is not None and reading.uses is not None and reading.uses_reason is not None
+    return lacks and any(
+        track.alert is not None and track.alert.state == "firing"
+        for track in device.processes.values()
+    )
+
+
+def is_owned(device: TrackedDevice, now_s: float) -> bool:
+    """Say whether it is known, or was until a moment ago, who holds the device's memory."""
+    return device.room.is_owned(now_s)
+
+
+def drop_whole(state: State, device: TrackedDevice, now_s: float) -> list[Alert]:
+    """End what was only suspected of the whole device, once its processes are known."""
+    before, device.apart = device.apart, is_owned(device, now_s)
+    if device.others and device.arrivals is not None:
+        for position, ring in device.arrivals.rings.items():
+            device.others[position].joint = ring if device.apart else None
+    if device.device.memory_kind == "coherent" and device.apart:
+        return _unjudged(state, device, now_s)
+    if not device.others or not ((device.apart and not before) or _is_explained(device)):
+        return []
+    alert = device.others[0].alert
+    if alert is None or alert.state == "firing":
+        return []
+    ended = state.end(device.others[0], Ending.HOLDER_KNOWN, now_s, quietly=True)
+    return [] if ended is None else [ended]
+
+
+def _unjudged(state: State, device: TrackedDevice, now_s: float) -> list[Alert]:
+    """Say of a device whose pages the kernel keeps why it is not judged as a whole."""
+    ended = []
+    for track in device.others:
+        if track.finding is None or track.finding.code is not Reason.PAGES_KEPT:
+            track.finding = unjudged(track.subject, KEPT, Reason.PAGES_KEPT, now_s)
+            track.room.note(track.finding)
+            state.tracks.looks += 1
+        alert = state.end(track, Ending.PAGES_KEPT, now_s, quietly=True)
+        if alert is not None:
+            ended.append(alert)
+    return ended
+
+
+def _take_over(state: State, changes: Iterable[Alert], now_s: float) -> list[Alert]:
+    """Return the changes, with alerts that have just fired in the place of those they replace."""
+    out: list[Alert] = []
+    for alert in changes:
+        track = state.tracks.get(alert.subject.id)
+        device = state.devices.get(alert.subject.device_uid)
+        # What a process holds on the host is another memory: it stands for nothing of the device.
+        fired = alert.state == "firing" and alert.firing_at_s == now_s and not alert.subject.host
+        if fired and track is not None and track.alert is None:
+            continue  # taken over in this very tick
+        if not fired or track is None or track.alert is None or device is None or not device.others:
+            out.append(alert)
+            continue
+        whole = track is device.others[0]
+        if is_owned(device, now_s) and (whole or not _stands_for(device)):
+            out.append(alert)  # What the parts do not explain is another growth.
+            continue
+        why = Ending.HOLDER_UNKNOWN if whole else Ending.HOLDER_KNOWN
+        for rival in (
+            [*device.processes.values(), *device.others[1:]] if whole else device.others[:1]
+        ):
+            before = rival.alert
+            if before is None or (whole and before.state != "firing"):
+                continue
+            ended = state.end(rival, why, now_s, quietly=True)
+            if ended is not None:
+                out.append(ended)
+            track.alert = alerts.inherited(track.alert, before)
+        out.append(track.alert)
+    return out
+
+
+def _stands_for(device: TrackedDevice) -> bool:
+    """Say whether the parts of a device that grow explain what is told of the whole."""
+    told = device.others[0].alert
+    share = sum(device.room.growing.values())
+    rate = None if told is None else told.finding.rate_bytes_per_s
+    return share >= attribution.EXPLAINED_SHARE * (rate or 0.0)

@@ -9,9 +9,8 @@ from gpuwatchd.collect.host.procfs import headroom
 from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import Fault, ProcessInfo, ProcessKey, Sample, Subject
 from gpuwatchd.core.model.alerts import UNOWNED, Title, device_title, host_title, process_title
-from gpuwatchd.pipeline import track_alerts, whole_device
-from gpuwatchd.pipeline.activity import RecentActivity
-from gpuwatchd.pipeline.device_rings import Arrivals
+from gpuwatchd.pipeline import track_evaluation
+from gpuwatchd.pipeline.device_rings import Arrivals, RecentActivity
 from gpuwatchd.pipeline.prepared_processes import PreparedProcesses
 from gpuwatchd.pipeline.process_names import ProcessNames
 from gpuwatchd.pipeline.track import EndedProcess, Headroom, Track, TrackedDevice, end_reason
@@ -111,7 +110,7 @@ class HostMemory:
             track = device.hosts.pop(key)
             left = key in present
             why = Ending.LEFT_DEVICE if left else end_reason(track)
-            changed += track_alerts.retire(self._state, [track], why, now_s, quietly=left)
+            changed += self._state.retire([track], why, now_s, quietly=left)
         return changed
 
 
@@ -187,7 +186,7 @@ class SampleIntake:
             if tracked_device.device.uid not in by_uid:
                 del self._state.devices[tracked_device.device.uid]
                 tracks = tracked_device.tracks()
-                changed += track_alerts.retire(self._state, tracks, Ending.DEVICE_GONE, now_s)
+                changed += self._state.retire(tracks, Ending.DEVICE_GONE, now_s)
         if self._state.restored.alerts and now_s - self._begun_s >= FORGET_DEVICE_S:
             changed += self._state.restored.expired(
                 self._state.devices, self._state.settings.rules, now_s
@@ -216,9 +215,7 @@ class SampleIntake:
         same = reading.uses is not None and reading.uses is tracked_device.uses
         tracked_device.still = same and reading.used_bytes == tracked_device.room.used_bytes
         if boot_id is None:
-            changed += track_alerts.retire(
-                self._state, tracked_device.others, Ending.INSTANCES_JUDGED, now_s
-            )
+            changed += self._state.retire(tracked_device.others, Ending.INSTANCES_JUDGED, now_s)
             tracked_device.others.clear()
             tracked_device.arrivals = None
         elif not tracked_device.others:
@@ -236,12 +233,12 @@ class SampleIntake:
             changed += self._farewell(tracked_device, reading, now_s)
         if reading.uses is None and boot_id is not None:
             changed += self._unseen(tracked_device, now_s)
-        return changed + whole_device.drop_whole(self._state, tracked_device, now_s)
+        return changed + track_evaluation.drop_whole(self._state, tracked_device, now_s)
 
     def _unseen(self, device: TrackedDevice, now_s: float) -> list[Alert]:
         """End alerts of whom no list has shown for a day: nobody can say that they go on."""
         ended = [
-            track_alerts.end(self._state, track, Ending.NOT_SEEN, now_s)
+            self._state.end(track, Ending.NOT_SEEN, now_s)
             for track in (*device.processes.values(), *device.others[1:])
             if track.alert is not None
             and (last := _ring(track).last) is not None
@@ -406,7 +403,7 @@ class SampleIntake:
             self._state.tracks.ended.append(
                 EndedProcess(track=track, program=track.program, label=label)
             )
-            changed += track_alerts.retire(self._state, [track], end_reason(track), now_s)
+            changed += self._state.retire([track], end_reason(track), now_s)
             device.fed = None
         device.missing = missing & device.processes.keys()
         for key, track in device.processes.items():

@@ -5,13 +5,173 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from gpuwatchd.pipeline.ranks import Ranks
+import msgspec
+
+from gpuwatchd.alerts import wording
+from gpuwatchd.analysis.attribution import ledger
+from gpuwatchd.core.codes import DIED, Ending, Hold, Reason
+from gpuwatchd.core.model.alerts import Title
+from gpuwatchd.core.model.findings import dismissed_finding, with_reason
 
 if TYPE_CHECKING:
     from gpuwatchd.core.model import Alert, Finding, ProcessInfo, ProcessKey
-    from gpuwatchd.pipeline.track import EndedProcess, Track
+    from gpuwatchd.pipeline.track import EndedProcess, JobKey, Track
 
 _MOST_ENDED = 256
+
+
+_OPEN = frozenset({"watch", "firing"})
+
+
+class Ranks:
+    """Who belongs to which job on this machine, on all of its devices."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[JobKey, dict[str, Track]] = {}
+
+    def place(self, track: Track, info: ProcessInfo) -> None:
+        """Take note of who a track is."""
+        track.info = info
+        job = (info.team, track.subject.host) if info.team else None
+        if job != track.job:
+            self.leave(track)
+            if job is not None:
+                self._jobs.setdefault(job, {})[track.subject.id] = track
+            track.job = job
+
+    def leave(self, track: Track) -> None:
+        """Forget a track."""
+        if track.job is None:
+            return
+        members = self._jobs.get(track.job, {})
+        members.pop(track.subject.id, None)
+        if not members:
+            self._jobs.pop(track.job, None)
+        track.job = None
+
+    def judged(self, track: Track, finding: Finding) -> Finding:
+        """Return a judgement as that of a job, where it is one; set ``lead`` and ``leads``."""
+        track.lead, track.leads = None, Title()
+        members = self._jobs.get(track.job) if track.job is not None else None
+        if members is None or len(members) < 2 or not ledger.leaks(finding):
+            return finding
+        own = _rank(track, finding)
+        others = [_rank(member, None) for member in members.values() if member is not track]
+        for member in members.values():
+            if (
+                member.hush is not None
+                and member.hush.job
+                and track.peak <= member.hush.level_bytes
+            ):
+                # What the user said of the alert was meant for all that it stood for.
+                return dismissed_finding(finding, member.hush.why, Reason.NORMAL)
+        alike = ledger.group_ranks(own, others)
+        if not alike:
+            text = ledger.lone_leak_text(own, others)
+            return with_reason(finding, text) if text else finding
+        # One for whom a rank stands that does not leak as this one does cannot speak for it.
+        named = {rank.subject for rank in alike}
+        chief = ledger.lead_rank(
+            [
+                rank
+                for rank in alike
+                if (lead := members.get(rank.subject, track).lead) is None
+                or lead.subject.id in named
+            ]
+        )
+        if chief.subject != own.subject:
+            track.lead = members[chief.subject]
+            text = f"one alert for its job: see {chief.name}"
+            return with_reason(finding, text, Reason.RANK, chief.name)
+        track.leads = ledger.title(alike, host=track.subject.host)
+        return ledger.joined_finding(
+            own, alike, len({own.process, *(other.process for other in others)})
+        )
+
+    def heir(self, track: Track) -> Track | None:
+        """Return who goes on with the alert of a lead that is going; None without any."""
+        alert = track.alert
+        if not track.leads or track.job is None or alert is None or alert.state not in _OPEN:
+            return None
+        mine = track.subject.process
+        led = [
+            one
+            for one in self._jobs.get(track.job, {}).values()
+            if one.lead is track and one.subject.process != mine
+        ]
+        if not led:
+            return None
+        chief = ledger.lead_rank([_rank(one, None) for one in led])
+        return next(one for one in led if one.subject.id == chief.subject)
+
+    @staticmethod
+    def goes_on(track: Track, finding: Finding, was: Track) -> bool:
+        """Say whether a rank still leaks, by itself or for others, whose lead leaks no more."""
+        alert = was.alert
+        return (
+            track.lead is None
+            and ledger.leaks(finding)
+            and alert is not None
+            and alert.state in _OPEN
+            and not was.leads
+            and not ledger.leaks(was.finding)
+        )
+
+    def pass_on(self, track: Track, heir: Track, why: Ending) -> Alert:
+        """Move the open alert of a lead to another rank; return it there."""
+        alert = track.alert
+        assert alert is not None  # noqa: S101 - asked for by heir()
+        finding = alert.finding if heir.finding is None else heir.finding
+        heir.alert = msgspec.structs.replace(
+            alert, key=f"leak:{heir.subject.id}", subject=heir.subject, finding=finding
+        )
+        heir.lead, heir.leads = None, track.leads
+        heir.fate = why if why in DIED else track.fate
+        for one in self._jobs.get(track.job, {}).values() if track.job is not None else ():
+            if one.lead is track:
+                one.lead = heir
+        return heir.alert
+
+
+def suppress_for_lead(alert: Alert | None, lead: Track) -> Alert | None:
+    """Return the alert of a rank for which another one's stands: it never opens."""
+    if alert is None or alert.state == "resolved":
+        return None
+    return msgspec.structs.replace(
+        alert,
+        state="pending",
+        watch_at_s=None,
+        firing_at_s=None,
+        next_notice_at_s=None,
+        **wording.hold_fields(Hold.PART_OF_JOB, job=str(lead.leads or lead.title)),
+    )
+
+
+def unsuppress(alert: Alert) -> Alert:
+    """Return the alert of a rank that is told of by itself, or for others: nothing holds it."""
+    if alert.held_code is not Hold.PART_OF_JOB:
+        return alert
+    return msgspec.structs.replace(alert, **wording.hold_fields(None))
+
+
+def _rank(track: Track, finding: Finding | None) -> ledger.Rank:
+    assert track.info is not None  # noqa: S101 - it was placed
+    alert = track.alert
+    if finding is None:
+        # After a restart, what its alert was last based on, until it is judged anew.
+        finding = track.finding
+        if finding is None and alert is not None:
+            finding = alert.finding
+    part = track.device.parent_uid is not None
+    return ledger.Rank(
+        subject=track.subject.id,
+        info=track.info,
+        gpu=None if part else track.device.index,
+        instance=track.device.label if part else "",
+        finding=finding,
+        state=None if alert is None else alert.state,
+        opened_at_s=0.0 if alert is None else alert.opened_at_s,
+    )
 
 
 class ProcessInfos(dict["ProcessKey", "ProcessInfo"]):

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.core.design import Kind
     from gpuwatchd.core.model import ProcessKey
-    from gpuwatchd.view.queries.current_state import View
+    from gpuwatchd.view.queries.current_view import View
     from gpuwatchd.view.query import Query
 
 VIEWS: Final[dict[str, str]] = {

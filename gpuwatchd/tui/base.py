@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from gpuwatchd.tui.app import TopApp
     from gpuwatchd.tui.theme import Painter
     from gpuwatchd.view.blocks import Part, Row
-    from gpuwatchd.view.queries.current_state import View
+    from gpuwatchd.view.queries.current_view import View
 
     Job = Callable[[], Any]
     """What is done in the thread; it touches nothing of the screen."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.core.model import Alert, Finding, ProcessInfo
     from gpuwatchd.store.live import LiveDevice, LiveState
-    from gpuwatchd.view.queries.current_state import View
+    from gpuwatchd.view.queries.current_view import View
 
     Labels = dict[str, str]
 

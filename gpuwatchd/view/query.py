@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from gpuwatchd.core import units
@@ -48,7 +49,7 @@ class Query:
         ConfigError
             With file and key.
         """
-        from gpuwatchd.core import config  # noqa: PLC0415 - only verbs that need it pay for it
+        from gpuwatchd.core import config  # noqa: PLC0415 - 44 ms: only verbs that need it pay for it
 
         return config.load(self.config)
 
@@ -66,8 +67,6 @@ class Query:
 
 
 def _means(wish: str, device: Device) -> bool:
-    from fnmatch import fnmatchcase  # noqa: PLC0415
-
     name = device.name.removeprefix("NVIDIA ").removeprefix("GeForce ").lower()
     # Cards of one kind differ in what follows its name: "A100-SXM4-80GB" is an A100.
     kind = name.replace("-", " ").partition(" ")[0]

@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from gpuwatchd.charts import page
 from gpuwatchd.charts.chart_model import Curve, Forecast, Gap, Mark, Picture
-from gpuwatchd.charts.svg import element
-from gpuwatchd.view.answers.base import fill
-from gpuwatchd.view.answers.history import PictureShape
+from gpuwatchd.view.report.document import Document, Section
+from gpuwatchd.view.report.html import render
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -190,10 +188,5 @@ def everything() -> list[Picture]:
 
 def html(*pictures: Picture) -> str:
     """Return a page of these pictures."""
-    figures = [page.figure(picture, n) for n, picture in enumerate(pictures)]
-    return page.document(
-        "Pictures",
-        [element("h1", None, "Pictures"), figures],
-        pictures=pictures,
-        data=[fill(PictureShape, picture) for picture in pictures],
-    )
+    section = Section(key="all", title="All", blocks=pictures)
+    return render(Document(title="Pictures", about="", sections=(section,)))

@@ -10,7 +10,6 @@ import pytest
 
 from gpuwatchd.charts import page, svg, text_description
 from gpuwatchd.charts.chart_model import Curve, Forecast, Gap, Mark, MarkKind, Picture
-from gpuwatchd.charts.svg import element
 from gpuwatchd.core import units
 from gpuwatchd.core.text import clean
 from gpuwatchd.view.answers.base import fill
@@ -26,7 +25,8 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 
-EMPTY = [element("h1", None, "Live"), element("div", {"id": "place"})]
+EMPTY = """<!doctype html><html lang="en"><head><title>Live</title><style>{style}</style></head>
+<body><main><h1>Live</h1><div id="place"></div></main></body></html>"""
 BERLIN = [[gallery.NOW_S - 1e7, 7200, "CEST"], [gallery.NOW_S - 27 * 86400, 3600, "CET"]]
 
 
@@ -35,7 +35,7 @@ def live(page_of: Callable[..., Page]) -> Callable[..., Page]:
     """Return what opens a page with one chart that is made by hand, ``chart``, as a live page."""
 
     def show(picture: Picture, wanted: dict[str, Any] | None = None, **options: Any) -> Page:
-        tab = page_of(page.document("Live", EMPTY, pictures=[]), bypass_csp=True, **options)
+        tab = page_of(EMPTY.format(style=page.page_style()), bypass_csp=True, **options)
         tab.add_script_tag(content=page.page_script())
         tab.evaluate(
             """([said, wanted]) => {

@@ -168,7 +168,7 @@ def test_a_click_zooms_nothing(page_of: Callable[..., Page]) -> None:
 
 def test_keys_read_zoom_move_and_go_to_marks(page_of: Callable[..., Page]) -> None:
     tab = page_of(html(gallery.leak()))
-    for _ in ("the link that skips", "close up", "the chart"):
+    for _ in ("the link that skips", "the contents", "close up", "the chart"):
         tab.keyboard.press("Tab")
     assert plot(tab).evaluate("one => one === document.activeElement")
     assert plot(tab).evaluate("one => getComputedStyle(one).outlineStyle") == "solid"

@@ -36,13 +36,14 @@ from tests.tui import world as machines
 
 if TYPE_CHECKING:
     from gpuwatchd.core.model import Alert
+    from gpuwatchd.view.queries.current_view import View
     from tests.cli.calls import Ctl
 
 
 HOUR_S = 3600.0
 
 
-def _codes(view: current_state.View) -> list[str]:
+def _codes(view: View) -> list[str]:
     return [code for code, _ in view.warnings]
 
 

@@ -215,7 +215,7 @@ def test_another_encoding_means_plain_characters() -> None:
 
 HEAVY = (
     "numpy rich platformdirs sqlite_utils sqlite3 importlib.metadata click tomllib psutil textual"
-    " desktop_notifier apprise"
+    " desktop_notifier apprise jinja2"
 )
 VERB_MODULES = " ".join(path.partition(":")[0] for path in COMMANDS.values())
 CALL = "from gpuwatchd.cli import main; main({})"
@@ -226,7 +226,7 @@ CALL = "from gpuwatchd.cli import main; main({})"
     [
         (CALL.format(["status"]), f"{HEAVY} gpuwatchd.alerts"),
         (CALL.format(["--version"]), HEAVY),
-        (CALL.format(["--help"]), f"numpy rich msgspec sqlite3 psutil {VERB_MODULES}"),
+        (CALL.format(["--help"]), f"numpy rich msgspec sqlite3 psutil jinja2 {VERB_MODULES}"),
         (CALL.format(["status", "--json", "--gpu", "0"]), f"{HEAVY} answers"),
         (CALL.format(["check"]), "numpy rich sqlite3 apprise psutil"),
         (

@@ -91,7 +91,7 @@ def test_a_period_that_is_hardly_known_has_no_score(ctl: Ctl) -> None:
 def test_the_last_judgement_of_what_is_over_is_no_forecast() -> None:
     def case(alert: Alert) -> incident.Incident:
         story = AlertRecord(alert, None, None, None)  # type: ignore[arg-type]
-        first = incident.told_first(alert, ())
+        first = incident.first_notified(alert, ())
         return incident.Incident(alert, story, first, None, None, None, (), ())
 
     still = leak("a", 3600.0)

@@ -15,7 +15,7 @@ from gpuwatchd.core.config import Config
 from gpuwatchd.core.model import Holding, ProcessInfo
 from gpuwatchd.store.live import LiveDevice
 from gpuwatchd.view.queries import direct_holdings, slurm_jobs
-from gpuwatchd.view.queries.current_state import View
+from gpuwatchd.view.queries.current_view import View
 from tests import making
 from tests.cli import world
 from tests.zombies.facts import info

@@ -14,7 +14,8 @@ from gpuwatchd.alerts import Rules, wording
 from gpuwatchd.collect.host import Host
 from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import ProcessInfo, ProcessKey
-from gpuwatchd.pipeline.clock import Clock, carried_over, moved_alert, resumed
+from gpuwatchd.pipeline.clock import carried_over, moved_alert, resumed
+from gpuwatchd.pipeline.source_workers import Clock
 from gpuwatchd.store.ring import Ring
 from tests.host.world import FakeProc
 from tests.making import GIB, MIB, alert, finding, sample

@@ -13,7 +13,7 @@ from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import LEAK_PATTERNS, Event
 from gpuwatchd.core.model.alerts import SAID_FOR_S
 from gpuwatchd.pipeline.live_state import RecentDeaths
-from gpuwatchd.pipeline.whole_device import KEPT
+from gpuwatchd.pipeline.track_evaluation import KEPT
 from gpuwatchd.store import tables
 from tests.making import CARD, GIB, KEY, LEAKER, MIB, alert, present, sample
 from tests.pipeline.play import EAGER, QUIET, Postbox, Script, leaking, leaking_until, run

@@ -23,6 +23,7 @@ from tests.pipelines import make_pipeline
 from tests.store.world import BOOT, Time, opened
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from gpuwatchd.core.config import Config
@@ -57,7 +58,7 @@ class World:
         self.asked: list[tuple[str, bool]] = []
         now_s = 1000.0 + 5.0 * begin
         history = None if stored is None else opened(stored, Time(now_s))
-        self.wall = (lambda: now_s) if stored else time.time
+        self.wall: Callable[[], float] = (lambda: now_s) if stored else time.time
         self.pipeline = make_pipeline(
             config=config,
             sources=[Script(self._play)],

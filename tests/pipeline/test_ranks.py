@@ -9,7 +9,6 @@ import pytest
 
 from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import ProcessInfo, ProcessKey, Sample
-from gpuwatchd.pipeline import track_alerts
 from gpuwatchd.pipeline.run_baselines import of_job
 from gpuwatchd.pipeline.track import Suppression
 from tests.making import CARD, GIB, MIB, sample
@@ -229,7 +228,7 @@ def test_what_the_user_calls_normal_is_so_for_the_whole_job() -> None:
     (alert,) = run(pipeline, 250)[-1].alerts
     lead = pipeline.state.tracks[alert.subject.id]
     lead.hush = Suppression(level_bytes=200 * GIB, why="alice said that this is normal", job=True)
-    track_alerts.end(pipeline.state, lead, Ending.STOPPED_GROWING, 2245.0, quietly=True)
+    pipeline.state.end(lead, Ending.STOPPED_GROWING, 2245.0, quietly=True)
     ticks = run(pipeline, 80)
     assert ticks[-1].alerts == ()
     assert len(post.told) == 1
@@ -247,7 +246,7 @@ def test_what_the_user_calls_normal_of_one_rank_is_so_for_that_rank() -> None:
     (alert,) = run(pipeline, 200)[-1].alerts
     alone = pipeline.state.tracks[alert.subject.id]
     alone.hush = Suppression(level_bytes=200 * GIB, why="alice said that this is normal")
-    track_alerts.end(pipeline.state, alone, Ending.STOPPED_GROWING, 1995.0, quietly=True)
+    pipeline.state.end(alone, Ending.STOPPED_GROWING, 1995.0, quietly=True)
     ticks = run(pipeline, 400)
     assert [a.subject.process for a in ticks[-1].alerts] == [rank(1).key]
 

@@ -114,7 +114,8 @@ def shown(file: Path) -> str:
 
 
 def read_of(page: str) -> str:
-    """Return a page without its styles and programs; the data in it stays."""
+    """Return a page without its styles, programs and white space before tags; its data stays."""
+    page = re.sub(r"\s*\n\s*(?=<)", "", page)
     page = re.sub(r"<style\b.*?</style>", "<style/>", page, flags=re.DOTALL)
     return re.sub(r"<script(?![^>]*json)[^>]*>.*?</script>", "<script/>", page, flags=re.DOTALL)
 

@@ -14,7 +14,7 @@ from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.config import Config
 from gpuwatchd.core.model import ProcessInfo, Series, Subject
 from gpuwatchd.core.model.alerts import Title
-from gpuwatchd.pipeline import recorded_ledger, track_alerts, whole_device
+from gpuwatchd.pipeline import recorded_ledger, track_evaluation
 from gpuwatchd.pipeline.replay import Recorded
 from gpuwatchd.pipeline.state import State
 from gpuwatchd.pipeline.track import Headroom, Track, TrackedDevice
@@ -80,7 +80,7 @@ def replay_processes(item: LabelledSeries) -> list[Course]:
     for position, now in enumerate(instants.tolist()):
         room.free_bytes = float(free[position])
         present = [one for one in players if _is_there(watcher, tracked, one, position, now)]
-        judged = {*tracked.processes.values(), *whole_device.beside(tracked, now)}
+        judged = {*tracked.processes.values(), *track_evaluation.beside(tracked, now)}
         due = [p for p in present if p.track in judged and watcher.due(p.track, now)]
         _judge(watcher, tracked, due, now, start)
     return [player.course for player in players]
@@ -173,7 +173,7 @@ def _is_there(
     player.recorded.count = known
     player.over = now > player.end_s
     if player.over:
-        track_alerts.retire(watcher.state, [track], Ending.PROCESS_ENDED, now)
+        watcher.state.retire([track], Ending.PROCESS_ENDED, now)
     else:
         watcher.state.tracks[track.subject.id] = track
     if process is not None and player.over:
@@ -189,9 +189,8 @@ def _judge(
     """Judge subjects; an alert in the place of one on the device is not counted once more."""
     before = [_state(player.track) for player in due]
     told = _state(tracked.others[0]) == "firing"
-    changes = watcher.judge([player.track for player in due], now)
     watcher.state.devices = {tracked.device.uid: tracked}
-    changes = whole_device.take_over(watcher.state, changes, now)
+    changes = watcher.judge([player.track for player in due], now)
     taken = told and any(alert.ended_code is Ending.HOLDER_KNOWN for alert in changes)
     for player, was in zip(due, before, strict=True):
         course, finding, state = player.course, player.track.finding, _state(player.track)

@@ -51,7 +51,7 @@ BUDGETS = {
     "web": 1900,
 }
 """Lines of Python of each folder at the top, when the house is done."""
-DATA = frozenset({".json", ".js", ".html", ".css", ".toml"})
+DATA = frozenset({".json", ".js", ".html", ".j2", ".css", ".toml"})
 _STRING = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'")
 _PRAGMA = re.compile(r"fmt: ?\w+|noqa(:? ?[A-Z]+[0-9]+,?)*|type: ?ignore(\[[\w, -]*\])?|pragma: .*")
 

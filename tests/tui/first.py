@@ -13,7 +13,7 @@ from tests.tui.viewing import view_of
 
 if TYPE_CHECKING:
     from gpuwatchd.tui.app import TopApp
-    from gpuwatchd.view.queries.current_state import View
+    from gpuwatchd.view.queries.current_view import View
 
 
 def rows_of(app: TopApp) -> list[str]:

@@ -10,6 +10,7 @@ import msgspec
 from gpuwatchd.core.model import AlertSubject, Blame, Subject
 from gpuwatchd.store.live import KnownRuns, LiveProcess
 from gpuwatchd.view.queries import current_state
+from gpuwatchd.view.queries.current_view import View
 from gpuwatchd.view.query import Query
 from tests import making
 from tests.cli import recorded, world
@@ -17,7 +18,6 @@ from tests.cli import recorded, world
 if TYPE_CHECKING:
     from gpuwatchd.core.model import Alert
     from gpuwatchd.store.live import LiveState
-    from gpuwatchd.view.queries.current_state import View
 
 LEAKER = recorded.OWNER
 WHO = "python train.py[4711] of alice"
@@ -66,6 +66,6 @@ def view() -> View:
 
 def later(seen: View, seconds: float) -> View:
     """Return the same, seen some time later."""
-    again = current_state.View(seen.source, seen.taken_at_s + seconds, seen.devices)
+    again = View(seen.source, seen.taken_at_s + seconds, seen.devices)
     again.stale_s, again.daemon, again.alerts = 0.0, seen.daemon, seen.alerts
     return again

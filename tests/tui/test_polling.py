@@ -12,6 +12,7 @@ import pytest
 from gpuwatchd.store import live
 from gpuwatchd.tui import polling
 from gpuwatchd.view.queries import current_state
+from gpuwatchd.view.queries.current_view import View
 from gpuwatchd.view.query import Query
 from tests.tui import world
 
@@ -37,7 +38,7 @@ def made(flags: Query | None = None) -> polling.Feed:
     return polling.Feed(flags or Query(), lambda message: None, every_s=1.0)
 
 
-def seen(message: Message | None) -> current_state.View:
+def seen(message: Message | None) -> View:
     assert isinstance(message, polling.ViewRead)
     return message.view
 
@@ -77,9 +78,9 @@ def test_where_no_daemon_writes_it_looks_seldom(
 ) -> None:
     clock, looks = [100.0], []
 
-    def see(flags: Query, **_: object) -> current_state.View:
+    def see(flags: Query, **_: object) -> View:
         looks.append(flags)
-        return current_state.View("database", 0.0, world.state(1, 1).devices)
+        return View("database", 0.0, world.state(1, 1).devices)
 
     monkeypatch.setattr("gpuwatchd.tui.polling.time.monotonic", lambda: clock[0])
     monkeypatch.setattr(current_state, "load_view", see)
@@ -99,9 +100,9 @@ def test_where_no_daemon_writes_it_looks_seldom(
 def test_a_look_that_costs_much_is_rare(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock, spent = [100.0], [0.0]
 
-    def see(flags: Query, **_: object) -> current_state.View:
+    def see(flags: Query, **_: object) -> View:
         spent[0] += 0.4
-        return current_state.View("database", 0.0, world.state(1, 1).devices)
+        return View("database", 0.0, world.state(1, 1).devices)
 
     monkeypatch.setattr("gpuwatchd.tui.polling.time.monotonic", lambda: clock[0])
     monkeypatch.setattr("gpuwatchd.tui.polling.time.thread_time", lambda: spent[0])
@@ -121,7 +122,7 @@ def test_what_fails_is_told_and_costs_nothing(home: Path, monkeypatch: pytest.Mo
     assert isinstance(found, polling.Failed)
     assert "no GPU matches 9" in found.error.message
 
-    def broken(flags: Query, **_: object) -> current_state.View:
+    def broken(flags: Query, **_: object) -> View:
         raise ZeroDivisionError("a mistake")
 
     monkeypatch.setattr(current_state, "load_view", broken)

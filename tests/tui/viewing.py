@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from gpuwatchd.tui.app import TopApp
 from gpuwatchd.tui.base import ViewScreen
-from gpuwatchd.view.queries.current_state import View
+from gpuwatchd.view.queries.current_view import View
 from gpuwatchd.view.query import Query
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gpuwatchd.core.config import Config
     from gpuwatchd.pipeline.replay import SubjectResult
     from gpuwatchd.view.answers.base import Answer
-    from gpuwatchd.view.answers.snapshots import SnapshotChange
+    from gpuwatchd.view.answers.inspection import SnapshotChange
 
     Job = tuple[tuple[str, ...], LogOptions, Config]
     Drawn = dict[str, Picture]

@@ -171,7 +171,7 @@ def _assemble(
     from gpuwatchd.cli import demo_act  # noqa: PLC0415
     from gpuwatchd.core import config  # noqa: PLC0415
     from gpuwatchd.pipeline.clock import Clocks  # noqa: PLC0415
-    from gpuwatchd.pipeline.live_writer import Outputs  # noqa: PLC0415
+    from gpuwatchd.pipeline.live_state import Outputs  # noqa: PLC0415
     from gpuwatchd.pipeline.tick import Inputs, Pipeline  # noqa: PLC0415
     from gpuwatchd.store.writer import History  # noqa: PLC0415
 

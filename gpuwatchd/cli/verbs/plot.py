@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from gpuwatchd.charts.chart_model import Order
 from gpuwatchd.cli import options, output
 from gpuwatchd.core import design
 from gpuwatchd.view import blocks
@@ -118,9 +119,8 @@ def command(  # noqa: PLR0917 - one argument per flag
 def _write(
     file: Path, pictures: Sequence[Picture], *, dark: bool, size: tuple[int, int] | None
 ) -> None:
-    from gpuwatchd.charts import picture_file  # noqa: PLC0415
-    from gpuwatchd.charts.chart_model import Order  # noqa: PLC0415
-    from gpuwatchd.view.report import html  # noqa: PLC0415 - only for files
+    from gpuwatchd.charts import picture_file  # noqa: PLC0415 - 17 ms
+    from gpuwatchd.view.report import html  # noqa: PLC0415 - 20 ms: only for files
 
     form: Literal["png", "svg"] = "svg" if file.suffix.lower() == ".svg" else "png"
     width_px, height_px = size or (None, None)
@@ -132,7 +132,7 @@ def _write(
 
 def show(out: Out, pictures: Sequence[Picture]) -> None:
     """Write pictures one below the other, then what their parts are."""
-    from gpuwatchd.charts import terminal  # noqa: PLC0415
+    from gpuwatchd.charts import terminal  # noqa: PLC0415 - 7 ms
 
     width = min(out.width, _MOST_COLUMNS)
     height = min(_ROWS.get(len(pictures), _ROWS_OF_MANY), max(8, width // 3))

@@ -60,7 +60,7 @@ def command(  # noqa: PLR0913, PLR0917 - one argument per flag
     Without --output, a page is written to a file named after machine and days in the current
     folder, or to the pipe. A file is readable by you alone.
     """
-    from gpuwatchd.view.report import compose, document, html, period, report_json  # noqa: PLC0415 - SQLite comes with it
+    from gpuwatchd.view.report import compose, document, gather, html, period  # noqa: PLC0415 - 280 ms: SQLite comes with it
 
     flags = options.current()
     until_s = state_location.now_s() if until is None else until
@@ -70,15 +70,15 @@ def command(  # noqa: PLR0913, PLR0917 - one argument per flag
     to_pipe = file is not None and str(file) == "-"
     file = None if to_pipe else file
     form = _form(flags, form, file, html.FORMATS)
-    asked = period.Asked(since_s, until_s, pids=pids, top=top, everything=everything, charts=True)
-    found = period.gather(flags, asked)
+    asked = period.Asked(since_s, until_s, pids=pids, top=top, everything=everything)
+    found = gather.gather(flags, asked)
     if form == "html" and file is None and not to_pipe and sys.stdout.isatty():
         file = html.named(asked)
     if file is not None:
         html.write(file, content(flags, found, form))
         _confirm(flags, file)
     elif form == "json":
-        output.emit_json(report_json.answer(found))
+        output.emit_json(compose.answer(found))
     elif form == "text":
         document.show(output.Out(flags), compose.document(found))
     else:
@@ -102,12 +102,12 @@ def _form(flags: Globals, form: str | None, file: Path | None, values: dict[str,
 
 def content(flags: Globals, period: Period, form: str) -> str:
     """Return what is written to a file."""
-    from gpuwatchd.view.report import compose, document, html, report_json  # noqa: PLC0415
+    from gpuwatchd.view.report import compose, document, html  # noqa: PLC0415 - 190 ms
 
     if form == "html":
         return html.render(compose.document(period))
     if form == "json":
-        return msgspec.json.encode(report_json.answer(period)).decode() + "\n"
+        return msgspec.json.encode(compose.answer(period)).decode() + "\n"
     stream = io.StringIO()
     document.show(output.Out(flags, stream), compose.document(period))
     return stream.getvalue()

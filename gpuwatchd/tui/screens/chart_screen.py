@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gpuwatchd.tui.base import Keys
     from gpuwatchd.tui.widgets.chart import Piece, Window
     from gpuwatchd.view.queries.charts import Asked
-    from gpuwatchd.view.queries.current_state import View
+    from gpuwatchd.view.queries.current_view import View
 
 _HOUR_S: Final = 3600.0
 _DAY_S: Final = 24 * _HOUR_S

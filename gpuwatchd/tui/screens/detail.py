@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from gpuwatchd.tui.widgets.texts import Written
     from gpuwatchd.view.blocks import Page, Part
     from gpuwatchd.view.queries.alert_query import Incidents
-    from gpuwatchd.view.queries.current_state import View
+    from gpuwatchd.view.queries.current_view import View
     from gpuwatchd.view.queries.subjects import NamedSubject
     from gpuwatchd.view.query import Query
 

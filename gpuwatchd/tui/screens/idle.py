@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gpuwatchd.tui.base import Keys
     from gpuwatchd.tui.widgets.texts import Written
     from gpuwatchd.view.blocks import Page, Part
-    from gpuwatchd.view.queries.current_state import View
+    from gpuwatchd.view.queries.current_view import View
     from gpuwatchd.view.queries.direct_holdings import UnlistedOpeners
     from gpuwatchd.view.query import Query
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gpuwatchd.tui.base import Keys
     from gpuwatchd.tui.theme import Painter
     from gpuwatchd.view.blocks import Row
-    from gpuwatchd.view.queries.current_state import View
+    from gpuwatchd.view.queries.current_view import View
 
 _KEYS: Final = (
     ("q", "quit"), ("?", "help"), ("Enter", "detail"), ("P", "predict"), ("/", "filter"),

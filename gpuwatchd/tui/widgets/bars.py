@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.tui.theme import Painter
     from gpuwatchd.view.blocks import Row
-    from gpuwatchd.view.queries.current_state import View
+    from gpuwatchd.view.queries.current_view import View
 
 
 def figured(

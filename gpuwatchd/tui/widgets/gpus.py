@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gpuwatchd.store.live import LiveDevice
     from gpuwatchd.tui.theme import Painter
     from gpuwatchd.view.blocks import Part, Row
-    from gpuwatchd.view.queries.current_state import View
+    from gpuwatchd.view.queries.current_view import View
     from gpuwatchd.view.text.badges import Badge
 
 BADGE: Final = badges.WORD_CELLS + 2
@@ -113,7 +113,7 @@ def row(painter: Painter, columns: Plan, item: LiveDevice, *, chosen: bool) -> R
 
 def second(painter: Painter, view: View, item: LiveDevice, width: int) -> Row:
     """Return the second row: what is wrong with it, its name, and whose growth it is."""
-    now_s, finding, others = view.taken_at_s, item.finding, view.others.get(item.device.uid)
+    now_s, finding = view.taken_at_s, item.finding
     state = subject_facts.state(item, now_s=now_s, released_until_s=view.released_until_s)
     parts: list[Part] = ["   "]
     if not state:
@@ -125,7 +125,7 @@ def second(painter: Painter, view: View, item: LiveDevice, width: int) -> Row:
     parts.append((subject_facts.memory_note(item.device), "faint"))
     parts.append((subject_facts.processes(item), "yellow"))
     parts.append((subject_facts.unowned(item), "yellow"))
-    parts.append(("" if others is None else others.line(none=not item.processes), "dim"))
+    parts.append((subject_facts.others(view, item), "dim"))
     return painter.cut(parts, width - 1, gap="  ")
 
 

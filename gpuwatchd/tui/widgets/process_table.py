@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gpuwatchd.store.live import LiveDevice, LiveProcess
     from gpuwatchd.tui.theme import Painter
     from gpuwatchd.view.blocks import Row
-    from gpuwatchd.view.queries.current_state import View
+    from gpuwatchd.view.queries.current_view import View
 
 Who = tuple[str, "ProcessKey"]
 """Uid of the device, and the process: one that is on two devices has two rows."""

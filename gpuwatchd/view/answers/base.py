@@ -39,7 +39,7 @@ from gpuwatchd.core.model import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from gpuwatchd.view.queries.current_state import View
+    from gpuwatchd.view.queries.current_view import View
 
 
 LONGEST: Final = 1024

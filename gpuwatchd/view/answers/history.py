@@ -28,7 +28,7 @@ from gpuwatchd.view.answers.base import (
     of_verb,
     sources,
 )
-from gpuwatchd.view.answers.snapshots import SnapshotChange, SnapshotShape
+from gpuwatchd.view.answers.inspection import SnapshotChange, SnapshotShape
 
 Kind = Literal["critical", "leak", "watch", "calm", "unknown", "trouble", "held"]
 

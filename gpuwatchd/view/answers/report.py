@@ -493,7 +493,9 @@ class ReportData(Shape):
         until_at="asked.until",
         users="query.user",
         processes="infos",
-        who="holders",
+        who="usage.holders",
+        others="usage.others",
+        quality="usage.quality",
     )
 
 

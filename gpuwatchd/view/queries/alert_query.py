@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gpuwatchd import alerts as policy
 from gpuwatchd.core import units
 from gpuwatchd.core.errors import GpuwatchdError, StoreError
 from gpuwatchd.view.queries import current_state, names, state_location, user_filter
@@ -96,8 +97,6 @@ class Incidents(msgspec.Struct, eq=False):
         """Return the silence that keeps an alert quiet now."""
         if not self.silences or alert.state not in OPEN:
             return None
-        from gpuwatchd import alerts as policy  # noqa: PLC0415 - only where something is silent
-
         return policy.silenced(alert, self.silences, now_s)
 
     def user_label(self, alert: Alert) -> UserLabel | None:
@@ -115,7 +114,7 @@ def gather(since_s: float, *, only_open: bool) -> Incidents:
     GpuwatchdError
         When there is neither.
     """
-    from gpuwatchd.view.queries import history_query  # noqa: PLC0415 - SQLite comes with it
+    from gpuwatchd.view.queries import history_query  # noqa: PLC0415 - 74 ms: SQLite comes with it
 
     incidents = Incidents()
     state, incidents.warnings = current_state.read_state()

@@ -24,24 +24,19 @@ from gpuwatchd.core.model.alerts import SAID_FOR_S
 from gpuwatchd.store import live
 from gpuwatchd.store.live import LiveDevice, LiveProcess
 from gpuwatchd.view.queries import state_location
+from gpuwatchd.view.queries.current_view import Daemon, View
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from gpuwatchd.core.config import Config
     from gpuwatchd.core.model import (
         Alert,
-        ChannelHealth,
         Device,
-        Holding,
-        IdleJob,
         ProcessKey,
         Sample,
-        ServerReading,
-        Silence,
     )
-    from gpuwatchd.store.live import LiveState, UndeliveredAlert
-    from gpuwatchd.view.queries.user_filter import Others
+    from gpuwatchd.store.live import LiveState
     from gpuwatchd.view.query import Query
 
 
@@ -91,73 +86,6 @@ BOOT = "boot.json"
 TAKE_BACK = "gpuwatchctl release --end"
 LAST_WORDS_S = 3600.0
 """A dead daemon's state up to this age is shown; after it a direct look says more."""
-
-
-class Daemon(msgspec.Struct, eq=False):
-    """What is known about the daemon."""
-
-    running: bool = False
-    scope: state_location.Scope = msgspec.field(
-        default_factory=lambda: state_location.chosen().scope
-    )
-    pid: int | None = None
-    version: str | None = None
-    started_at_s: float | None = None
-    last_sample_at_s: float | None = None
-    problems: tuple[str, ...] = ()
-    problem_codes: tuple[ProblemCode, ...] = ()
-
-
-class View(msgspec.Struct, eq=False):
-    """What one look gave; alerts are the open ones."""
-
-    source: str
-    """state-file, database or direct."""
-    taken_at_s: float
-    devices: tuple[LiveDevice, ...] = ()
-    stale_s: float = 0.0
-    """Age of the readings."""
-    interval_s: float = 0.0
-    """At which the daemon looks; 0 where none did."""
-    alerts: tuple[Alert, ...] = ()
-    holdings: tuple[Holding, ...] = ()
-    jobs: tuple[IdleJob, ...] | None = None
-    """Of Slurm, without a process on their GPUs; None where nobody has asked."""
-    servers: tuple[ServerReading, ...] = ()
-    channels: tuple[ChannelHealth, ...] = ()
-    untold: tuple[str, ...] = ()
-    lost: tuple[UndeliveredAlert, ...] = ()
-    deaths: tuple[Alert, ...] = ()
-    """Of jobs that ran out of memory within the last day, newest first."""
-    silences: tuple[Silence, ...] = ()
-    daemon: Daemon = msgspec.field(default_factory=Daemon)
-    released_until_s: float | None = None
-    """Until when (epoch seconds) the GPUs are let go on request; None where they are not."""
-    warnings: list[tuple[str, str]] = []
-    """(code, sentence) of what is missing or doubtful."""
-    trend: bool = True
-    """Whether there is a history behind the readings, so that verdicts can exist."""
-    others: dict[str, Others] = {}
-    """UUID of a device -> what other users hold there, where ``--user`` has left them out."""
-
-    def __post_init__(self) -> None:
-        """Note the age of the readings."""
-        self.stale_s = max(0.0, time.time() - self.taken_at_s)
-
-    def keep_alerts(self, wanted: Callable[[Alert], bool]) -> None:
-        """Leave those alerts, open and past, that are wanted."""
-        self.alerts = tuple(filter(wanted, self.alerts))
-        self.deaths = tuple(filter(wanted, self.deaths))
-
-    @property
-    def now_s(self) -> float:
-        """When it was looked: the newest sample where a simulation runs ahead of the clock."""
-        return self.taken_at_s + self.stale_s
-
-    @property
-    def since_s(self) -> float | None:
-        """Since when somebody has been looking."""
-        return self.taken_at_s if self.source == "direct" else self.daemon.started_at_s
 
 
 def list_is_known(item: LiveDevice) -> bool:
@@ -349,7 +277,7 @@ def gpus_here(devices: Sequence[Device]) -> str:
 def of_users(view: View, query: Query) -> None:
     """Leave in a view what is of the users that ``--user`` names, if it does."""
     if query.user:
-        from gpuwatchd.view.queries import user_filter  # noqa: PLC0415 - only on shared machines
+        from gpuwatchd.view.queries import user_filter  # noqa: PLC0415 - 3 ms: only on shared machines
 
         user_filter.only(view, query.user)
 
@@ -409,7 +337,7 @@ def _best(query: Query, state: LiveState | None, daemon: Daemon, *, want_trend: 
     strange: list[tuple[str, str]] = []
     view = None
     if state_location.recorded(state_location.state_dir()):
-        from gpuwatchd.view.queries import history_query  # noqa: PLC0415 - SQLite and numpy come with it
+        from gpuwatchd.view.queries import history_query  # noqa: PLC0415 - 105 ms: SQLite and numpy come with it
 
         view = history_query.judged(query, strange, max_age_s=LAST_WORDS_S)
     if view is None:
@@ -442,7 +370,7 @@ def read_sources(query: Query) -> View:
     SourceUnavailable
         When none of them has a GPU, or may be asked for one.
     """
-    from gpuwatchd.collect import selection  # noqa: PLC0415 - only where there is no live state
+    from gpuwatchd.collect import selection  # noqa: PLC0415 - 5 ms: only where there is no live state
 
     settings = query.load_config().config
     items: list[LiveDevice] = []
@@ -480,14 +408,14 @@ def read_sources(query: Query) -> View:
 
 
 def _let_go(until_s: float) -> str:
-    from gpuwatchd.core import units  # noqa: PLC0415 - rare
+    from gpuwatchd.core import units  # noqa: PLC0415 - 1 ms: of a refusal alone
 
     until = units.clock(until_s, now_s=time.time())
     return f"the GPUs are released on request until {until} ({TAKE_BACK})"
 
 
 def _look_once(name: str, settings: Config, faults: list[Fault]) -> list[LiveDevice]:
-    from gpuwatchd.collect import selection  # noqa: PLC0415 - only where there is no live state
+    from gpuwatchd.collect import selection  # noqa: PLC0415 - 6 ms: only where there is no live state
 
     source = selection.make(name, settings.sources)
     try:
@@ -513,7 +441,7 @@ def _identify(sample: Sample) -> dict[ProcessKey, ProcessInfo]:
     seen: dict[int, ProcessInfo] = {}
     if missing and "gpuwatchd.collect.host" not in sys.modules:
         with contextlib.suppress(ImportError):
-            import gpuwatchd.collect.host  # noqa: F401, PLC0415
+            import gpuwatchd.collect.host  # noqa: F401, PLC0415 - 38 ms
     module = sys.modules.get("gpuwatchd.collect.host")
     if missing and module is not None:
         boot = state_location.state_dir() / BOOT
@@ -529,7 +457,7 @@ def _identify(sample: Sample) -> dict[ProcessKey, ProcessInfo]:
 def _live_device(
     device: Device, sample: Sample, infos: dict[ProcessKey, ProcessInfo]
 ) -> LiveDevice:
-    from gpuwatchd.analysis import attribution  # noqa: PLC0415 - only where there is no live state
+    from gpuwatchd.analysis import attribution  # noqa: PLC0415 - 6 ms: only where there is no live state
 
     reading = next((one for one in sample.readings if one.device_uid == device.uid), None)
     uses = None if reading is None else reading.uses

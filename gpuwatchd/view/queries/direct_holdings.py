@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gpuwatchd.core.config import Config
     from gpuwatchd.core.model import Holding, ProcessInfo
     from gpuwatchd.store.live import LiveDevice, LiveProcess, LiveState
-    from gpuwatchd.view.queries.current_state import View
+    from gpuwatchd.view.queries.current_view import View
     from gpuwatchd.view.query import Query
 
 SCREEN: Final = frozenset({"display", "browser"})

@@ -8,6 +8,7 @@ import msgspec
 
 from gpuwatchd.alerts import recent_deaths
 from gpuwatchd.analysis import declared
+from gpuwatchd.analysis.hardware import application_xid
 from gpuwatchd.core.errors import StoreError
 from gpuwatchd.core.model import (
     DeviceReading,
@@ -20,12 +21,13 @@ from gpuwatchd.core.model import (
 )
 from gpuwatchd.core.model.alerts import SAID_FOR_S
 from gpuwatchd.core.model.findings import base_of
-from gpuwatchd.pipeline.activity import Activity
+from gpuwatchd.pipeline.device_rings import Activity
 from gpuwatchd.store import curves, legacy_text
 from gpuwatchd.store import reader as store
 from gpuwatchd.store.live import KnownRuns, LiveDevice, LiveProcess
 from gpuwatchd.store.schema import FILE_NAME
 from gpuwatchd.view.queries import state_location
+from gpuwatchd.view.queries.current_view import View
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -34,7 +36,6 @@ if TYPE_CHECKING:
     from gpuwatchd.core.model import Device, Finding, FloatArray, Period, ProcessKey, Profile
     from gpuwatchd.store.reader import DeviceRow, ProcessRow, Reader
     from gpuwatchd.store.tables import UserLabel
-    from gpuwatchd.view.queries.current_state import View
     from gpuwatchd.view.query import Query
 
 __all__ = ["FILE_NAME"]
@@ -125,8 +126,6 @@ def judged(
         return None
     if not devices:
         return None
-    from gpuwatchd.view.queries.current_state import View  # noqa: PLC0415 - look imports us
-
     past = [alert for alert in past if not any(word.is_about(alert) for word in words)]
     deaths = recent_deaths(past, now_s)
     view = View("database", newest_s, tuple(devices), deaths=deaths)
@@ -155,8 +154,6 @@ def _by_hardware(kind: str, text: str) -> bool | None:
     """Return whose doing an event was; the history does not keep that."""
     if kind != "xid":
         return True if kind in _BROKEN else None
-    from gpuwatchd.analysis.hardware import application_xid  # noqa: PLC0415 - only where there is one
-
     number = legacy_text.xid(text)
     by_application = None if number is None else application_xid(number)
     return None if by_application is None else not by_application
@@ -172,8 +169,8 @@ class DeviceContext(NamedTuple):
 
     def of(self, info: ProcessInfo) -> tuple[tuple[Profile, ...], KnownRuns | None]:
         """Return the earlier runs that a process is judged by, and the same for people."""
-        from gpuwatchd.analysis import program_key  # noqa: PLC0415 - only where the history is judged
-        from gpuwatchd.pipeline.run_baselines import chosen  # noqa: PLC0415
+        from gpuwatchd.analysis import program_key  # noqa: PLC0415 - 4 ms: only where the history is judged
+        from gpuwatchd.pipeline.run_baselines import chosen  # noqa: PLC0415 - 34 ms
 
         key = program_key.key_on(info.program, self.device)
         if key is None:
@@ -281,8 +278,8 @@ def _on_host(
 
     What is free there now stands for what was free then.
     """
-    from gpuwatchd.collect.host.procfs import headroom  # noqa: PLC0415 - only where the history is judged
-    from gpuwatchd.pipeline.track import of_host  # noqa: PLC0415
+    from gpuwatchd.collect.host.procfs import headroom  # noqa: PLC0415 - 28 ms: only where the history is judged
+    from gpuwatchd.pipeline.track import of_host  # noqa: PLC0415 - 25 ms
 
     points = by_process(used, host=True)
     space = headroom() if points else None
@@ -317,7 +314,7 @@ class Track(NamedTuple):
 
 def track(points: Sequence[tuple[float, float]]) -> Track:
     """Return points (seconds, bytes) as a track."""
-    import numpy as np  # noqa: PLC0415 - half of what a start costs
+    import numpy as np  # noqa: PLC0415 - 68 ms
 
     count = len(points)
     return Track(
@@ -332,7 +329,7 @@ def filled(points: Sequence[tuple[float, int]], ticks: Sequence[float]) -> Track
     A process that does not change is written once a minute only; its value holds until its next
     row, but never over a gap.
     """
-    import numpy as np  # noqa: PLC0415
+    import numpy as np  # noqa: PLC0415 - 68 ms
 
     known = track(sorted(points))  # of one whose start is unknown there may be several rows
     at_s = np.asarray(ticks, dtype=np.float64)
@@ -383,14 +380,14 @@ def series_of(
 
 
 def _judge(series: Series, settings: DetectionSection) -> Finding:
-    from gpuwatchd.analysis import verdict  # noqa: PLC0415
+    from gpuwatchd.analysis import verdict  # noqa: PLC0415 - 150 ms
 
     return verdict.judge(series, settings)
 
 
 def _worst(whole: Finding | None, processes: Sequence[Finding | None]) -> Finding | None:
     """Return what the device is shown with: whoever is to blame goes before the whole."""
-    from gpuwatchd.pipeline.live_state import worst  # noqa: PLC0415
+    from gpuwatchd.pipeline.live_state import worst  # noqa: PLC0415 - 28 ms
 
     blamed = worst(processes)
     finding = worst([whole, *processes])

@@ -52,7 +52,7 @@ def predict(query: Query, pids: Sequence[int] = ()) -> Answered:
 
 def idle_memory(query: Query, slurm_s: float | None = None) -> Answered:
     """Return idle memory, who has device files open, and as there jobs of Slurm."""
-    from gpuwatchd.view.queries import direct_holdings  # noqa: PLC0415 - what reads /proc
+    from gpuwatchd.view.queries import direct_holdings  # noqa: PLC0415 - 45 ms: what reads /proc
 
     view, loose = direct_holdings.idle_memory(query, slurm_s)
     answer = answer_of(current.IdleMemory, current.idle_memory(view, loose), view=view)
@@ -61,8 +61,8 @@ def idle_memory(query: Query, slurm_s: float | None = None) -> Answered:
 
 def explain(query: Query, target: str | None = None) -> Answered:
     """Return the reasoning of one verdict: on a GPU, a pid or an alert; None for the worst."""
-    from gpuwatchd.view.answers.explanation import Explain, explained  # noqa: PLC0415 - as below
-    from gpuwatchd.view.text import explanation  # noqa: PLC0415 - numpy and SQLite come with it
+    from gpuwatchd.view.answers.explanation import Explain, explained  # noqa: PLC0415 - 8 ms: only where something is explained
+    from gpuwatchd.view.text import explanation  # noqa: PLC0415 - 240 ms: numpy and SQLite come with it
 
     case, warnings = explanation.case_of(query, target)
     return Answered(answer_of(Explain, explained(case), view=case.view, warnings=warnings))
@@ -87,7 +87,7 @@ def alerts(
         Of this severity and above.
     """
     found, chosen = chosen_alerts(query, only_open=not every, since_s=since_s, severity=severity)
-    from gpuwatchd.view.queries import cost_entries  # noqa: PLC0415 - prices come with it
+    from gpuwatchd.view.queries import cost_entries  # noqa: PLC0415 - 11 ms: prices come with it
 
     counted = cost_entries.up_to_now(query, chosen)
     data = tuple(structs.alert(alert, found) for alert in counted)

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.act.target import Target
     from gpuwatchd.store.live import LiveDevice
-    from gpuwatchd.view.queries.current_state import View
+    from gpuwatchd.view.queries.current_view import View
 
 GRACE_S: Final = 30.0
 LONGEST_GRACE_S: Final = 3600.0

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from gpuwatchd.store.reader import ProcessRow, Reader
     from gpuwatchd.view.answers.base import Answer
     from gpuwatchd.view.queries.cost_entries import Bill
-    from gpuwatchd.view.queries.current_state import View
+    from gpuwatchd.view.queries.current_view import View
     from gpuwatchd.view.query import Query
 
 _DAY_S = 86_400.0

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from gpuwatchd.store.live import LiveDevice, LiveProcess
     from gpuwatchd.store.reader import DeviceRow, Reader
     from gpuwatchd.store.tables import UserLabel
-    from gpuwatchd.view.queries.current_state import View
+    from gpuwatchd.view.queries.current_view import View
     from gpuwatchd.view.queries.subjects import NamedSubject
 
 LEAST_POINTS = 4

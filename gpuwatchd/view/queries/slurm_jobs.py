@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.core.model import ProcessInfo
     from gpuwatchd.store.live import LiveDevice
-    from gpuwatchd.view.queries.current_state import View
+    from gpuwatchd.view.queries.current_view import View
     from gpuwatchd.view.query import Query
 
 _LIMIT_S: Final = 10.0

@@ -8,7 +8,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gpuwatchd.view.answers.base import fill
-from gpuwatchd.view.answers.snapshots import (
+from gpuwatchd.view.answers.inspection import (
     SnapshotChange,
     SnapshotDevice,
     SnapshotShape,

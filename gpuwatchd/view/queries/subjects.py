@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gpuwatchd.core.model import Alert, Finding, ProcessInfo
     from gpuwatchd.store.tables import UserLabel
     from gpuwatchd.view.queries.alert_query import Incidents
-    from gpuwatchd.view.queries.current_state import View
+    from gpuwatchd.view.queries.current_view import View
 
 _TIERS = {"none": 0, "watch": 1, "alert": 2}
 
@@ -49,7 +49,7 @@ def judged_view(query: Query) -> View:
     state, _ = current_state.read_state()
     if state is not None and state.devices:
         return current_state.load_view(query, want_trend=True)
-    from gpuwatchd.view.queries import history_query  # noqa: PLC0415 - numpy and SQLite come with it
+    from gpuwatchd.view.queries import history_query  # noqa: PLC0415 - 68 ms: numpy and SQLite come with it
 
     view = history_query.judged(query)
     if view is None:

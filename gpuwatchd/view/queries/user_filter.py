@@ -17,6 +17,7 @@ import msgspec
 from gpuwatchd.core import text, units
 from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.view.queries import state_location
+from gpuwatchd.view.queries.current_view import OtherUsers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from gpuwatchd.core.model import Alert, Finding, ProcessInfo, ProcessKey
     from gpuwatchd.store.live import LiveDevice, LiveProcess
     from gpuwatchd.store.tables import Phase
-    from gpuwatchd.view.queries.current_state import View
+    from gpuwatchd.view.queries.current_view import View
 
 ME = "me"
 
@@ -53,27 +54,10 @@ class People:
         return self._everybody or (info is not None and self.has(info.user, info.uid))
 
 
-class Others:
-    """What all other users hold on one GPU."""
-
-    __slots__ = ("count", "held_bytes", "named", "whole")
-
-    def __init__(self, rest: Sequence[LiveProcess], named: str) -> None:
-        known = [item.used_bytes for item in rest if item.used_bytes is not None]
-        self.count = len(rest)
-        self.held_bytes = sum(known)
-        self.whole = len(known) == len(rest)
-        self.named = named
-
-    def line(self, *, none: bool) -> str:
-        """Return it for people; ``none``: the users that were named have nothing there."""
-        own = f"no process of {self.named}" if none else ""
-        if not self.count:
-            return own
-        least = "" if self.whole else "at least "
-        plural = "process" if self.count == 1 else "processes"
-        held = f"others hold {least}{units.size(self.held_bytes)} in {self.count} {plural}"
-        return f"{own}; {held}" if own else held
+def others(rest: Sequence[LiveProcess], named: str) -> OtherUsers:
+    """Return what the processes of other users hold on one GPU."""
+    known = [item.used_bytes for item in rest if item.used_bytes is not None]
+    return OtherUsers(len(rest), sum(known), len(known) == len(rest), named)
 
 
 def only(view: View, wishes: Sequence[str]) -> None:
@@ -92,7 +76,7 @@ def only(view: View, wishes: Sequence[str]) -> None:
         if any(people.own(process.info) for process in item.processes or ())
     }
     view.others = {
-        item.device.uid: Others(
+        item.device.uid: others(
             [one for one in item.processes or () if not people.own(one.info)], people.named
         )
         for item in view.devices
@@ -165,7 +149,7 @@ def write_action(
     verb: str, key: ProcessKey, phase: Phase, result: str, *, code: str = ""
 ) -> list[tuple[str, str]]:
     """Write down what this user does to a process; return what is to be said where that fails."""
-    from gpuwatchd.store import checked_connection, tables  # noqa: PLC0415 - SQLite comes with it
+    from gpuwatchd.store import checked_connection, tables  # noqa: PLC0415 - 32 ms: SQLite comes with it
 
     row = tables.Action(
         at_s=time.time(),

@@ -15,7 +15,7 @@ from gpuwatchd.view.text import cost_text
 from gpuwatchd.view.text import verdict_text as words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from gpuwatchd.core.model import Alert
     from gpuwatchd.view.report.incident import Incident
@@ -87,12 +87,12 @@ class Item(NamedTuple):
     eta_s: float | None = None
 
 
-def ends(alerts: list[Alert]) -> int:
+def ends(alerts: Sequence[Alert]) -> int:
     """Return how many ended near the limit, probably out of memory."""
     return sum(alert.ran_out for alert in alerts)
 
 
-def by_allocator(alerts: list[Alert]) -> dict[str, int]:
+def by_allocator(alerts: Sequence[Alert]) -> dict[str, int]:
     """Return how many leaks are of what, as the allocators of their frameworks say."""
     verdicts = [alert.finding.allocator.verdict for alert in alerts if alert.finding.allocator]
     causes = AllocatorVerdict.TENSORS, AllocatorVerdict.FRAGMENTATION, AllocatorVerdict.OUTSIDE
@@ -101,13 +101,13 @@ def by_allocator(alerts: list[Alert]) -> dict[str, int]:
 
 def watched_hours(period: Period) -> float:
     """Return for how many GPU-hours devices were read; instances count as their cards do."""
-    return sum(use.watched_s for use in period.uses) / 3600.0
+    return sum(use.watched_s for use in period.usage.devices) / 3600.0
 
 
 def score(period: Period) -> Score:
     """Return how well a period went."""
     hours = watched_hours(period)
-    known = period.quality.watched_share or 0.0
+    known = period.usage.quality.watched_share or 0.0
     is_little = known < _LEAST_SHARE and known * period.asked.span_s < _LEAST_WATCHED_S
     if hours * 3600.0 < _LEAST_SAMPLES_S or is_little:
         return Score(None, None, None, 0.0, 0.0, 0.0)
@@ -209,7 +209,7 @@ def _of_channels(period: Period) -> Iterator[Item]:
 
 
 def _of_watching(period: Period) -> Iterator[Item]:
-    view, share = period.view, period.quality.watched_share
+    view, share = period.view, period.usage.quality.watched_share
     if period.present and (view is None or not view.daemon.running):
         yield Item(
             text="Start the daemon: the GPUs are not monitored now.",
@@ -218,8 +218,8 @@ def _of_watching(period: Period) -> Iterator[Item]:
             level=_CARE,
             urgent=0,
         )
-    begun = period.quality.begun_s is not None
-    if share is not None and share < _WELL_WATCHED and period.quality.missing and not begun:
+    begun = period.usage.quality.begun_s is not None
+    if share is not None and share < _WELL_WATCHED and period.usage.quality.missing and not begun:
         yield Item(
             text="Run the daemon all the time: much of this period is unknown.",
             why=f"{percent(share)} of it was watched",
@@ -229,7 +229,7 @@ def _of_watching(period: Period) -> Iterator[Item]:
         )
 
 
-def true_of(incidents: list[Incident]) -> tuple[int, int]:
+def true_of(incidents: Sequence[Incident]) -> tuple[int, int]:
     """Return how many forecasts held the time that memory ran out, of how many that it did."""
     known = [held for one in incidents if (held := incident.held_true(one)) is not None]
     return sum(known), len(known)

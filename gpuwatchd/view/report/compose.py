@@ -1,4 +1,4 @@
-"""From what is known of a period to a document: summary, advice, findings with charts, GPUs ..."""
+"""What is known of a period, as a document of summary, advice, findings ..., and as an answer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from gpuwatchd import __version__
 from gpuwatchd.analysis import cost
 from gpuwatchd.core import units
 from gpuwatchd.core.design import LOOKS
-from gpuwatchd.view.answers import base
+from gpuwatchd.view.answers import alerts, base, current, report
+from gpuwatchd.view.answers.base import answer_of, fill, finite
 from gpuwatchd.view.queries.alert_query import OPEN
 from gpuwatchd.view.report import advice, incident, tables
 from gpuwatchd.view.report.document import (
@@ -23,12 +24,12 @@ from gpuwatchd.view.report.document import (
     Step,
     Steps,
 )
-from gpuwatchd.view.report.period import percent
+from gpuwatchd.view.report.period import grouped, percent
 from gpuwatchd.view.text import alert_details, badges, cost_text, delivery_text, verdict_text
 from gpuwatchd.view.text.subject_facts import where
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from gpuwatchd.core.model import Alert, Silence
     from gpuwatchd.view.report.document import Block, Plain, Tone
@@ -97,13 +98,13 @@ def _tone(period: Period) -> Tone:
     still = [alert for alert in period.alerts if alert.state in OPEN]
     if any(alert.severity == "critical" for alert in still) or advice.ends(period.alerts):
         return "bad"
-    return "warn" if still else "good" if period.quality.watched_share else "note"
+    return "warn" if still else "good" if period.usage.quality.watched_share else "note"
 
 
 def sentence(period: Period) -> str:
     """Return what happened, in one paragraph."""
     parts = [_happened(period), _ended(period), _forecasts(period), _idle(period), _money(period)]
-    share = period.quality.watched_share
+    share = period.usage.quality.watched_share
     if share is not None:
         of = units.duration(period.asked.span_s)
         parts.append(f"{percent(share)} of the {of} was watched.")
@@ -127,7 +128,7 @@ def _happened(period: Period) -> str:
     alerts = period.alerts
     gpus = count(len(period.devices), "GPU")
     if not alerts:
-        if not period.uses or not any(use.stretches for use in period.uses):
+        if not period.usage.devices or not any(use.stretches for use in period.usage.devices):
             return f"No data for {gpus} in this period."
         pending = sum(alert.state in OPEN for alert in period.watched)
         harmless = len(period.watched) - pending
@@ -150,7 +151,7 @@ def _happened(period: Period) -> str:
     return f"{count(len(alerts), 'incident')} on {gpus}: {what}; {now}."
 
 
-def _of(alerts: list[Alert], kind: str) -> int:
+def _of(alerts: Sequence[Alert], kind: str) -> int:
     return sum(alert.kind == kind for alert in alerts)
 
 
@@ -162,7 +163,7 @@ def _ended(period: Period) -> str:
 
 
 def _forecasts(period: Period) -> str:
-    held, known = advice.true_of(period.told)
+    held, known = advice.true_of(period.in_full)
     if not known:
         return ""
     if known == 1:
@@ -198,13 +199,13 @@ def _figures(period: Period) -> Iterator[Figure]:
     yield Figure(value=str(ends), label=f"{_plural(ends, 'end')} near the limit")
     held = [holding.held_bytes for holding in period.holdings if holding.held_bytes is not None]
     yield Figure(value=units.size(sum(held)), label="held idle now")
-    known = period.quality.watched_share is not None
+    known = period.usage.quality.watched_share is not None
     hours = advice.watched_hours(period) if known else None
     yield Figure(value=cost.in_hours(hours), label="GPU-hours watched", note=_busy(period))
     money = tables.lost_or_at_risk(period)
     if money:
         yield Figure(value=money, label="at risk, lost or idle")
-    share = period.quality.watched_share
+    share = period.usage.quality.watched_share
     yield Figure(value=percent(share), label="of the period watched")
 
 
@@ -213,7 +214,7 @@ def _plural(number: int, noun: str) -> str:
 
 
 def _busy(period: Period) -> str:
-    known = [use.busy_hours for use in period.uses]
+    known = [use.busy_hours for use in period.usage.devices]
     total = cost.total(known) if known else None
     return "" if total is None else f"{cost.in_hours(total)} busy"
 
@@ -235,9 +236,9 @@ def _advice(period: Period) -> Iterator[Plain]:
 def _findings(period: Period) -> Iterator[Block]:
     if not period.alerts:
         yield Says(text="No incident in this period.", tone="good")
-    for one in period.told:
+    for one in period.in_full:
         yield _finding(period, one)
-    told = {id(one.alert) for one in period.told}
+    told = {id(one.alert) for one in period.in_full}
     rest = [alert for alert in period.alerts if id(alert) not in told]
     if rest:
         yield tables.alerts(period, rest, "Further incidents")
@@ -359,10 +360,10 @@ def _cost(period: Period, one: Incident) -> str:
 def _gpus(period: Period) -> Iterator[Block]:
     """Yield the charts of processes that were asked for, then the table and charts of GPUs."""
     yield from _processes(period)
-    if period.uses:
+    if period.usage.devices:
         yield tables.gpus(period)
-    for use in period.uses:
-        picture, item = period.pictures.get(use.device.uid), period.item(use.device)
+    for use in period.usage.devices:
+        picture, item = period.charts.devices.get(use.device.uid), period.item(use.device)
         if picture is None or picture.empty:
             continue
         badge = None if item.reading is None else badges.device(item)
@@ -374,7 +375,7 @@ def _gpus(period: Period) -> Iterator[Block]:
             said="" if badge is None else badge.rest,
             blocks=(picture,),
         )
-    left = len(period.uses) - GPU_CHARTS
+    left = len(period.usage.devices) - GPU_CHARTS
     if left > 0:
         yield Says(text=f"{left} more GPUs have no chart here: --gpu chooses.", tone="note")
 
@@ -389,8 +390,8 @@ def _had(period: Period, holder: Holder) -> str:
 
 def _processes(period: Period) -> Iterator[Card]:
     """Yield a card of each process that --pid names."""
-    for info, picture in period.process_pictures:
-        own = [holder for holder in period.holders if holder.info.key == info.key]
+    for info, picture in period.charts.processes:
+        own = [holder for holder in period.usage.holders if holder.info.key == info.key]
         rows = [("who", ", ".join([verdict_text.who(info), *where(info)]))]
         rows += [("on", _had(period, holder)) for holder in own]
         yield Card(
@@ -401,3 +402,89 @@ def _processes(period: Period) -> Iterator[Card]:
             said=picture.verdict,
             blocks=(picture, Facts(rows=tuple(rows))),
         )
+
+
+# The same numbers as an answer.
+
+
+def answer(period: Period) -> base.Answer:
+    """Return the answer of ``report --json``."""
+    source = "database" if period.usage.quality.watched_share is not None else period.found.source
+    return answer_of(report.Report, _data(period), source=source, warnings=period.warnings)
+
+
+def _data(period: Period) -> report.ReportData:
+    in_full = {id(one.alert) for one in period.in_full}
+    score = advice.score(period)
+    prices = period.bill.prices
+    by_user = grouped(period.usage.holders, lambda info: info.user or "(unknown)")
+    return fill(
+        report.ReportData,
+        period,
+        summary=_figures_of(period),
+        score=fill(
+            report.Score,
+            score,
+            reason=None if score.value is not None else advice.NOT_ENOUGH,
+            formula=advice.FORMULA,
+        ),
+        advice=advice.items(period),
+        findings=map(_incident, period.in_full),
+        further=[
+            alerts.alert(alert, period.found) for alert in period.alerts if id(alert) not in in_full
+        ],
+        watched=[alerts.alert(alert, period.found) for alert in period.watched],
+        gpus=[
+            fill(report.ReportGpu, use, picture=period.charts.devices.get(use.device.uid))
+            for use in period.usage.devices
+        ],
+        users_sum=[fill(report.HeldBy, holder, name=label) for label, holder in by_user],
+        cost=report.ReportCost(
+            currency=prices.currency,
+            per_usd=prices.per_usd,
+            entries=tuple(report.paid(entry, prices) for entry in period.bill.entries),
+            sums=report.sums(period.bill.entries, prices),
+            acts=report.acts(period.bill),
+            prices=report.prices_used(period.bill),
+        ),
+        channels=period.channels.values(),
+        pictures=[picture for _, picture in period.charts.processes],
+    )
+
+
+def _figures_of(period: Period) -> report.Summary:
+    listed = period.alerts
+    held, known = advice.true_of(period.in_full)
+    busy = (
+        cost.total(use.busy_hours for use in period.usage.devices) if period.usage.devices else None
+    )
+    return report.Summary(
+        text=sentence(period),
+        incidents=len(listed),
+        open=sum(alert.state in OPEN for alert in listed),
+        leaks=_of(listed, "leak"),
+        by_allocator=advice.by_allocator(listed),
+        gpu_troubles=_of(listed, "gpu"),
+        idle=_of(listed, "held"),
+        suspicions=len(period.watched),
+        ended_full=advice.ends(listed),
+        forecasts_held=held,
+        forecasts_known=known,
+        gpu_hours=finite(advice.watched_hours(period)),
+        busy_gpu_hours=finite(busy),
+        watched_share=finite(period.usage.quality.watched_share),
+    )
+
+
+def _incident(one: Incident) -> report.ReportFinding:
+    hours, usd = incident.spent(one)
+    return fill(
+        report.ReportFinding,
+        one,
+        alert=alerts.alert(one.alert, one.story.found, one.story),
+        who=incident.who(one),
+        forecast_held=incident.held_true(one),
+        gpu_hours=hours,
+        cost_usd=usd,
+        silences=[current.silent(silence, [one.alert]) for silence in one.silences],
+    )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal
 
+from gpuwatchd.charts import terminal
 from gpuwatchd.charts.chart_model import Picture
-from gpuwatchd.core import units
 from gpuwatchd.core.design import LOOKS, Kind
 from gpuwatchd.core.model.base import Value
 from gpuwatchd.view import blocks
@@ -56,6 +56,15 @@ class Facts(Value, frozen=True, kw_only=True):
     """Label and sentence, line by line; a label of "" goes on with the one before."""
 
     rows: tuple[tuple[str, str], ...]
+
+    def merged(self) -> list[tuple[str, list[str]]]:
+        """Return each label once, with all of its sentences."""
+        groups: list[tuple[str, list[str]]] = []
+        for label, value in self.rows:
+            if label or not groups:
+                groups.append((label, []))
+            groups[-1][1].append(value)
+        return groups
 
 
 class Table(Value, frozen=True, kw_only=True):
@@ -142,6 +151,12 @@ class Document(Value, frozen=True, kw_only=True):
     sections: tuple[Section, ...]
     foot: str = ""
 
+    def pictures(self) -> list[Picture]:
+        """Return its charts in order."""
+        every = [block for section in self.sections for block in section.blocks]
+        cards = [block.blocks if isinstance(block, Card) else (block,) for block in every]
+        return [block for card in cards for block in card if isinstance(block, Picture)]
+
 
 _TONES: dict[Tone, str] = {
     "": "", "note": "dim", "good": "green", "warn": "yellow", "bad": "red-bold",
@@ -184,7 +199,10 @@ def _block(out: Page, block: Block, *, indent: str) -> None:
     elif isinstance(block, Card):
         _card(out, block)
     else:
-        _chart(out, block, indent)
+        room = min(_SPARK, max(8, out.width - len(indent) - 30))
+        parts = terminal.sparkline(block, room, ascii_only=out.ascii)
+        if parts:
+            out.flow([(parts[0], "cyan"), (parts[1], "dim")], first=indent, rest=indent)
 
 
 def _card(out: Page, card: Card) -> None:
@@ -222,39 +240,6 @@ def _steps(out: Page, block: Steps, indent: str) -> None:
             out.prose(step.why, "dim", first=rest, rest=rest, whole=True)
         if step.command:
             out.flow([(step.command, "cyan")], first=rest, rest=rest)
-
-
-def _chart(out: Page, picture: Picture, indent: str) -> None:
-    """Write the curve as one line: what it lacks in detail its numbers have."""
-    known = [used_byte for used_byte in picture.curve.used_bytes if used_byte is not None]
-    if not known:
-        return
-    room = min(_SPARK, max(8, out.width - len(indent) - 30))
-    low, high = min(known), max(known)
-    spread = max(high - low, 0.02 * (picture.limit_bytes or high or 1.0))
-    shown = _thinned(picture, room)
-    curve = units.spark(
-        shown, low=max(0.0, high - spread), high=max(high, spread), ascii_only=out.ascii
-    )
-    text = f"{units.size(low)} to {units.size(high)}"
-    out.flow([(curve, "cyan"), (text, "dim")], first=indent, rest=indent)
-
-
-def _thinned(picture: Picture, most: int) -> list[float | None]:
-    """Return the highest value of so many equal parts of the time; None where none is known."""
-    curve = picture.curve
-    step_s = max(picture.end_s - picture.begin_s, 1.0) / most
-    found: list[float | None] = [None] * most
-    for at_s, value in zip(curve.at_s, curve.high_bytes, strict=True):
-        if value is None:
-            continue
-        # A point of a roll-up stands for more than its middle.
-        first = int((at_s - curve.width_s / 2 - picture.begin_s) / step_s)
-        last = int((at_s + curve.width_s / 2 - picture.begin_s) / step_s - 1e-6)
-        for cell in range(max(0, first), min(most - 1, last) + 1):
-            known = found[cell]
-            found[cell] = value if known is None else max(known, value)
-    return found
 
 
 def _table(out: Page, table: Table, indent: str) -> None:

@@ -1,21 +1,17 @@
-"""The incidents of a period: what was foreseen, what came, who it was, who heard; all charts."""
+"""The incidents of a period: what was foreseen, what came, who it was, who heard."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 
-from gpuwatchd import alerts as policy
 from gpuwatchd.analysis import cost
 from gpuwatchd.core import units
-from gpuwatchd.core.model import ProcessInfo
 from gpuwatchd.core.model.findings import STALE_S, Finding
 from gpuwatchd.view.queries.alert_query import OPEN
-from gpuwatchd.view.report import document
 from gpuwatchd.view.text import verdict_text
-from gpuwatchd.view.text.alert_details import AlertRecord, record
 from gpuwatchd.view.text.subject_facts import where
 
 if TYPE_CHECKING:
@@ -23,25 +19,12 @@ if TYPE_CHECKING:
 
     from gpuwatchd.analysis.cost import Entry
     from gpuwatchd.charts.chart_model import Picture
-    from gpuwatchd.core.model import Alert, Decision, Delivery, Device, Silence
-    from gpuwatchd.store.reader import Reader
-    from gpuwatchd.view.queries import charts
-    from gpuwatchd.view.report.period import Period
+    from gpuwatchd.core.model import Alert, Delivery, Device, ProcessInfo, Silence
+    from gpuwatchd.view.text.alert_details import AlertRecord
 
 _RANK = {"critical": 0, "warning": 1, "info": 2}
 _KINDS = {"leak": 0, "limit": 1, "gpu": 2, "held": 3}
-_POINTS: Final = 240
-_FEW_GPUS: Final = 8
-_MOST_MARKS: Final = 60
-_OF_THE_MACHINE: Final = frozenset({"event", "restart"})
-"""Marks that tell of nobody's process."""
-_BEFORE, _AFTER = 0.25, 0.1
-"""A chart begins and ends so much of the incident's length before and after it."""
-_LEAST_S: Final = 900.0
-_LONGEST_S: Final = 30 * 86_400.0
 
-
-# The order of what is at stake: dollars decide only where the prices of all are known.
 
 _T = TypeVar("_T")
 
@@ -158,85 +141,7 @@ def _stake(alert: Alert, usd: float | None) -> Stake:
     )
 
 
-def add_incidents(period: Period, history: Reader | None) -> None:
-    """Tell the worst incidents of a period in full; count what was sent of all of them."""
-    asked = period.asked
-    most = document.CARDS if asked.everything else min(asked.top, document.CARDS)
-    made: dict[str, list[Decision]] = {}
-    if history is not None:
-        begun_s = min((alert.opened_at_s for alert in period.alerts), default=asked.since_s)
-        for decision in history.decisions(None, min(begun_s, asked.since_s)):
-            made.setdefault(decision.alert_key, []).append(decision)
-    silences = history.silences(all_of_them=True) if history is not None else []
-    seen: set[object] = set()
-    for position, alert in enumerate(period.alerts):
-        story = _story(period, history, alert, made)
-        for sent in story.deliveries or ():
-            at = (sent.channel, sent.message.id)
-            if at not in seen and asked.since_s <= sent.created_at_s < asked.until_s:
-                seen.add(at)
-                period.channels.setdefault(sent.channel, Channel(sent.channel)).add(sent)
-        if position < most:
-            charted = asked.charts and position < document.CHARTS
-            period.told.append(_incident(period, history, story, silences, charted=charted))
-
-
-def _story(
-    period: Period, history: Reader | None, alert: Alert, made: Mapping[str, list[Decision]]
-) -> AlertRecord:
-    if history is None:
-        return AlertRecord(alert, period.found, None, None)
-    story = record(alert, period.found, history, made.get(alert.key, ()))
-    return _quiet(story) if period.query.user else story
-
-
-def _quiet(story: AlertRecord) -> AlertRecord:
-    """Return what was sent of an alert without the words of messages that it shared."""
-    if not story.deliveries:
-        return story
-    own = [
-        delivery
-        if not delivery.message.also
-        else msgspec.structs.replace(
-            delivery, message=msgspec.structs.replace(delivery.message, subject=story.alert.title)
-        )
-        for delivery in story.deliveries
-    ]
-    return story._replace(deliveries=own)
-
-
-def _incident(
-    period: Period,
-    history: Reader | None,
-    story: AlertRecord,
-    silences: Sequence[Silence],
-    *,
-    charted: bool,
-) -> Incident:
-    alert = story.alert
-    key, uid = alert.subject.process, alert.subject.device_uid
-    end_s = period.asked.until_s if alert.resolved_at_s is None else alert.resolved_at_s
-    first = told_first(alert, story.deliveries or ())
-    return Incident(
-        alert=alert,
-        story=story,
-        first=first,
-        info=None if key is None else period.found.infos.get(key),
-        device=period.found.devices.get(uid),
-        picture=_of_incident(period, history, alert, first) if charted else None,
-        entries=tuple(entry for entry in period.bill.entries if entry.key == alert.key),
-        silences=tuple(
-            silence
-            for silence in silences
-            if silence.from_at_s < end_s
-            and min(silence.until_at_s, silence.cleared_at_s or silence.until_at_s)
-            > alert.opened_at_s
-            and policy.matches(silence.matcher, alert)
-        ),
-    )
-
-
-def told_first(alert: Alert, deliveries: Sequence[Delivery]) -> Finding:
+def first_notified(alert: Alert, deliveries: Sequence[Delivery]) -> Finding:
     """Return the judgement that people were told first; without one on record, the newest.
 
     Of what is over, that one foresees nothing: it may be from after the end.
@@ -249,101 +154,6 @@ def told_first(alert: Alert, deliveries: Sequence[Delivery]) -> Finding:
     if alert.state in OPEN:
         return alert.finding
     return msgspec.structs.replace(alert.finding, eta=None)
-
-
-def draw_charts(period: Period, history: Reader | None) -> None:
-    """Add the charts to a period."""
-    if not period.asked.charts:
-        return
-    from gpuwatchd.view.queries import charts  # noqa: PLC0415 - numpy comes with it
-
-    points = _POINTS if len(period.uses) <= _FEW_GPUS else _POINTS // 2
-    span = charts.Asked(period.asked.since_s, period.asked.until_s, points=points)
-    view = period.shown_view()
-    for use in period.uses[: document.GPU_CHARTS]:
-        picture = charts.of_device(history, view, period.item(use.device), span)
-        period.pictures[use.device.uid] = _of_gpu(period, picture)
-    for info in period.infos[: document.CHARTS]:
-        for device in period.devices:
-            own = _of_process(period, history, device, info, span)
-            if own is not None and not own.empty:
-                period.process_pictures.append((info, own))
-
-
-def _of_process(
-    period: Period,
-    history: Reader | None,
-    device: Device,
-    info: ProcessInfo,
-    span: charts.Asked,
-) -> Picture | None:
-    from gpuwatchd.view.queries import charts  # noqa: PLC0415
-
-    item, view = period.item(device), period.shown_view()
-    for process in item.processes or ():
-        if process.info.key == info.key:
-            return charts.of_process(history, view, item, process, span)
-    return None if history is None else charts.past_process(history, device, info, span)
-
-
-def _of_incident(
-    period: Period, history: Reader | None, alert: Alert, first: Finding
-) -> Picture | None:
-    """Return the chart of an incident: all of it, and somewhat more on both sides.
-
-    What is over has the forecast as people were told it ``first``.
-    """
-    from gpuwatchd.view.queries import charts  # noqa: PLC0415 - numpy comes with it
-
-    device, key = period.found.devices.get(alert.subject.device_uid), alert.subject.process
-    if device is None:
-        return None
-    onset_s = alert.finding.onset_at_s
-    begin_s = alert.opened_at_s if onset_s is None else min(onset_s, alert.opened_at_s)
-    end_s = min(alert.resolved_at_s or period.asked.until_s, period.asked.until_s)
-    begin_s = max(begin_s, end_s - max(period.asked.span_s, _LONGEST_S))
-    length_s = max(end_s - begin_s, _LEAST_S)
-    span = charts.Asked(
-        begin_s - _BEFORE * length_s,
-        min(end_s + _AFTER * length_s, period.asked.until_s),
-        points=200,
-    )
-    if key is None:
-        item = period.item(device)
-        return _of_gpu(period, charts.of_device(history, period.shown_view(), item, span))
-    info = period.found.infos.get(key) or ProcessInfo(key=key, name="?")
-    picture = _of_process(period, history, device, info, span)
-    live = {process.info.key for process in period.item(device).processes or ()}
-    if picture is None or picture.forecast is not None or key in live:
-        return picture
-    return _with_forecast(picture, first)
-
-
-def _with_forecast(picture: Picture, finding: Finding) -> Picture:
-    from gpuwatchd.charts.chart_model import Forecast  # noqa: PLC0415
-
-    known = [
-        used
-        for at, used in zip(picture.curve.at_s, picture.curve.used_bytes, strict=True)
-        if used is not None and at <= finding.judged_at_s
-    ]
-    if finding.eta is None or finding.rate_bytes_per_s is None or not known:
-        return picture
-    forecast = Forecast.of(finding, known[-1], picture.limit_bytes)
-    return msgspec.structs.replace(picture, forecast=forecast)
-
-
-def _of_gpu(period: Period, picture: Picture) -> Picture:
-    """Return the chart of a GPU, bounded; with --user without what is of others' processes."""
-    marks = picture.marks
-    if period.query.user:
-        marks = tuple(mark for mark in marks if mark.kind in _OF_THE_MACHINE)
-    notes = picture.notes
-    if len(marks) > _MOST_MARKS:
-        notes = (*notes, f"only the newest {_MOST_MARKS} of {len(marks)} marks are drawn")
-        marks = marks[-_MOST_MARKS:]
-    # Of a whole device over days the floor says nothing that the curve does not.
-    return msgspec.structs.replace(picture, marks=marks, notes=notes, floor=None)
 
 
 def foreseen(incident: Incident, *, now_s: float) -> str:

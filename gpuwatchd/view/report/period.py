@@ -1,4 +1,4 @@
-"""What a report is asked about, and everything that is known of it: gathered once."""
+"""What is known of a period: how its GPUs were used, by whom, what happened, and how well."""
 
 from __future__ import annotations
 
@@ -7,13 +7,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gpuwatchd.analysis import cost
 from gpuwatchd.core import units
-from gpuwatchd.core.errors import GpuwatchdError, StoreError, StoreNewer
 from gpuwatchd.core.model import ProcessInfo
 from gpuwatchd.store import occupancy
 from gpuwatchd.store.live import LiveDevice
-from gpuwatchd.view.queries import alert_query, cost_entries, current_state, user_filter
-from gpuwatchd.view.report import incident
-from gpuwatchd.view.text.subject_facts import in_order
+from gpuwatchd.view.queries.current_view import View
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,15 +22,13 @@ if TYPE_CHECKING:
     from gpuwatchd.store.reader import Reader, Segment
     from gpuwatchd.view.queries.alert_query import Incidents
     from gpuwatchd.view.queries.cost_entries import Bill
-    from gpuwatchd.view.queries.current_state import View
     from gpuwatchd.view.query import Query
-    from gpuwatchd.view.report.incident import Incident
+    from gpuwatchd.view.report.incident import Channel, Incident
 
 
 _HOUR_S: Final = 3600.0
 _MOST_ROWS: Final = 750
 _NICE_S: Final = (60.0, 300.0, 900.0, 3600.0, 14400.0, 86400.0, 604800.0)
-
 MOST_GAPS: Final = 20
 _LEAST_GAP_S: Final = 180.0
 _NEAR_S: Final = 120.0
@@ -55,7 +50,6 @@ class Asked(NamedTuple):
     pids: Sequence[int] = ()
     top: int = 5
     everything: bool = False
-    charts: bool = True
 
     @property
     def span_s(self) -> float:
@@ -346,11 +340,31 @@ def sentences(quality: Quality, *, now_s: float) -> Iterator[str]:
         yield f"The clock was set {times}: durations across that moment are not certain."
 
 
+class Usage(NamedTuple):
+    """How the devices of a period were used."""
+
+    devices: Sequence[DeviceUse] = ()
+    holders: Sequence[Holder] = ()
+    """Those that are told of, most memory-hours first."""
+    others: Holder | None = None
+    """What everybody else had, where --user leaves them out."""
+    quality: Quality = Quality()
+
+
 _PRESENT_S = 120.0
 """A period that ends so long ago ends now."""
 
 
-@dataclass
+class Charts(NamedTuple):
+    """The charts of a report but those of its incidents."""
+
+    devices: Mapping[str, Picture] = {}
+    """By UUID."""
+    processes: Sequence[tuple[ProcessInfo, Picture]] = ()
+    """Of those that --pid names."""
+
+
+@dataclass(frozen=True)
 class Period:
     """Everything that is known of a period."""
 
@@ -358,26 +372,20 @@ class Period:
     asked: Asked
     found: Incidents
     bill: Bill
-    view: View | None = None
-    devices: list[Device] = field(default_factory=list)
-    infos: list[ProcessInfo] = field(default_factory=list)
+    view: View | None
+    devices: Sequence[Device] = ()
+    infos: Sequence[ProcessInfo] = ()
     """Those that --pid names."""
-    alerts: list[Alert] = field(default_factory=list)
+    alerts: Sequence[Alert] = ()
     """Those that were open in it and became more than a suspicion, worst first."""
-    watched: list[Alert] = field(default_factory=list)
+    watched: Sequence[Alert] = ()
     """Suspicions that stayed such."""
-    told: list[Incident] = field(default_factory=list)
-    """The first of the alerts, in full."""
-    uses: list[DeviceUse] = field(default_factory=list)
-    holders: list[Holder] = field(default_factory=list)
-    others: Holder | None = None
-    """What everybody else had, where --user leaves them out."""
-    pictures: dict[str, Picture] = field(default_factory=dict)
-    """Of GPUs, by UUID."""
-    process_pictures: list[tuple[ProcessInfo, Picture]] = field(default_factory=list)
-    quality: Quality = field(default_factory=Quality)
-    channels: dict[str, incident.Channel] = field(default_factory=dict)
-    warnings: list[tuple[str, str]] = field(default_factory=list)
+    in_full: Sequence[Incident] = ()
+    """The first of the alerts."""
+    channels: Mapping[str, Channel] = field(default_factory=dict)
+    usage: Usage = field(default_factory=Usage)
+    charts: Charts = field(default_factory=Charts)
+    warnings: Sequence[tuple[str, str]] = ()
 
     @property
     def now_s(self) -> float:
@@ -412,148 +420,6 @@ class Period:
         """Return the view that charts are drawn by."""
         if self.view is not None and self.present:
             return self.view
-        return current_state.View(
+        return View(
             "database", self.asked.until_s, tuple(self.item(device) for device in self.devices)
         )
-
-
-def gather(query: Query, asked: Asked) -> Period:
-    """Return everything that is known of a period.
-
-    Raises
-    ------
-    GpuwatchdError
-        When nothing is recorded at all, or not of what is asked for.
-    """
-    try:
-        found = alert_query.gather(asked.since_s, only_open=False)
-    except GpuwatchdError as error:
-        if error.page != "errors#no-history":
-            raise
-        why = "no data to report: no history and no live state"
-        raise GpuwatchdError(why, hint=error.hint, page=error.page) from error
-    if query.user:
-        found.keep_of(user_filter.People(query.user))
-    bill = cost_entries.gather(query, asked.since_s, asked.until_s)
-    found.alerts = [cost_entries.counted(bill, alert) for alert in found.alerts]
-    period = Period(query, asked, found, bill, _view(query))
-    # That no daemon runs is found by several, and said once.
-    pairs: dict[str, tuple[str, str]] = {}
-    for code, sentence in (*found.warnings, *bill.warnings):
-        pairs.setdefault("daemon" if code.startswith("daemon") else sentence, (code, sentence))
-    period.warnings = list(pairs.values())
-    _choose(period)
-    try:
-        from gpuwatchd.view.queries import history_query  # noqa: PLC0415 - SQLite comes with it
-
-        with history_query.reader() as history:
-            _from_history(period, history)
-    except StoreNewer:
-        raise  # What is there is not to be told without most of it.
-    except StoreError:
-        if found.trouble is None:
-            raise
-        _without_history(period)
-    return period
-
-
-def _view(query: Query) -> View | None:
-    """Return the live state; None where there is none (the GPUs themselves are not asked)."""
-    state, _ = current_state.read_state()
-    if state is None or not state.devices:
-        return None
-    try:
-        return current_state.load_view(query, want_trend=True)
-    except GpuwatchdError:
-        if query.gpu:
-            return None  # A GPU that is gone may be in the history.
-        raise
-
-
-def _choose(period: Period) -> None:
-    """Sort alerts of the period: those to tell, those that stayed a suspicion."""
-    asked, query, found = period.asked, period.query, period.found
-    for alert in found.alerts:
-        if alert.opened_at_s >= asked.until_s or not found.wanted(query, alert):
-            continue
-        if (alert.resolved_at_s or asked.until_s) < asked.since_s:
-            continue
-        process = alert.subject.process
-        if asked.pids and (process is None or process.pid not in asked.pids):
-            continue
-        if alert.firing_at_s is not None:
-            period.alerts.append(alert)
-        elif alert.watch_at_s is not None or alert.state == "watch":
-            period.watched.append(alert)
-    people = user_filter.People(query.user)
-    entries = [entry for entry in period.bill.entries if people.has(entry.user)]
-    keys = {alert.key for alert in [*period.alerts, *period.watched]}
-    held = {holding.id for holding in period.holdings}
-    period.bill.entries = [entry for entry in entries if entry.key in keys or entry.key in held]
-    period.bill.acts[:] = [
-        act
-        for act in period.bill.acts
-        if people.has(act.user)
-        and (not asked.pids or (act.process is not None and act.process.pid in asked.pids))
-    ]
-    worth = incident.worth(period.bill.entries)
-    period.alerts = incident.order(period.alerts, worth)
-
-
-def _from_history(period: Period, history: Reader) -> None:
-    asked, query = period.asked, period.query
-    every = history.devices()
-    devices = {device.uid: device for device in every} | period.found.devices
-    period.devices = _asked_for(query, list(devices.values()))
-    every_holder = holders(history, period.devices, period.found.infos, asked, period.bill)
-    if asked.pids:
-        period.infos = _named_processes(period, [holder.info for holder in every_holder])
-        keys = {info.key for info in period.infos}
-        every_holder = [holder for holder in every_holder if holder.info.key in keys]
-        here = {holder.device_uid for holder in every_holder}
-        here |= {alert.subject.device_uid for alert in period.alerts}
-        period.devices = [
-            device for device in period.devices if device.uid in here
-        ] or period.devices
-    period.uses = [of_device(history, device, asked) for device in in_order(period.devices)]
-    people = user_filter.People(query.user)
-    period.holders = [holder for holder in every_holder if people.own(holder.info)]
-    rest = [holder for holder in every_holder if not people.own(holder.info)]
-    period.others = joined(rest) if rest else None
-    period.quality = data_quality(history, period.devices, period.uses, asked)
-    incident.add_incidents(period, history)
-    incident.draw_charts(period, history)
-
-
-def _without_history(period: Period) -> None:
-    """Put together what the live state alone knows."""
-    period.devices = _asked_for(period.query, list(period.found.devices.values()))
-    period.uses = [DeviceUse(device) for device in in_order(period.devices)]
-    incident.add_incidents(period, None)
-    incident.draw_charts(period, None)
-
-
-def _named_processes(period: Period, infos: Sequence[ProcessInfo]) -> list[ProcessInfo]:
-    """Return the processes that --pid names; GpuwatchdError when none of them was seen."""
-    pids = period.asked.pids
-    people = user_filter.People(period.query.user)
-    named = {info.key: info for info in infos if info.key.pid in pids and people.own(info)}
-    processes = list(named.values())
-    if not processes and not period.alerts:
-        raise GpuwatchdError(
-            f"pid {', '.join(map(str, pids))} was on no GPU in this period",
-            hint="gpuwatchctl history --since 7d; or a longer --since",
-            page="errors#no-such-process",
-        )
-    return processes
-
-
-def _asked_for(query: Query, devices: Sequence[Device]) -> list[Device]:
-    if not devices:
-        raise GpuwatchdError(
-            "no data recorded yet: no GPU was ever seen",
-            hint="gpuwatchctl service install",
-            page="errors#nothing-recorded",
-        )
-    current_state.require_gpus(query, devices)
-    return [device for device in devices if query.wants(device)]

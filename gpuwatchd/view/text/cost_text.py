@@ -163,15 +163,14 @@ def show(out: Page, bill: Bill, by: str) -> None:
             out.prose(value, "dim", first=f"{labels}: ", rest="  ", whole=True)
 
 
+def _row(out: Page, label: str, count: str, hours: str, amount: str) -> None:
+    out.line(f"{label:<42}{count:>10}{hours:>12}{amount:>15}")
+
+
 def _sum_lines(out: Page, bill: Bill, what: str) -> None:
+    for row in sum_rows(bill, what, ascii_only=out.ascii):
+        _row(out, *row)
     found = cost.summed(bill.of(what))
-    total = partly(bill, found.usd, found.known_usd, ascii_only=out.ascii)
-    hours = cost.in_hours(found.gpu_hours)
-    out.line(f"{TITLES[what]:<42}{found.incidents:>10}{hours:>12}{total:>15}")
-    if what == "at-risk" and found.ahead_gpu_hours is not None:
-        ahead = partly(bill, found.ahead_usd, found.known_ahead_usd, ascii_only=out.ascii)
-        hours = cost.in_hours(found.ahead_gpu_hours)
-        out.line(f"{'  and until memory is full':<52}{hours:>12}{ahead:>15}")
     if found.electricity_usd is not None:
         electricity = money(bill, found.electricity_usd, ascii_only=out.ascii)
         out.line((f"{'  of that, electricity':<64}{electricity:>15}", "dim"))
@@ -180,10 +179,22 @@ def _sum_lines(out: Page, bill: Bill, what: str) -> None:
 
 
 def _act_lines(out: Page, bill: Bill) -> None:
-    for label, count, hours, amount in act_rows(bill, ascii_only=out.ascii):
-        out.line(f"{label:<42}{count:>10}{hours:>12}{amount:>15}")
+    for row in act_rows(bill, ascii_only=out.ascii):
+        _row(out, *row)
     if bill.acts:
         out.prose(act_facts(bill), first="  ", rest="  ")
+
+
+def sum_rows(
+    bill: Bill, what: str, *, ascii_only: bool = False
+) -> Iterator[tuple[str, str, str, str]]:
+    """Yield label, incidents, GPU-hours and money of one sort of cost, and of what is ahead."""
+    found = cost.summed(bill.of(what))
+    total = partly(bill, found.usd, found.known_usd, ascii_only=ascii_only)
+    yield TITLES[what], str(found.incidents), cost.in_hours(found.gpu_hours), total
+    if what == "at-risk" and found.ahead_gpu_hours is not None:
+        ahead = partly(bill, found.ahead_usd, found.known_ahead_usd, ascii_only=ascii_only)
+        yield "  and until memory is full", "", cost.in_hours(found.ahead_gpu_hours), ahead
 
 
 def act_rows(bill: Bill, *, ascii_only: bool = False) -> Iterator[tuple[str, str, str, str]]:

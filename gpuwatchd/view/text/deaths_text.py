@@ -10,7 +10,7 @@ from gpuwatchd.core.design import FLAGS
 if TYPE_CHECKING:
     from gpuwatchd.core.model import Alert
     from gpuwatchd.view.blocks import Page, Part
-    from gpuwatchd.view.queries.current_state import View
+    from gpuwatchd.view.queries.current_view import View
 
 _NAMED = 3
 

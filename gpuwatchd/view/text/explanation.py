@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.core.model import Alert, Delivery, Finding, Profile, ServerReading
     from gpuwatchd.store.live import LiveProcess
-    from gpuwatchd.view.queries.current_state import View
+    from gpuwatchd.view.queries.current_view import View
     from gpuwatchd.view.queries.subjects import NamedSubject
     from gpuwatchd.view.query import Query
 

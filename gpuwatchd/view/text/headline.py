@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gpuwatchd.core.model import Alert, Blame, Finding, ProcessInfo
     from gpuwatchd.store.live import LiveDevice
     from gpuwatchd.view.blocks import Part
-    from gpuwatchd.view.queries.current_state import View
+    from gpuwatchd.view.queries.current_view import View
     from gpuwatchd.view.text.badges import Badge
 
 _STYLES = {"critical": "red-bold", "warning": "yellow-bold", "watch": "yellow"}

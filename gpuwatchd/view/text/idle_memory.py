@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.core.model import Holding, IdleJob, ProcessInfo
     from gpuwatchd.view.blocks import Page, Part
-    from gpuwatchd.view.queries.current_state import View
+    from gpuwatchd.view.queries.current_view import View
     from gpuwatchd.view.queries.direct_holdings import UnlistedOpeners
     from gpuwatchd.view.query import Query
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gpuwatchd.core.model import Finding
     from gpuwatchd.store.live import LiveDevice, LiveProcess
     from gpuwatchd.view.blocks import Page, Part
-    from gpuwatchd.view.queries import current_state
+    from gpuwatchd.view.queries.current_view import View
 
 
 _LABEL_WIDTH = 14
@@ -43,9 +43,7 @@ def subjects(item: LiveDevice, *, whole: bool) -> Iterator[tuple[str, Finding, L
         yield f"pid {key.pid}", finding, None
 
 
-def write_device(
-    out: Page, view: current_state.View, item: LiveDevice, *, whole: bool, of_users: bool
-) -> None:
+def write_device(out: Page, view: View, item: LiveDevice, *, whole: bool, of_users: bool) -> None:
     """Write everything that is foreseen of one device; without ``whole`` of its processes."""
     judged = list(subjects(item, whole=whole))
     note = subject_facts.memory_note(item.device)

@@ -8,7 +8,7 @@ from gpuwatchd.core import units
 from gpuwatchd.view.queries.snapshots import GROWN_BYTES, snapshot
 
 if TYPE_CHECKING:
-    from gpuwatchd.view.answers.snapshots import SnapshotChange, SnapshotSite
+    from gpuwatchd.view.answers.inspection import SnapshotChange, SnapshotSite
     from gpuwatchd.view.blocks import Page
     from gpuwatchd.view.queries.snapshots import Asked
 

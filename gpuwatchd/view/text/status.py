@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     )
     from gpuwatchd.store.live import KnownRuns, LiveDevice, LiveProcess
     from gpuwatchd.view.blocks import Page, Part
-    from gpuwatchd.view.queries.current_state import View
+    from gpuwatchd.view.queries.current_view import View
     from gpuwatchd.view.text.headline import Standing
 
 
@@ -111,9 +111,7 @@ def card(
 
 def rest(out: Page, view: View, item: LiveDevice, *, indent: str) -> None:
     """Write what other users hold, where only some users' processes are shown."""
-    others = view.others.get(item.device.uid)
-    line = "" if others is None else others.line(none=not item.processes)
-    if line:
+    if line := subject_facts.others(view, item):
         out.prose(line, "dim", first=indent, rest=indent + "  ")
 
 

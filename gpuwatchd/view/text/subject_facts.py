@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from gpuwatchd.store.live import LiveDevice, LiveProcess
     from gpuwatchd.store.reader import Segment
     from gpuwatchd.view.blocks import Part
+    from gpuwatchd.view.queries.current_view import View
     from gpuwatchd.view.queries.remeasure import ExplanationInput
 
 
@@ -326,6 +327,20 @@ def processes(item: LiveDevice) -> str:
     if item.processes is not None and item.processes_age_s is not None:
         last = f"; last known {units.duration(item.processes_age_s)} ago"
     return f"processes unknown: {why}{last}"
+
+
+def others(view: View, item: LiveDevice) -> str:
+    """Return what other users hold on a device, where only some users' processes are shown."""
+    rest = view.others.get(item.device.uid)
+    if rest is None:
+        return ""
+    own = "" if item.processes else f"no process of {rest.named}"
+    if not rest.count:
+        return own
+    least = "" if rest.whole else "at least "
+    plural = "process" if rest.count == 1 else "processes"
+    held = f"others hold {least}{units.size(rest.held_bytes)} in {rest.count} {plural}"
+    return f"{own}; {held}" if own else held
 
 
 def unowned(item: LiveDevice) -> str:

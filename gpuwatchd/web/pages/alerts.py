@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.core.model import Alert, Silence
     from gpuwatchd.view.queries.alert_query import Incidents
+    from gpuwatchd.view.queries.current_view import View
     from gpuwatchd.view.query import Query
 
 _DAYS: Final = {"1d": 1, "7d": 7, "30d": 30}
@@ -158,7 +159,7 @@ def _silence(silence: Silence, known: list[Alert], now_s: float) -> SilenceRow:
     )
 
 
-def _about(view: current_state.View, alert: Alert) -> dict[str, str]:
+def _about(view: View, alert: Alert) -> dict[str, str]:
     subject = alert.subject
     places: dict[str, str] = {}
     for item in view.devices:

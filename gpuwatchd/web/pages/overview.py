@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.core.model import Holding, ProcessInfo
     from gpuwatchd.store.live import LiveDevice, LiveProcess
-    from gpuwatchd.view.queries.current_state import View
+    from gpuwatchd.view.queries.current_view import View
     from gpuwatchd.view.query import Query
     from gpuwatchd.view.text.cost_text import Book
 
@@ -231,7 +231,6 @@ def device(view: View, item: LiveDevice) -> DeviceCard:
     used, total = item.used_bytes, item.total_bytes
     state = subject_facts.state(item, now_s=view.taken_at_s, released_until_s=view.released_until_s)
     broken = [] if state else subject_facts.broken(item, now_s=view.taken_at_s)
-    others = view.others.get(item.device.uid)
     return fill(
         DeviceCard,
         item.device,
@@ -249,7 +248,7 @@ def device(view: View, item: LiveDevice) -> DeviceCard:
                 parts.joined(broken),
                 subject_facts.processes(item),
                 subject_facts.unowned(item),
-                "" if others is None else others.line(none=not item.processes),
+                subject_facts.others(view, item),
             )
         ),
         processes=None if item.processes is None else len(item.processes),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec import UNSET, UnsetType
 
 from gpuwatchd import __version__
+from gpuwatchd import alerts as policy
 from gpuwatchd.core import text, units
 from gpuwatchd.core.design import LOOKS
 from gpuwatchd.core.errors import GpuwatchdError, StoreError
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from gpuwatchd.store.live import LiveDevice, LiveProcess
     from gpuwatchd.store.reader import Reader
     from gpuwatchd.view.blocks import Part
-    from gpuwatchd.view.queries.current_state import View
+    from gpuwatchd.view.queries.current_view import View
 
 LINE = 1024
 """Characters of a line."""
@@ -194,11 +195,9 @@ def open_alerts(
 
 
 def _line(alert: Alert, view: View) -> AlertLine:
-    from gpuwatchd import alerts  # noqa: PLC0415 - the page alone asks for it here
-
     now_s = view.now_s
     begin, title, *rest = status.alert_line(alert, view)
-    silence = alerts.silenced(alert, delivery_text.in_force(view.silences, now_s), now_s)
+    silence = policy.silenced(alert, delivery_text.in_force(view.silences, now_s), now_s)
     return AlertLine(
         id=alert.code,
         key=text.clean(alert.key),

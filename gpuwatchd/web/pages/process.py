@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gpuwatchd.store.profiles import Run
     from gpuwatchd.store.reader import Reader
     from gpuwatchd.view.queries.alert_query import Incidents
-    from gpuwatchd.view.queries.current_state import View
+    from gpuwatchd.view.queries.current_view import View
     from gpuwatchd.view.query import Query
 
 
