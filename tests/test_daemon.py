@@ -383,7 +383,7 @@ def test_what_a_simulated_world_sends_is_sent_at_its_time(
     daemon = Daemon(config.load(None, overrides=overrides), reload=None)
     (worker,) = daemon.pipeline.sources.workers.values()
     worker.source.advance(9000.0)  # type: ignore[attr-defined]
-    post = daemon._new_dispatcher(daemon.config)
+    post = daemon._new_dispatcher(daemon.config.now)
     assert post.submit(making.delivery(dry_run=True, channel="desktop"))
     (sent,) = post.results()
     assert (sent.sent_at_s or 0.0) - time.time() == pytest.approx(9000.0, abs=60.0)

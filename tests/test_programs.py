@@ -190,7 +190,7 @@ def test_the_host_knows_the_program_of_a_live_process(tmp_path: Path) -> None:
         ) as child:
             try:
                 present(child.stdout).readline()
-                for host in (Host(), Host(use_psutil=True)):
+                for host in (Host(), Host(watch="psutil")):
                     found.append(host.processes([child.pid])[child.pid].program)
                     host.close()
             finally:

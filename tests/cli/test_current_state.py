@@ -14,7 +14,7 @@ import pytest
 
 from gpuwatchd.cli import command_line, demo_screen, main
 from gpuwatchd.cli.global_flags import Globals
-from gpuwatchd.collect.host import Host
+from gpuwatchd.collect.host import BootAnchor, Host
 from gpuwatchd.core import config
 from gpuwatchd.core.errors import SourceUnavailable
 from gpuwatchd.core.model import EtaRange, ProcessKey, Subject
@@ -170,7 +170,7 @@ def test_a_direct_look_tells_processes_as_the_daemon_does(card: None) -> None:
     assert not file.exists()  # who only looks decides nothing
     if first.started_at_s is None:
         not_here("in a pid namespace of its own no process has a start")
-    daemon = Host(anchor=file)
+    daemon = Host(anchor=BootAnchor(file))
     assert daemon.booted_at_s is not None
     # As if the clock had been set forward by 40 s since the daemon began.
     anchor = {"boot_id": daemon.boot_id, "booted_at_s": daemon.booted_at_s - 40}

@@ -73,7 +73,7 @@ async def test_what_reap_refuses_is_refused_with_the_command(stage: Stage) -> No
         view = current_state.load_view(Query())
         async with opened(view, size=(100, 24)) as (app, pilot):
             (use,) = present(view.devices[0].processes)
-            app.select(view.devices[0].device.uid, use.info.key)
+            app.shared.select(view.devices[0].device.uid, use.info.key)
             app.open("x")
             await press(pilot, "y")
             assert "scancel -b --signal=TERM 4711" in words(app)
