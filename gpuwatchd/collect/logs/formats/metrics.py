@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gpuwatchd.collect.logs import fields
 from gpuwatchd.collect.logs.collector import BadRow, Place
 from gpuwatchd.collect.logs.reader import GIVE_TOTAL, JsonReader, LineReader, text_of
+from gpuwatchd.core.text import METRIC_LABEL, unescaped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
