@@ -259,7 +259,7 @@ class AlertCosts:
 
         def rows(uid: str, since_s: float, until_s: float) -> list[MemoryBucket]:
             device = self._state.devices.get(uid)
-            total = None if device is None else device.room.total_bytes
+            total = None if device is None else device.headroom.total_bytes
             return cost.with_rest(self._rows(uid, since_s, until_s), total)
 
         return self._charged(alert, self._holders(alert), rows, now_s, alert.opened_at_s)

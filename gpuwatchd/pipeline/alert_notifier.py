@@ -54,7 +54,7 @@ def with_attribution(
     kind, ledger = device.device.memory_kind, device.ledger
     fresh = device.uses is not None and device.uses_s == device.taken_s
     # The whole beside its parts is told of without those who came since.
-    joint = track is device.others[0] and device.apart
+    joint = track is device.others[0] and device.judged_by_process
     processes = {key: track.series() for key, track in device.processes.items()} if fresh else {}
     if joint:
         processes = {k: s for k, s in processes.items() if s.t_s[0] <= finding.onset_at_s}

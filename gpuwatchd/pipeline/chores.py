@@ -178,14 +178,14 @@ class ProcessContext:
         state: State,
         guard: Guard,
         *,
-        people: ProcessNames,
+        process_names: ProcessNames,
         host: Host | None,
         shelf: ProfileStore | None,
         mono: Callable[[], float],
     ) -> None:
         self._state = state
         self._guard = guard
-        self._people = people
+        self._process_names = process_names
         self._mono = mono
         self.serving = Serving(state, host)
         self.declared = DeclaredSizes(state, host)
@@ -202,7 +202,7 @@ class ProcessContext:
 
     def _look(self, _: float) -> None:
         """Let what no curve tells be read, where somebody is new or its time has come."""
-        present = self._people.present(self._state.devices.values())
+        present = self._process_names.present(self._state.devices.values())
         self._guard("endpoints", lambda: self.serving.step(present))
         news = (present, self._state.engines.readings, self._state.tracks.created)
         told = bool(self.declared.waiting) or news != self.declared.news

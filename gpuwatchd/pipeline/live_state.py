@@ -133,16 +133,16 @@ class LiveDevices:
         uid, processes = device.device.uid, device.processes.values()
         kept = self._kept.get(uid)
         # What is the very same object is not looked into: values are never changed in place.
-        now: list[object] = [uses, known, Track.changes, len(processes), len(device.hosts)]
+        now: list[object] = [uses, known, Track.changes, len(processes), len(device.host_tracks)]
         now.append(device.others[:])
         if kept is not None and kept.now == now:
             return kept
-        tracks = [*processes, *device.others, *device.hosts.values()]
+        tracks = [*processes, *device.others, *device.host_tracks.values()]
         # Of these is made all that a track shows.
         parts: list[object] = [uses, known]
         parts += [track.finding for track in tracks]
         parts += [track.alert if track.lead is None else track.lead.alert for track in tracks]
-        parts += [track.memo.shown for track in processes]
+        parts += [track.run_baseline.shown for track in processes]
         parts += [track.limit for track in processes]
         if kept is not None and kept.parts == parts:
             kept.now = now
@@ -172,19 +172,19 @@ def _others(device: TrackedDevice) -> list[Track]:
     """Return what is shown beside processes: of the whole only what it is told of beside them."""
     alert = device.others[0].alert if device.others else None
     told = alert is not None and alert.state in {"watch", "firing"}
-    return device.others[1:] if device.apart and not told else device.others
+    return device.others[1:] if device.judged_by_process and not told else device.others
 
 
 def _process(
     use: ProcessUse, info: ProcessInfo, device: TrackedDevice, finding: Finding | None
 ) -> LiveProcess:
-    track, host = device.processes.get(use.key), device.hosts.get(use.key)
+    track, host = device.processes.get(use.key), device.host_tracks.get(use.key)
     return LiveProcess(
         info=info,
         used_bytes=use.used_bytes,
         kind=use.kind,
         finding=finding,
-        history=track.memo.shown if track is not None and track.memo.key else None,
+        history=track.run_baseline.shown if track is not None and track.run_baseline.key else None,
         sm_pct=use.sm_pct,
         host_bytes=use.host_bytes,
         host_finding=None if host is None else host.shown(),

@@ -201,7 +201,7 @@ class _Headrooms:
         self._devices: dict[str, FloatArray] = {}
         self._processes: dict[str, list[_Replay]] = {}
         for replay in replays:
-            subject, total = replay.track.subject, replay.track.room.total_bytes
+            subject, total = replay.track.subject, replay.track.headroom.total_bytes
             if subject.process is not None:
                 self._processes.setdefault(subject.device_uid, []).append(replay)
             elif total is not None and not subject.unattributed:
@@ -215,7 +215,7 @@ class _Headrooms:
         if device is not None:
             return float(device[position])
         processes = self._processes.get(uid, [])
-        total = next((p.track.room.total_bytes for p in processes), None)
+        total = next((p.track.headroom.total_bytes for p in processes), None)
         if total is None:
             return None
         held = sum(
@@ -265,7 +265,9 @@ def analyze(
     known = [ledgers.get(k) for k in range(len(chosen))]
     known += [ledger for ledger in ledgers.values() if ledger.rest is not None]
     tracked = {
-        chosen[k].device.uid: TrackedDevice(device=chosen[k].device, reading=None, room=Headroom())
+        chosen[k].device.uid: TrackedDevice(
+            device=chosen[k].device, reading=None, headroom=Headroom()
+        )
         for k in ledgers
     }
     replays = [
@@ -282,7 +284,7 @@ def analyze(
     ]
     for replay in replays:
         if replay.attributed_s is not None and replay.tracked is not None:
-            replay.tracked.room = replay.track.room
+            replay.tracked.headroom = replay.track.headroom
             replay.beside.extend(one.track for one in replays if one.ledger is replay.ledger)
     judged = _judged(replays)
     if only is not None:
@@ -369,7 +371,7 @@ def _replay(
         subject=series.subject,
         device=device,
         window=recorded,
-        room=replace(beside, total_bytes=None if total is None else float(total)),
+        headroom=replace(beside, total_bytes=None if total is None else float(total)),
         title=title,
         framework=process.framework if process is not None else None,
         sizes=Declared(() if process is None else of_shown_argv(process.argv)),
@@ -416,14 +418,14 @@ def _step(
         tracked = replay.tracked
         if replay.attributed_s is not None and tracked is not None:
             devices[replay.track.subject.device_uid] = tracked
-            tracked.room.attributed_at_s = float(replay.attributed_s[position])
+            tracked.headroom.attributed_at_s = float(replay.attributed_s[position])
             changes += track_evaluation.drop_whole(watcher.state, tracked, instant)
             beside.update(t.subject.id for t in track_evaluation.beside(tracked, instant))
     due, ended = _due(watcher, replays, position, instant, beside)
     changes += ended
     for replay in due:
         if replay.track.subject.process is not None or replay.tracked is not None:
-            replay.track.room.free_bytes = rooms.free(replay.track.subject.device_uid, position)
+            replay.track.headroom.free_bytes = rooms.free(replay.track.subject.device_uid, position)
         if replay.track.wants_days(instant):
             judge_days(replay.track, watcher.state.settings, replay.recorded.hours(), instant)
     if due:

@@ -198,7 +198,7 @@ def whole(track: Track, shelf: ProfileStore, since_s: float | None = None) -> Se
 def _room_then(track: Track, series: Series) -> float | None:
     """Return where a process that has gone would have run out: all that is free now was its."""
     most = float(series.used_bytes.max())
-    free, total = track.room.free_bytes, track.room.total_bytes
+    free, total = track.headroom.free_bytes, track.headroom.total_bytes
     own = None if track.limit is None else track.limit.ends_at(most)
     if own is not None and (free is None or own < max(free, most)):
         return own
@@ -262,7 +262,7 @@ class RunBaselines:
                 # It may be on any run that anybody's judgement rests on.
                 self._served = -1
                 for track in self._state.tracks.values():
-                    track.memo.asked = None
+                    track.run_baseline.asked = None
         # A word from while the daemon was stopped waits for its process to be seen again.
         self._unheard = self._unheard or self._served != self._state.tracks.created
 
@@ -271,7 +271,7 @@ class RunBaselines:
         if self._served != self._state.tracks.created:
             # An alert that goes on is not judged without what was known of its subject before.
             for track in self._state.tracks.values():
-                if track.alert is not None and track.memo.asked is None:
+                if track.alert is not None and track.run_baseline.asked is None:
                     self._look_up(track)
         if not self._unheard:
             return []
@@ -279,7 +279,7 @@ class RunBaselines:
         mine = {track.subject.id: track for track in tracks}
         for subject in (self._words.keys() | self._followed) & mine.keys():
             word, track = self._words.get(subject), mine[subject]
-            if (None if word is None else word.row) == track.memo.heard:
+            if (None if word is None else word.row) == track.run_baseline.heard:
                 continue
             ended = self._follow(track, word, now_s)
             if ended is not None:
@@ -288,30 +288,30 @@ class RunBaselines:
 
     def _follow(self, track: Track, word: UserLabel | None, now_s: float) -> Alert | None:
         """Take a word over (None: it was taken back); return the alert that it ended."""
-        if track.memo.asked != (track.program or ""):
+        if track.run_baseline.asked != (track.program or ""):
             self._look_up(track)
-        track.hush = None
+        track.suppression = None
         if word is None:
-            track.memo.heard = None
+            track.run_baseline.heard = None
             self._followed.discard(track.subject.id)
             self._look_up(track)
             return None
-        track.memo.heard = word.row
+        track.run_baseline.heard = word.row
         self._followed.add(track.subject.id)
         then = self._what_it_had_done(track, word)
         level = level_of(then) if then is not None else _level_then(track, word)
         if word.word == "normal" and level is not None:
             job = of_job(word, track.info)
-            track.hush = Suppression(level_bytes=level, why=said_to_be(word), job=job)
+            track.suppression = Suppression(level_bytes=level, why=said_to_be(word), job=job)
         self._look_up(track)
         alert = track.alert
-        if track.hush is None or alert is None:
+        if track.suppression is None or alert is None:
             return None
         newest = track.window.last
         meant = abs(alert.opened_at_s - word.opened_at_s) < 1.0
-        if not meant and (newest is None or newest[1] > track.hush.level_bytes):
+        if not meant and (newest is None or newest[1] > track.suppression.level_bytes):
             return None
-        label: Facts = {"label": track.hush.why}
+        label: Facts = {"label": track.suppression.why}
         return self._state.end(track, Ending.LABELLED_NORMAL, now_s, quietly=True, facts=label)
 
     def _what_it_had_done(self, track: Track, word: UserLabel) -> Profile | None:
@@ -346,7 +346,8 @@ class RunBaselines:
         """Say whether a word on somebody who is here has not been followed yet."""
         tracks = self._state.tracks
         return any(
-            tracks[subject].memo.heard != (word.row if (word := self._words.get(subject)) else None)
+            tracks[subject].run_baseline.heard
+            != (word.row if (word := self._words.get(subject)) else None)
             for subject in (self._words.keys() | self._followed) & tracks.keys()
         )
 
@@ -354,12 +355,12 @@ class RunBaselines:
         """Learn from the runs that go on: the next start may not see them again."""
         while self._state.tracks.ended:
             self._learn(self._state.tracks.ended.popleft())
-        going = [t for t in self._state.tracks.values() if t.memo.key is not None]
+        going = [t for t in self._state.tracks.values() if t.run_baseline.key is not None]
         for track in going[:_LEAVE_AT_MOST]:
             newest = track.window.last
             profile = newest and profile_of(track, self._shelf, newest[0])
-            if profile and track.memo.key is not None:
-                self._shelf.keep(self._run(track, track.memo.key, profile))
+            if profile and track.run_baseline.key is not None:
+                self._shelf.keep(self._run(track, track.run_baseline.key, profile))
 
     def _serve_next(self) -> None:
         """Look up tracks that are new, or whose program has become known; who grows goes first."""
@@ -367,32 +368,32 @@ class RunBaselines:
         stale = [
             track
             for track in self._state.tracks.values()
-            if track.memo.asked is None or track.memo.asked != (track.program or "")
+            if track.run_baseline.asked is None or track.run_baseline.asked != (track.program or "")
         ]
         asked = 0
         for track in sorted(stale, key=lambda track: not _grows(track)):
             if asked == _LOOK_UPS:
                 return
             self._look_up(track)
-            asked += track.memo.key is not None
+            asked += track.run_baseline.key is not None
         self._served, self._state.tracks.renamed = created, False
 
     def _look_up(self, track: Track) -> None:
-        memo, known_as = track.memo, self._key(track)
-        memo.asked = track.program or ""
-        memo.key = program_key.key_on(track.program, track.device)
-        if memo.heard is not None and known_as != self._key(track):
+        baseline, known_as = track.run_baseline, self._key(track)
+        baseline.asked = track.program or ""
+        baseline.key = program_key.key_on(track.program, track.device)
+        if baseline.heard is not None and known_as != self._key(track):
             # What it runs has become known better: what the user said of it moves along.
             for run in self._shelf.runs(known_as):
-                if run.word == memo.heard:
+                if run.word == baseline.heard:
                     self._shelf.keep(msgspec.structs.replace(run, key=self._key(track)))
-        memo.own = False
-        if memo.key is None and memo.heard is None:
-            memo.runs = ()
+        baseline.own = False
+        if baseline.key is None and baseline.heard is None:
+            baseline.runs = ()
         else:
             runs = self._shelf.runs(self._key(track))
-            memo.own = any(run.word is not None and run.word == memo.heard for run in runs)
-            memo.runs = chosen(
+            baseline.own = any(run.word is not None and run.word == baseline.heard for run in runs)
+            baseline.runs = chosen(
                 runs,
                 self._words.values(),
                 device_uid=track.subject.device_uid,
@@ -402,13 +403,13 @@ class RunBaselines:
 
     @staticmethod
     def _show(track: Track) -> None:
-        memo, profiles = track.memo, track.memo.history
-        words = [run.word for run in memo.runs if run.word is not None]
-        memo.shown = KnownRuns(
-            runs=len(memo.runs) - int(memo.own),
+        baseline, profiles = track.run_baseline, track.run_baseline.history
+        words = [run.word for run in baseline.runs if run.word is not None]
+        baseline.shown = KnownRuns(
+            runs=len(baseline.runs) - int(baseline.own),
             word=words[-1] if words else None,
-            siblings=len(memo.siblings),
-            yesterday=bool(memo.yesterday),
+            siblings=len(baseline.siblings),
+            yesterday=bool(baseline.yesterday),
         )
         track.mark_changed()
         if profiles != track.history:
@@ -417,26 +418,26 @@ class RunBaselines:
 
     @staticmethod
     def _key(track: Track) -> str:
-        return track.memo.key or f"subject/{track.subject.id}"
+        return track.run_baseline.key or f"subject/{track.subject.id}"
 
     def _learn(self, leaver: EndedProcess) -> bool:
         """Keep the profile of a run that has ended; say whether that took any time."""
         program, label = leaver.program, leaver.label
         process = leaver.track.subject.process
-        if leaver.unseen and process is not None:
+        if leaver.unobserved and process is not None:
             program, label = self._shelf.program_of(process)
         key = program_key.key_on(program, leaver.track.device)
         newest = leaver.track.window.last
         if key is None or newest is None:
             return False
-        if leaver.unseen and any(
+        if leaver.unobserved and any(
             run.process == process and run.device_uid == leaver.track.subject.device_uid
             for run in self._shelf.runs(key)
             if run.word is None
         ):
             # What ended before the last stop of the daemon, or was kept by it, is known better.
             return False
-        profile = profile_of(leaver.track, self._shelf, newest[0], over=not leaver.unseen)
+        profile = profile_of(leaver.track, self._shelf, newest[0], over=not leaver.unobserved)
         if profile is not None:
             self._shelf.keep(self._run(leaver.track, key, profile, label=label))
         return True
@@ -470,11 +471,13 @@ class RunBaselines:
             last = track.window.last
             if last is None:
                 continue
-            memo, now_s = track.memo, last[0]
+            baseline, now_s = track.run_baseline, last[0]
             grows = _grows(track)
-            stale = abs(now_s - memo.siblings_s) >= SIBLINGS_EVERY_S and memo.key is not None
-            past = grows and abs(now_s - memo.yesterday_s) >= YESTERDAY_EVERY_S
-            days = abs(now_s - memo.days_s) >= DAYS_EVERY_S
+            stale = (
+                abs(now_s - baseline.siblings_s) >= SIBLINGS_EVERY_S and baseline.key is not None
+            )
+            past = grows and abs(now_s - baseline.yesterday_s) >= YESTERDAY_EVERY_S
+            days = abs(now_s - baseline.days_s) >= DAYS_EVERY_S
             if (grows and stale) or (
                 (past or days) and _is_old(track) and (past or track.wants_days(now_s))
             ):
@@ -482,7 +485,7 @@ class RunBaselines:
 
     def _grant(self, track: Track) -> None:
         """Do the next thing that a growing track wants to know."""
-        last, memo = track.window.last, track.memo
+        last, baseline = track.window.last, track.run_baseline
         if last is None or self._state.tracks.get(track.subject.id) is not track:
             return
         now_s = last[0]
@@ -493,24 +496,26 @@ class RunBaselines:
             return
         if not _grows(track):
             return
-        if _is_old(track) and abs(now_s - memo.yesterday_s) >= YESTERDAY_EVERY_S:
-            memo.yesterday_s = now_s
-            memo.yesterday = self._yesterday(track, now_s)
+        if _is_old(track) and abs(now_s - baseline.yesterday_s) >= YESTERDAY_EVERY_S:
+            baseline.yesterday_s = now_s
+            baseline.yesterday = self._yesterday(track, now_s)
             self._show(track)
             self._wishes.append(track)
             return
-        if memo.key is None:
+        if baseline.key is None:
             return
         siblings = self._siblings(track)
         for other in siblings:
-            moved = other.window.moves != other.memo.live_moves
-            if moved and abs(now_s - other.memo.live_s) >= SIBLINGS_EVERY_S:
-                other.memo.live_s, other.memo.live_moves = now_s, other.window.moves
-                other.memo.live = profile_of(other, self._shelf, now_s, kind="sibling")
+            moved = other.window.moves != other.run_baseline.live_moves
+            if moved and abs(now_s - other.run_baseline.live_s) >= SIBLINGS_EVERY_S:
+                other.run_baseline.live_s, other.run_baseline.live_moves = now_s, other.window.moves
+                other.run_baseline.live = profile_of(other, self._shelf, now_s, kind="sibling")
                 self._wishes.append(track)
                 return
-        memo.siblings_s = now_s
-        memo.siblings = tuple(o.memo.live for o in siblings if o.memo.live is not None)
+        baseline.siblings_s = now_s
+        baseline.siblings = tuple(
+            o.run_baseline.live for o in siblings if o.run_baseline.live is not None
+        )
         self._show(track)
 
     def _siblings(self, track: Track) -> list[Track]:
@@ -520,7 +525,7 @@ class RunBaselines:
             other
             for other in self._state.tracks.values()
             if other is not track
-            and other.memo.key == track.memo.key
+            and other.run_baseline.key == track.run_baseline.key
             and other.subject.process != track.subject.process
             and _together(mine, self._info(other))
         ]

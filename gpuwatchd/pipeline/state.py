@@ -299,7 +299,7 @@ class State:
         return [
             track
             for device in self.devices_of(source)
-            for tracks in (device.processes.values(), device.others, device.hosts.values())
+            for tracks in (device.processes.values(), device.others, device.host_tracks.values())
             for track in tracks
             if track.alert is not None
         ]
@@ -321,7 +321,7 @@ class State:
         """Judge a track no more: its subject has gone."""
         tracks = self.tracks
         tracks.pop(track.subject.id, None)
-        tracks.looks += 1
+        tracks.evaluations += 1
         tracks.unjudged.pop(track.subject.id, None)
         tracks.ranks.leave(track)
 
@@ -350,7 +350,7 @@ class State:
 
         ``quietly`` tells nobody: another alert goes on in its place.
         """
-        track.room.growing.pop(track.subject.id, None)
+        track.headroom.growing.pop(track.subject.id, None)
         if track.alert is None:
             return None
         tracks = self.tracks
@@ -358,8 +358,8 @@ class State:
         if heir is not None:
             tracks.passed_on.append(tracks.ranks.pass_on(track, heir, why))
             why, quietly = Ending.OTHER_RANK, True
-        elif track.fate is not None:
-            why = track.fate
+        elif track.lead_ending is not None:
+            why = track.lead_ending
         outcome = policy.ended(
             track.alert, why, self.settings.rules, now_s=now_s, quietly=quietly, facts=facts
         )

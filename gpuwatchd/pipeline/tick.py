@@ -98,7 +98,12 @@ class Pipeline:
         self.intake = SampleIntake(state, host)
         self.watcher = Watcher(state)
         self.context = ProcessContext(
-            state, guard, people=self.intake.people, host=host, shelf=shelf, mono=clocks.mono
+            state,
+            guard,
+            process_names=self.intake.process_names,
+            host=host,
+            shelf=shelf,
+            mono=clocks.mono,
         )
         self.conditions = ConditionAlerts(state)
         self.outbox = Outbox(
@@ -195,7 +200,7 @@ class Pipeline:
         """Feed what a source gave to the tracks; return the alerts of who has gone."""
         label, sample, now_s, state = read.label, read.sample, read.now_s, self.state
         if sample is None:
-            self.intake.silent(label, self.sources.absent(label))
+            self.intake.mark_unread(label, self.sources.absent(label))
             return []
         if read.step_s is not None:
             self._step_clock(label, read.step_s)

@@ -232,15 +232,15 @@ class Watcher:
             track.moves = _moves(track)
             level = float(series.used_bytes[-1])
             finding = judged
-            if track.memo.days is not None:
-                finding = _unless_it_draws(track.over_days(track.memo.days, judged))
+            if track.run_baseline.days is not None:
+                finding = _unless_it_draws(track.over_days(track.run_baseline.days, judged))
             if track.subject.unattributed:
                 finding = attribution.above_baseline(finding, level, track.baseline_bytes)
             elif track.subject.host:
                 finding = of_host(finding)
             elif track.subject.process is None:
                 finding = unless_explained(track, series, finding, self.state.tracks.values())
-            finding = track.hushed(finding)
+            finding = track.suppressed(finding)
             finding = expected(finding, self.state.settings.rules, track.device, track.info, level)
             change = self._apply(track, finding, now_s)
             changed += self.state.tracks.take_passed_on()
@@ -286,7 +286,7 @@ class Watcher:
         young = finding.samples < 2 * self.state.settings.config.detection.minimum_samples
         track.pause_s = alerts.pause_s(finding, alert, young=young, calm_looks=track.calm_looks)
         whole = track.subject.process is None and not track.subject.unattributed
-        if whole and finding.tier == "none" and alert is None and track.room.is_owned(now_s):
+        if whole and finding.tier == "none" and alert is None and track.headroom.is_owned(now_s):
             # Its parts are judged; it is looked at sooner when it passes what was seen of it.
             longer = min(1 + track.calm_looks // 3, _JOINT_LONGER)
             track.pause_s = max(track.pause_s, _JOINT_PAUSE_S * longer)
@@ -314,8 +314,8 @@ class Watcher:
             opened = msgspec.structs.replace(outcome.alert, title_parts=track.named.parts)
             outcome = msgspec.structs.replace(outcome, alert=opened)
         track.finding = finding
-        self.state.tracks.looks += 1
-        track.room.note(finding)
+        self.state.tracks.evaluations += 1
+        track.headroom.note(finding)
         if track.lead is not None:
             if before is None or before.state == "pending":
                 track.alert = suppress_for_lead(outcome.alert, track.lead)
@@ -345,9 +345,9 @@ def judge_days(track: Track, settings: Settings, hours: ArrayLike, now_s: float)
     """Judge the record of a subject, hour by hour, for when its last hours say less."""
     from gpuwatchd.analysis import verdict  # noqa: PLC0415 - 400 ms with numpy
 
-    memo = track.memo
-    memo.days_s, memo.days_moves = now_s, track.window.moves
-    memo.days = verdict.judge_days(track.series(), hours, settings.config.detection)
+    baseline = track.run_baseline
+    baseline.days_s, baseline.days_moves = now_s, track.window.moves
+    baseline.days = verdict.judge_days(track.series(), hours, settings.config.detection)
 
 
 # Who an alert is about may change while the memory grows: the device, or one who holds it.
@@ -365,7 +365,7 @@ KEPT = "the kernel keeps pages of ended processes: monitored per process instead
 
 def beside(device: TrackedDevice, now_s: float) -> list[Track]:
     """Return the tracks to be judged at present beside those of processes on the device."""
-    tracks = list(device.hosts.values()) if device.hosts_s == device.taken_s else []
+    tracks = list(device.host_tracks.values()) if device.host_read_s == device.taken_s else []
     owned, explained = is_owned(device, now_s), _is_explained(device)
     if owned and device.device.memory_kind == "coherent":
         return tracks  # Pages stay taken after a process has ended: its series is no evidence.
@@ -401,18 +401,20 @@ def _is_explained(device: TrackedDevice) -> bool:
 
 def is_owned(device: TrackedDevice, now_s: float) -> bool:
     """Say whether it is known, or was until a moment ago, who holds the device's memory."""
-    return device.room.is_owned(now_s)
+    return device.headroom.is_owned(now_s)
 
 
 def drop_whole(state: State, device: TrackedDevice, now_s: float) -> list[Alert]:
     """End what was only suspected of the whole device, once its processes are known."""
-    before, device.apart = device.apart, is_owned(device, now_s)
+    before, device.judged_by_process = device.judged_by_process, is_owned(device, now_s)
     if device.others and device.arrivals is not None:
         for position, ring in device.arrivals.rings.items():
-            device.others[position].joint = ring if device.apart else None
-    if device.device.memory_kind == "coherent" and device.apart:
+            device.others[position].joint = ring if device.judged_by_process else None
+    if device.device.memory_kind == "coherent" and device.judged_by_process:
         return _unjudged(state, device, now_s)
-    if not device.others or not ((device.apart and not before) or _is_explained(device)):
+    if not device.others or not (
+        (device.judged_by_process and not before) or _is_explained(device)
+    ):
         return []
     alert = device.others[0].alert
     if alert is None or alert.state == "firing":
@@ -427,8 +429,8 @@ def _unjudged(state: State, device: TrackedDevice, now_s: float) -> list[Alert]:
     for track in device.others:
         if track.finding is None or track.finding.code is not Reason.PAGES_KEPT:
             track.finding = unjudged(track.subject, KEPT, Reason.PAGES_KEPT, now_s)
-            track.room.note(track.finding)
-            state.tracks.looks += 1
+            track.headroom.note(track.finding)
+            state.tracks.evaluations += 1
         alert = state.end(track, Ending.PAGES_KEPT, now_s, quietly=True)
         if alert is not None:
             ended.append(alert)
@@ -470,6 +472,6 @@ def _take_over(state: State, changes: Iterable[Alert], now_s: float) -> list[Ale
 def _stands_for(device: TrackedDevice) -> bool:
     """Say whether the parts of a device that grow explain what is told of the whole."""
     told = device.others[0].alert
-    share = sum(device.room.growing.values())
+    share = sum(device.headroom.growing.values())
     rate = None if told is None else told.finding.rate_bytes_per_s
     return share >= attribution.EXPLAINED_SHARE * (rate or 0.0)

@@ -37,7 +37,7 @@ class World:
             self.state.devices[device.uid] = TrackedDevice(
                 device=device,
                 reading=None,
-                room=Headroom(),
+                headroom=Headroom(),
                 processes={},
                 others=[],
                 source=device.source or "nvml",

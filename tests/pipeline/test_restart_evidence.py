@@ -195,7 +195,7 @@ def test_the_first_judgement_knows_what_the_last_one_knew(
     def noting(watcher: Watcher, tracks: Iterable[Track], now_s: float) -> list[object]:
         track = machine.track
         neighbour = Subject(device_uid=machine.device.uid, unattributed=True)
-        known.append((track.memo.asked, sum(track.room.others(neighbour))))
+        known.append((track.run_baseline.asked, sum(track.headroom.others(neighbour))))
         return judge(watcher, tracks, now_s)  # type: ignore[return-value]
 
     machine.restart()

@@ -112,7 +112,7 @@ def track_of(whole: Series, recorded: Recorded) -> KnownTrack:
         subject=whole.subject,
         device=device_of(whole),
         window=recorded,
-        room=Headroom(total_bytes=whole.total_bytes, util_pct=whole.util_pct, growing={}),
+        headroom=Headroom(total_bytes=whole.total_bytes, util_pct=whole.util_pct, growing={}),
         title=Title.of("test"),
         framework=whole.framework,
         whole=whole,

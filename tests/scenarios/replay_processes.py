@@ -66,7 +66,7 @@ def replay_processes(item: LabelledSeries) -> list[Course]:
     """
     whole = item.series
     room = Headroom(total_bytes=whole.total_bytes, attributed_at_s=float("inf"))
-    tracked = TrackedDevice(device=device_of(whole), reading=None, room=room)
+    tracked = TrackedDevice(device=device_of(whole), reading=None, headroom=room)
     watcher = Watcher(State(Config(detection=DEFAULTS)))
     instants = instants_of(whole.t_s)
     start = float(whole.t_s[0])
@@ -152,7 +152,7 @@ def _player(
     gone = view is not None and view.end_s is not None
     return _Player(
         track=Track(
-            subject=series.subject, device=device_of(item.series), window=recorded, room=room,
+            subject=series.subject, device=device_of(item.series), window=recorded, headroom=room,
             title=Title.of(course.name), framework=series.framework,
         ),
         recorded=recorded,
