@@ -12,7 +12,6 @@ from gpuwatchd.alerts import wording
 from gpuwatchd.core import units
 from gpuwatchd.core.codes import Hold
 from gpuwatchd.core.model import Alert, Decision, Delivery
-from gpuwatchd.core.model.findings import with_blame
 from gpuwatchd.pipeline import action_handler, messages
 from gpuwatchd.pipeline.clock import moved_resolved
 from gpuwatchd.pipeline.live_state import RecentDeaths
@@ -21,69 +20,16 @@ from gpuwatchd.pipeline.track import Track
 from gpuwatchd.pipeline.track_evaluation import subject_facts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from gpuwatchd.alerts import Notice, Notifications
-    from gpuwatchd.core.model import Device, Message, ProcessInfo, ProcessKey, Proposal
+    from gpuwatchd.core.model import Device, Message, ProcessInfo, Proposal
     from gpuwatchd.notify.outbox.outbox import Outbox
     from gpuwatchd.pipeline.alert_cost import AlertCosts
     from gpuwatchd.pipeline.clock import Clocks
     from gpuwatchd.pipeline.proposals import Proposals
     from gpuwatchd.pipeline.state import State
-    from gpuwatchd.pipeline.track import TrackedDevice
     from gpuwatchd.store.writer import History
-
-# Whose growth explains the device's: asked when an alert opens, not at every look.
-
-
-def with_attribution(
-    alert: Alert,
-    device: TrackedDevice,
-    infos: Mapping[ProcessKey, ProcessInfo],
-    tracks: Mapping[str, Track],
-) -> Alert:
-    """Return the alert with the shares of those who grew since its onset; its track has it, too."""
-    from gpuwatchd.analysis import attribution  # noqa: PLC0415 - its numbers need numpy
-
-    finding = alert.finding
-    if alert.state not in {"watch", "firing"} or not device.others or finding.onset_at_s is None:
-        return alert
-    track = tracks.get(alert.subject.id)
-    if alert.subject.host or (track is not None and track.leads):
-        return alert
-    kind, ledger = device.device.memory_kind, device.ledger
-    fresh = device.uses is not None and device.uses_s == device.taken_s
-    # The whole beside its parts is told of without those who came since.
-    joint = track is device.others[0] and device.judged_by_process
-    processes = {key: track.series() for key, track in device.processes.items()} if fresh else {}
-    if joint:
-        processes = {k: s for k, s in processes.items() if s.t_s[0] <= finding.onset_at_s}
-    shares = attribution.share(
-        None if kind == "coherent" else device.others[0].series(raw=not joint),
-        # What was last known of a list that cannot be read now says nothing of the growth since.
-        processes,
-        since_s=finding.onset_at_s,
-        names={
-            key: info.attribution
-            for key in device.processes
-            if (info := infos.get(key)) is not None
-        },
-        complete=fresh and kind == "dedicated" and ledger is not None and ledger.state == "whole",
-    )
-    told = msgspec.structs.replace(alert, finding=with_blame(finding, shares))
-    if track is not None and track.alert is not None and track.alert.key == alert.key:
-        track.alert = told
-    return told
-
-
-def explained(alert: Alert, state: State) -> Alert:
-    """Return an alert that has changed with who caused it, and with what broke meanwhile."""
-    device = state.devices.get(alert.subject.device_uid)
-    if device is None:
-        return alert
-    told = with_attribution(alert, device, state.infos, state.tracks)
-    return state.events.advised(told, device.device, state.tracks)
-
 
 PROPOSED = 4
 """Alerts of one message whose next step it names."""

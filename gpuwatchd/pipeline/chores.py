@@ -39,7 +39,7 @@ class When(enum.Enum):
 
     BEFORE = enum.auto()
     """Before anything is sampled: what people have said meanwhile."""
-    BESIDE = enum.auto()
+    CONDITIONS = enum.auto()
     """After the judgements: what no curve tells, for the alerts on it."""
     AFTER = enum.auto()
     """When all alerts stand: what is sent and written."""
@@ -71,7 +71,7 @@ class Guard:
         self._slow: dict[str, float] = {}
 
     @property
-    def whys(self) -> list[str]:
+    def problems(self) -> list[str]:
         """What fails now, one sentence each."""
         return [why for why, _ in self._failed.values()]
 
@@ -150,19 +150,21 @@ class UserInput:
         """Yield what is done each tick."""
         runs = self.run_baselines
         if runs is not None:
-            yield Chore("feedback", When.BEFORE, runs.listen)
+            yield Chore("feedback", When.BEFORE, runs.read_labels)
         yield Chore("silences", When.BEFORE, self._state.silences.refresh)
         yield Chore("buttons", When.BEFORE, partial(self.buttons.step, self._take_step))
         if runs is not None:
             # Now that everybody knows: this may take some milliseconds.
             yield Chore("knowledge", When.LAST, runs.step)
 
-    def obey(self, source: str, now_s: float) -> list[Alert]:
+    def apply_labels(self, source: str, now_s: float) -> list[Alert]:
         """Do what was said of the subjects of a source; return the alerts that this ended."""
         if self.run_baselines is None:
             return []
         tracks = (track for it in self._state.devices_of(source) for track in it.tracks())
-        return self._guard("feedback", partial(self.run_baselines.obey, tracks, now_s)) or []
+        return (
+            self._guard("feedback", partial(self.run_baselines.apply_labels, tracks, now_s)) or []
+        )
 
     def close(self) -> None:
         """Write what was learned of runs."""
@@ -195,8 +197,8 @@ class ProcessContext:
 
     def chores(self) -> Iterator[Chore]:
         """Yield what is done each tick."""
-        yield Chore("beside the curve", When.BESIDE, self._look)
-        yield Chore("holdings", When.BESIDE, self.idle_memory.update)
+        yield Chore("beside the curve", When.CONDITIONS, self._look)
+        yield Chore("holdings", When.CONDITIONS, self.idle_memory.update)
         yield Chore("checkpoints", When.AFTER, self.checkpoints.step)
         yield Chore("power", When.AFTER, self._state.prices.measure)
 

@@ -213,7 +213,7 @@ class RecentDeaths:
         """Follow a step of the wall clock."""
         self.note([moved_resolved(alert, by_s) for alert in self._alerts.values()])
 
-    def unseen(self, now_s: float) -> tuple[Alert, ...]:
+    def to_show(self, now_s: float) -> tuple[Alert, ...]:
         """Return those that are to be named now, newest first."""
         if not self._alerts:
             return ()
@@ -301,11 +301,11 @@ class LiveWriter:
         self._devices = LiveDevices()
         self._pieces = live.Pieces()
 
-    def before(self) -> LiveState | None:
+    def read_previous(self) -> LiveState | None:
         """Read what an earlier run has left."""
         return None if self._directory is None else live.read(self._directory)
 
-    def count(self) -> None:
+    def count_tick(self) -> None:
         """Count a tick."""
         self._ticks += 1
 

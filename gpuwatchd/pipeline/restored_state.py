@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from gpuwatchd.pipeline.device_rings import RecentActivity
 
 Past = tuple[Subject, Sequence[tuple[float, float]]]
-EARLIER = "an earlier run"
+PREVIOUS_RUN = "an earlier run"
 """Under what alerts are announced whose subject has not appeared."""
-UNSEEN_S = 600.0
+UNCLAIMED_S = 600.0
 """So long they wait for it: until then nobody knows whether they are still true."""
 
 
-class Unseen:
+class UnclaimedAlert:
     """The alert of a subject that has not appeared, as the alert notifier wants it."""
 
     def __init__(self, alerts: dict[str, Alert], key: str) -> None:
@@ -103,12 +103,12 @@ class RestoredState:
         pending = self.pending.pop(subject.id, None) if self.pending else None
         return self.alerts.pop(subject.id, pending) if self.alerts else pending
 
-    def unseen(self, now_s: float) -> list[Unseen]:
+    def unclaimed(self, now_s: float) -> list[UnclaimedAlert]:
         """Return the alerts of whose subject nothing has been heard for some time."""
         return [
-            Unseen(self.alerts, key)
+            UnclaimedAlert(self.alerts, key)
             for key, alert in self.alerts.items()
-            if now_s - alert.finding.judged_at_s >= UNSEEN_S
+            if now_s - alert.finding.judged_at_s >= UNCLAIMED_S
         ]
 
     def left(self, uid: str, present: Container[ProcessKey]) -> set[ProcessKey]:

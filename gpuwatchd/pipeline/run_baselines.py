@@ -244,60 +244,60 @@ class RunBaselines:
     def __init__(self, state: State, shelf: ProfileStore) -> None:
         self._state = state
         self._shelf = shelf
-        self._words: dict[str, UserLabel] = {}
-        self._followed: set[str] = set()
-        self._unheard = self._missed = False
+        self._labels: dict[str, UserLabel] = {}
+        self._applied: set[str] = set()
+        self._unapplied = self._missed = False
         self._served = -1
         self._scanned_s = float("-inf")
-        self._wishes: deque[Track] = deque(maxlen=256)
+        self._requested: deque[Track] = deque(maxlen=256)
 
-    def listen(self, _: float = 0.0) -> None:
+    def read_labels(self, _: float = 0.0) -> None:
         """Notice that the user has spoken since the last tick; costs some microseconds."""
         if self._shelf.changed_elsewhere() or self._missed:
             words = self._shelf.user_labels()
             self._missed = words is None
             if words is not None:
-                self._words = {word.subject.id: word for word in words}
-                self._unheard = True
+                self._labels = {word.subject.id: word for word in words}
+                self._unapplied = True
                 # It may be on any run that anybody's judgement rests on.
                 self._served = -1
                 for track in self._state.tracks.values():
                     track.run_baseline.asked = None
         # A word from while the daemon was stopped waits for its process to be seen again.
-        self._unheard = self._unheard or self._served != self._state.tracks.created
+        self._unapplied = self._unapplied or self._served != self._state.tracks.created
 
-    def obey(self, tracks: Iterable[Track], now_s: float) -> list[Alert]:
+    def apply_labels(self, tracks: Iterable[Track], now_s: float) -> list[Alert]:
         """Do what the user said of these tracks; return the alerts that this ended."""
         if self._served != self._state.tracks.created:
             # An alert that goes on is not judged without what was known of its subject before.
             for track in self._state.tracks.values():
                 if track.alert is not None and track.run_baseline.asked is None:
                     self._look_up(track)
-        if not self._unheard:
+        if not self._unapplied:
             return []
         changed: list[Alert] = []
         mine = {track.subject.id: track for track in tracks}
-        for subject in (self._words.keys() | self._followed) & mine.keys():
-            word, track = self._words.get(subject), mine[subject]
+        for subject in (self._labels.keys() | self._applied) & mine.keys():
+            word, track = self._labels.get(subject), mine[subject]
             if (None if word is None else word.row) == track.run_baseline.heard:
                 continue
-            ended = self._follow(track, word, now_s)
+            ended = self._apply_label(track, word, now_s)
             if ended is not None:
                 changed.append(ended)
         return changed
 
-    def _follow(self, track: Track, word: UserLabel | None, now_s: float) -> Alert | None:
+    def _apply_label(self, track: Track, word: UserLabel | None, now_s: float) -> Alert | None:
         """Take a word over (None: it was taken back); return the alert that it ended."""
         if track.run_baseline.asked != (track.program or ""):
             self._look_up(track)
         track.suppression = None
         if word is None:
             track.run_baseline.heard = None
-            self._followed.discard(track.subject.id)
+            self._applied.discard(track.subject.id)
             self._look_up(track)
             return None
         track.run_baseline.heard = word.row
-        self._followed.add(track.subject.id)
+        self._applied.add(track.subject.id)
         then = self._what_it_had_done(track, word)
         level = level_of(then) if then is not None else _level_then(track, word)
         if word.word == "normal" and level is not None:
@@ -330,15 +330,15 @@ class RunBaselines:
 
     def step(self, _: float = 0.0) -> None:
         """Do at most one piece of work."""
-        if self._unheard and self._served == self._state.tracks.created:
-            self._unheard = self._owes()
+        if self._unapplied and self._served == self._state.tracks.created:
+            self._unapplied = self._owes()
         if self._served != self._state.tracks.created or self._state.tracks.renamed:
             self._serve_next()
         elif self._state.tracks.ended:
             while self._state.tracks.ended and not self._learn(self._state.tracks.ended.popleft()):
                 pass
-        elif self._wishes:
-            self._grant(self._wishes.popleft())
+        elif self._requested:
+            self._grant(self._requested.popleft())
         else:
             self._scan()
 
@@ -347,8 +347,8 @@ class RunBaselines:
         tracks = self._state.tracks
         return any(
             tracks[subject].run_baseline.heard
-            != (word.row if (word := self._words.get(subject)) else None)
-            for subject in (self._words.keys() | self._followed) & tracks.keys()
+            != (word.row if (word := self._labels.get(subject)) else None)
+            for subject in (self._labels.keys() | self._applied) & tracks.keys()
         )
 
     def close(self) -> None:
@@ -395,7 +395,7 @@ class RunBaselines:
             baseline.own = any(run.word is not None and run.word == baseline.heard for run in runs)
             baseline.runs = chosen(
                 runs,
-                self._words.values(),
+                self._labels.values(),
                 device_uid=track.subject.device_uid,
                 process=track.subject.process,
             )
@@ -481,7 +481,7 @@ class RunBaselines:
             if (grows and stale) or (
                 (past or days) and _is_old(track) and (past or track.wants_days(now_s))
             ):
-                self._wishes.append(track)
+                self._requested.append(track)
 
     def _grant(self, track: Track) -> None:
         """Do the next thing that a growing track wants to know."""
@@ -492,7 +492,7 @@ class RunBaselines:
         if _is_old(track) and track.wants_days(now_s):
             judge_days(track, self._state.settings, self._hours(track, now_s), now_s)
             if _grows(track):
-                self._wishes.append(track)
+                self._requested.append(track)
             return
         if not _grows(track):
             return
@@ -500,7 +500,7 @@ class RunBaselines:
             baseline.yesterday_s = now_s
             baseline.yesterday = self._yesterday(track, now_s)
             self._show(track)
-            self._wishes.append(track)
+            self._requested.append(track)
             return
         if baseline.key is None:
             return
@@ -510,7 +510,7 @@ class RunBaselines:
             if moved and abs(now_s - other.run_baseline.live_s) >= SIBLINGS_EVERY_S:
                 other.run_baseline.live_s, other.run_baseline.live_moves = now_s, other.window.moves
                 other.run_baseline.live = profile_of(other, self._shelf, now_s, kind="sibling")
-                self._wishes.append(track)
+                self._requested.append(track)
                 return
         baseline.siblings_s = now_s
         baseline.siblings = tuple(

@@ -64,9 +64,9 @@ class SourceWorker:
             daemon=True,
         )
         self._thread.start()
-        self._hurry()
+        self._pass_deadline()
 
-    def _hurry(self) -> None:
+    def _pass_deadline(self) -> None:
         """Tell the source how long it may take, where it can see to that itself."""
         answer_within = getattr(self.source, "answer_within", None)
         if answer_within is not None:
@@ -80,7 +80,7 @@ class SourceWorker:
     @deadline_s.setter
     def deadline_s(self, seconds: float) -> None:
         self._deadline_s = seconds
-        self._hurry()
+        self._pass_deadline()
 
     @property
     def stuck(self) -> bool:
@@ -188,7 +188,7 @@ def labelled(sources: Sequence[Source]) -> list[tuple[str, Source]]:
     return out
 
 
-class Clock:
+class SourceClocks:
     """The time of each source."""
 
     def __init__(self) -> None:
@@ -250,7 +250,7 @@ class Sources:
     ) -> None:
         self._guard, self._mono = guard, mono
         self._absences = absences
-        self._clock = Clock()
+        self._clock = SourceClocks()
         self.workers = {
             label: SourceWorker(
                 source,
@@ -292,7 +292,7 @@ class Sources:
         """Return why a source gives nothing."""
         return self.workers[label].absent or Fault(where="", why="no answer")
 
-    def hurry(self, deadline_s: float) -> None:
+    def set_deadline(self, deadline_s: float) -> None:
         """Wait for each source for so long from now on."""
         for worker in self.workers.values():
             worker.deadline_s = deadline_s

@@ -10,7 +10,7 @@ import msgspec
 from gpuwatchd.core.codes import ProblemCode
 from gpuwatchd.core.model import Alert, Decision, Finding, Sample  # noqa: TC001 - fields
 from gpuwatchd.notify.outbox.outbox import Outbox
-from gpuwatchd.pipeline import alert_notifier
+from gpuwatchd.pipeline import track_evaluation
 from gpuwatchd.pipeline.act_ladder import ActLadder
 from gpuwatchd.pipeline.alert_cost import AlertCosts
 from gpuwatchd.pipeline.alert_notifier import AlertNotifier, MessageBuilder
@@ -22,11 +22,11 @@ from gpuwatchd.pipeline.digests import Digests
 from gpuwatchd.pipeline.history_exchange import HistoryLink, Last
 from gpuwatchd.pipeline.live_state import LiveWriter, Outputs
 from gpuwatchd.pipeline.proposals import Proposals
-from gpuwatchd.pipeline.restored_state import EARLIER
+from gpuwatchd.pipeline.restored_state import PREVIOUS_RUN
 from gpuwatchd.pipeline.source_workers import Problem, Sources
 from gpuwatchd.pipeline.state import Settings, State
 from gpuwatchd.pipeline.step_runner import StepRunner
-from gpuwatchd.pipeline.track_evaluation import Watcher
+from gpuwatchd.pipeline.track_evaluation import TrackEvaluator
 from gpuwatchd.pipeline.tracker import SampleIntake
 from gpuwatchd.store.live import LiveState  # noqa: TC001 - a field
 
@@ -96,7 +96,7 @@ class Pipeline:
             deadline_s=config.daemon.source_deadline, fresh=inputs.fresh, absences=inputs.absences,
         )  # fmt: skip
         self.intake = SampleIntake(state, host)
-        self.watcher = Watcher(state)
+        self.evaluator = TrackEvaluator(state)
         self.context = ProcessContext(
             state,
             guard,
@@ -142,11 +142,11 @@ class Pipeline:
         self.ladder.reloaded()
         self.outbox.follow(config.policy)
         self.intake.reloaded()
-        self.sources.hurry(config.daemon.source_deadline)
+        self.sources.set_deadline(config.daemon.source_deadline)
 
     def resume(self) -> None:
         """Take up what the history and the live state know: points, alerts, unsent messages."""
-        before = self.guard("live state", self.live.before)
+        before = self.guard("live state", self.live.read_previous)
         if self.link is not None:
             link, now_s = self.link, self._clocks.wall()
             last = Last.of(before, self.live.boot_id, now_s, now_s - self._clocks.mono())
@@ -179,14 +179,14 @@ class Pipeline:
             )
             changes += changed
         shown_s = self._clocks.wall() if shown_s is None else shown_s
-        self.guard.do(When.BESIDE, shown_s)
+        self.guard.do(When.CONDITIONS, shown_s)
         changed = self._conditions(shown_s)
         decisions += self._notify(CONDITIONS, [*self.state.conditions.values()], changed, shown_s)
         restored = self.state.restored
-        unseen = restored.unseen(shown_s) if restored.alerts else []
-        decisions += self._notify(EARLIER, unseen, [], shown_s)
+        unclaimed = restored.unclaimed(shown_s) if restored.alerts else []
+        decisions += self._notify(PREVIOUS_RUN, unclaimed, [], shown_s)
         self.guard.do(When.AFTER, self._clocks.wall())
-        self.live.count()
+        self.live.count_tick()
         live_state = self._live_state(shown_s, problems)
         self.guard("live state", partial(self.live.write, live_state))
         self.guard.do(When.LAST, self._clocks.wall())
@@ -228,15 +228,15 @@ class Pipeline:
         if read.sample is None:
             return []
         state, now_s = self.state, read.now_s
-        ended = self.user_input.obey(read.label, now_s)
-        due = self.watcher.due_of(read.label, now_s)
+        ended = self.user_input.apply_labels(read.label, now_s)
+        due = self.evaluator.due_of(read.label, now_s)
         if not due:
             return ended
 
         def work() -> list[Alert]:
-            changed = self.watcher.judge(due, now_s)
-            alerts = [alert_notifier.explained(alert, state) for alert in changed]
-            state.events.accompany(due, state.tracks)
+            changed = self.evaluator.judge(due, now_s)
+            alerts = [track_evaluation.with_causes(alert, state) for alert in changed]
+            state.events.update_advice(due, state.tracks)
             return alerts
 
         return ended + (self.guard("detectors", work) or [])
@@ -261,11 +261,11 @@ class Pipeline:
 
     def _live_state(self, now_s: float, extra: Sequence[Problem]) -> LiveState:
         problems = [*self.problems(), *extra]
-        return self.live.snapshot(now_s, problems, self.alert_notifier.deaths.unseen(now_s))
+        return self.live.snapshot(now_s, problems, self.alert_notifier.deaths.to_show(now_s))
 
     def problems(self) -> list[Problem]:
         """Return what is missing or broken now, one sentence each with its code."""
-        texts = [*self.guard.whys, *self.state.tracks.unjudged.values()]
+        texts = [*self.guard.problems, *self.state.tracks.unjudged.values()]
         texts += self.alert_notifier.failing.values()
         if self.link is not None:
             texts += self.link.history.problems

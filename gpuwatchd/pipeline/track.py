@@ -171,7 +171,7 @@ class Headroom(msgspec.Struct, kw_only=True):
             [rate for key, rate in rates if key != mine and (among is None or key in among)]
         )
 
-    def is_owned(self, now_s: float) -> bool:
+    def owners_known(self, now_s: float) -> bool:
         """Say whether it is known, or was until a moment ago, who holds the device's memory."""
         known = self.attributed_at_s
         return known is not None and now_s - known < GRACE_S
@@ -195,7 +195,7 @@ def _grew(finding: Finding, stopped_at_s: float | None, now_s: float) -> str:
     return f"{text}, stopped {when}"
 
 
-def unjudged(subject: Subject, why: str, code: Reason, now_s: float) -> Finding:
+def unjudged_finding(subject: Subject, why: str, code: Reason, now_s: float) -> Finding:
     """Return the finding of a subject that is not judged."""
     return Finding(
         id=subject.id,
@@ -548,7 +548,7 @@ def unless_explained(
 ) -> Finding:
     """Return the judgement on a device, none where its parts are judged and account for it."""
     told = whole.alert is not None and whole.alert.state == "firing"
-    if finding.tier == "none" or told or not whole.headroom.is_owned(float(series.t_s[-1])):
+    if finding.tier == "none" or told or not whole.headroom.owners_known(float(series.t_s[-1])):
         return finding
     uid = whole.subject.device_uid
     parts = [
@@ -571,13 +571,14 @@ class EndedProcess(msgspec.Struct, kw_only=True):
     """It ended while nobody watched: the history knows what it was."""
 
 
-def of_host(finding: Finding) -> Finding:
+def with_host_reason(finding: Finding) -> Finding:
     """Return a judgement on the host's memory with a reason that says so.
 
     Examples
     --------
     >>> from gpuwatchd.core.model import Finding, Subject
-    >>> of_host(Finding(id="s", subject=Subject(device_uid="u", host=True), judged_at_s=0.0,
+    >>> subject = Subject(device_uid="u", host=True)
+    >>> with_host_reason(Finding(id="s", subject=subject, judged_at_s=0.0,
     ...                 pattern="stable", tier="none", severity="info", confidence=0.0, eta=None,
     ...                 rate_bytes_per_s=0.0, reason="flat at 2 MiB")).reason
     'host memory: flat at 2 MiB'

@@ -1,7 +1,7 @@
 """Judge each subject that is due: its window, the screen, the detectors, its open alert.
 
-The same :class:`Watcher` judges live samples and recorded logs; only where the window comes from
-differs. It does no I/O and has no clock: time is that of the samples.
+The same :class:`TrackEvaluator` judges live samples and recorded logs; only where the window comes
+from differs. It does no I/O and has no clock: time is that of the samples.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from gpuwatchd.core.model.findings import (
     with_blame,
     with_reason,
 )
-from gpuwatchd.pipeline.clock import carried_over
-from gpuwatchd.pipeline.track import Track, of_host, unjudged, unless_explained
+from gpuwatchd.pipeline.track import Track, unjudged_finding, unless_explained, with_host_reason
 from gpuwatchd.pipeline.tracks import suppress_for_lead, unsuppress
 
 if TYPE_CHECKING:
@@ -72,7 +71,7 @@ def subject_facts(
     )
 
 
-def expected(
+def cap_by_rules(
     finding: Finding,
     rules: alerts.Rules,
     device: Device,
@@ -134,7 +133,7 @@ def flat_finding(series: Series, pattern: Pattern) -> Finding:
     )
 
 
-def _unless_it_draws(finding: Finding) -> Finding:
+def _cap_graphics(finding: Finding) -> Finding:
     """Return a judgement that is a watch at most where a display server or a browser grows.
 
     What draws grows with the windows that people open, and they need no alert to close them.
@@ -149,7 +148,7 @@ def _moves(track: Track) -> int:
     return track.evidence.moves + (0 if track.allocator is None else track.allocator.moves)
 
 
-class Watcher:
+class TrackEvaluator:
     """Judges tracks when they are due and keeps their alerts."""
 
     def __init__(self, state: State) -> None:
@@ -178,7 +177,7 @@ class Watcher:
             if device.source != source:
                 continue
             processes = device.processes.values()
-            others = beside(device, now_s)
+            others = further_tracks(device, now_s)
             if device.still:
                 # What stands still cannot have passed what it was before.
                 early = [track for track in processes if now_s >= track.due_s]
@@ -206,7 +205,7 @@ class Watcher:
         # subjects at once would be the largest thing in this process.
         for start in range(0, len(moved), _BATCH):
             changed += self._judge_batch(moved[start : start + _BATCH], now_s)
-        return _take_over(self.state, changed, now_s)
+        return _replace_superseded(self.state, changed, now_s)
 
     @staticmethod
     def _unmoved(track: Track) -> bool:
@@ -233,15 +232,17 @@ class Watcher:
             level = float(series.used_bytes[-1])
             finding = judged
             if track.run_baseline.days is not None:
-                finding = _unless_it_draws(track.over_days(track.run_baseline.days, judged))
+                finding = _cap_graphics(track.over_days(track.run_baseline.days, judged))
             if track.subject.unattributed:
                 finding = attribution.above_baseline(finding, level, track.baseline_bytes)
             elif track.subject.host:
-                finding = of_host(finding)
+                finding = with_host_reason(finding)
             elif track.subject.process is None:
                 finding = unless_explained(track, series, finding, self.state.tracks.values())
             finding = track.suppressed(finding)
-            finding = expected(finding, self.state.settings.rules, track.device, track.info, level)
+            finding = cap_by_rules(
+                finding, self.state.settings.rules, track.device, track.info, level
+            )
             change = self._apply(track, finding, now_s)
             changed += self.state.tracks.take_passed_on()
             self._schedule(track, finding, now_s)
@@ -275,7 +276,7 @@ class Watcher:
         return [
             flat_finding(series, pattern)
             if pattern is not None and series.allocator is None
-            else _unless_it_draws(verdict.judge(series, settings))
+            else _cap_graphics(verdict.judge(series, settings))
             for series, pattern in zip(batch, screen.first_look(batch, settings), strict=True)
         ]
 
@@ -286,7 +287,12 @@ class Watcher:
         young = finding.samples < 2 * self.state.settings.config.detection.minimum_samples
         track.pause_s = alerts.pause_s(finding, alert, young=young, calm_looks=track.calm_looks)
         whole = track.subject.process is None and not track.subject.unattributed
-        if whole and finding.tier == "none" and alert is None and track.headroom.is_owned(now_s):
+        if (
+            whole
+            and finding.tier == "none"
+            and alert is None
+            and track.headroom.owners_known(now_s)
+        ):
             # Its parts are judged; it is looked at sooner when it passes what was seen of it.
             longer = min(1 + track.calm_looks // 3, _JOINT_LONGER)
             track.pause_s = max(track.pause_s, _JOINT_PAUSE_S * longer)
@@ -294,9 +300,9 @@ class Watcher:
 
     def _apply(self, track: Track, finding: Finding, now_s: float) -> Alert | None:
         was, led = track.lead, track.leads
-        finding = self.state.tracks.ranks.judged(track, finding)
-        if was is not None and self.state.tracks.ranks.goes_on(track, finding, was):
-            self._follow(track, was, now_s)
+        finding = self.state.tracks.ranks.for_job(track, finding)
+        if was is not None and self.state.tracks.ranks.takes_over(track, finding, was):
+            self._take_over_alert(track, was, now_s)
         before = track.alert
         if before is not None and track.finding is None:
             before = carried_over(before, finding, now_s)
@@ -331,7 +337,7 @@ class Watcher:
             outcome = msgspec.structs.replace(outcome, alert=alert)
         return self.state.settle(track, outcome)
 
-    def _follow(self, track: Track, was: Track, now_s: float) -> None:
+    def _take_over_alert(self, track: Track, was: Track, now_s: float) -> None:
         """Have a rank that still leaks go on with the alert of its lead that leaks no more."""
         leads = track.leads
         alert = self.state.tracks.ranks.pass_on(was, track, Ending.OTHER_RANK)
@@ -339,6 +345,25 @@ class Watcher:
         track.leads = leads
         track.alert = msgspec.structs.replace(alert, **track.named.fields)
         self.state.tracks.passed_on += [track.alert] if ended is None else [ended, track.alert]
+
+
+def carried_over(alert: Alert, finding: Finding, now_s: float) -> Alert:
+    """Return the alert of an earlier run, at the first judgement of its subject in this one.
+
+    After a pause its evidence counts for the growth that began before the pause, not for another.
+    """
+    last_s, onset_s = alert.finding.judged_at_s, finding.onset_at_s
+    same = onset_s is not None and onset_s <= last_s
+    if same or now_s - last_s <= 2.0 * alerts.SLOW_S or alert.state == "firing":
+        return alert
+    return msgspec.structs.replace(
+        alert,
+        confirmations=0,
+        held_since_s=None,
+        alert_confirmations=0,
+        alert_since_s=None,
+        evidence=None,
+    )
 
 
 def judge_days(track: Track, settings: Settings, hours: ArrayLike, now_s: float) -> None:
@@ -363,10 +388,10 @@ _STILL = frozenset({"stable", "unknown"})
 KEPT = "the kernel keeps pages of ended processes: monitored per process instead"
 
 
-def beside(device: TrackedDevice, now_s: float) -> list[Track]:
+def further_tracks(device: TrackedDevice, now_s: float) -> list[Track]:
     """Return the tracks to be judged at present beside those of processes on the device."""
     tracks = list(device.host_tracks.values()) if device.host_read_s == device.taken_s else []
-    owned, explained = is_owned(device, now_s), _is_explained(device)
+    owned, explained = device.headroom.owners_known(now_s), _is_explained(device)
     if owned and device.device.memory_kind == "coherent":
         return tracks  # Pages stay taken after a process has ended: its series is no evidence.
     for track in device.others:
@@ -399,19 +424,14 @@ def _is_explained(device: TrackedDevice) -> bool:
     )
 
 
-def is_owned(device: TrackedDevice, now_s: float) -> bool:
-    """Say whether it is known, or was until a moment ago, who holds the device's memory."""
-    return device.headroom.is_owned(now_s)
-
-
 def drop_whole(state: State, device: TrackedDevice, now_s: float) -> list[Alert]:
     """End what was only suspected of the whole device, once its processes are known."""
-    before, device.judged_by_process = device.judged_by_process, is_owned(device, now_s)
+    before, device.judged_by_process = device.judged_by_process, device.headroom.owners_known(now_s)
     if device.others and device.arrivals is not None:
         for position, ring in device.arrivals.rings.items():
             device.others[position].joint = ring if device.judged_by_process else None
     if device.device.memory_kind == "coherent" and device.judged_by_process:
-        return _unjudged(state, device, now_s)
+        return _mark_unjudged(state, device, now_s)
     if not device.others or not (
         (device.judged_by_process and not before) or _is_explained(device)
     ):
@@ -423,12 +443,12 @@ def drop_whole(state: State, device: TrackedDevice, now_s: float) -> list[Alert]
     return [] if ended is None else [ended]
 
 
-def _unjudged(state: State, device: TrackedDevice, now_s: float) -> list[Alert]:
+def _mark_unjudged(state: State, device: TrackedDevice, now_s: float) -> list[Alert]:
     """Say of a device whose pages the kernel keeps why it is not judged as a whole."""
     ended = []
     for track in device.others:
         if track.finding is None or track.finding.code is not Reason.PAGES_KEPT:
-            track.finding = unjudged(track.subject, KEPT, Reason.PAGES_KEPT, now_s)
+            track.finding = unjudged_finding(track.subject, KEPT, Reason.PAGES_KEPT, now_s)
             track.headroom.note(track.finding)
             state.tracks.evaluations += 1
         alert = state.end(track, Ending.PAGES_KEPT, now_s, quietly=True)
@@ -437,7 +457,7 @@ def _unjudged(state: State, device: TrackedDevice, now_s: float) -> list[Alert]:
     return ended
 
 
-def _take_over(state: State, changes: Iterable[Alert], now_s: float) -> list[Alert]:
+def _replace_superseded(state: State, changes: Iterable[Alert], now_s: float) -> list[Alert]:
     """Return the changes, with alerts that have just fired in the place of those they replace."""
     out: list[Alert] = []
     for alert in changes:
@@ -451,7 +471,7 @@ def _take_over(state: State, changes: Iterable[Alert], now_s: float) -> list[Ale
             out.append(alert)
             continue
         whole = track is device.others[0]
-        if is_owned(device, now_s) and (whole or not _stands_for(device)):
+        if device.headroom.owners_known(now_s) and (whole or not _parts_explain(device)):
             out.append(alert)  # What the parts do not explain is another growth.
             continue
         why = Ending.HOLDER_UNKNOWN if whole else Ending.HOLDER_KNOWN
@@ -469,9 +489,54 @@ def _take_over(state: State, changes: Iterable[Alert], now_s: float) -> list[Ale
     return out
 
 
-def _stands_for(device: TrackedDevice) -> bool:
+def _parts_explain(device: TrackedDevice) -> bool:
     """Say whether the parts of a device that grow explain what is told of the whole."""
     told = device.others[0].alert
     share = sum(device.headroom.growing.values())
     rate = None if told is None else told.finding.rate_bytes_per_s
     return share >= attribution.EXPLAINED_SHARE * (rate or 0.0)
+
+
+# Whose growth explains the device's: asked when an alert opens, not at every look.
+
+
+def _with_attribution(alert: Alert, device: TrackedDevice, state: State) -> Alert:
+    """Return the alert with the shares of those who grew since its onset; its track has it, too."""
+    finding = alert.finding
+    if alert.state not in {"watch", "firing"} or not device.others or finding.onset_at_s is None:
+        return alert
+    track = state.tracks.get(alert.subject.id)
+    if alert.subject.host or (track is not None and track.leads):
+        return alert
+    kind, ledger = device.device.memory_kind, device.ledger
+    fresh = device.uses is not None and device.uses_s == device.taken_s
+    # The whole beside its parts is told of without those who came since.
+    joint = track is device.others[0] and device.judged_by_process
+    processes = {key: track.series() for key, track in device.processes.items()} if fresh else {}
+    if joint:
+        processes = {k: s for k, s in processes.items() if s.t_s[0] <= finding.onset_at_s}
+    shares = attribution.share(
+        None if kind == "coherent" else device.others[0].series(raw=not joint),
+        # What was last known of a list that cannot be read now says nothing of the growth since.
+        processes,
+        since_s=finding.onset_at_s,
+        names={
+            key: info.attribution
+            for key in device.processes
+            if (info := state.infos.get(key)) is not None
+        },
+        complete=fresh and kind == "dedicated" and ledger is not None and ledger.state == "whole",
+    )
+    alert = msgspec.structs.replace(alert, finding=with_blame(finding, shares))
+    if track is not None and track.alert is not None and track.alert.key == alert.key:
+        track.alert = alert
+    return alert
+
+
+def with_causes(alert: Alert, state: State) -> Alert:
+    """Return an alert that has changed with who caused it, and with what broke meanwhile."""
+    device = state.devices.get(alert.subject.device_uid)
+    if device is None:
+        return alert
+    alert = _with_attribution(alert, device, state)
+    return state.events.with_hardware_advice(alert, device.device, state.tracks)

@@ -277,7 +277,7 @@ class SampleIntake:
                 activity=self._state.restored.activity.pop(device.uid, None) or RecentActivity(),
             )
             tracked_device = TrackedDevice(device=device, reading=reading, headroom=headroom)
-            tracked_device.judged_by_process = headroom.is_owned(now_s)
+            tracked_device.judged_by_process = headroom.owners_known(now_s)
             self._state.devices[device.uid] = tracked_device
             self._watch_whole(tracked_device)
         tracked_device.device, tracked_device.reading = device, reading

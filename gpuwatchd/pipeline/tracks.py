@@ -49,7 +49,7 @@ class Ranks:
             self._jobs.pop(track.job, None)
         track.job = None
 
-    def judged(self, track: Track, finding: Finding) -> Finding:
+    def for_job(self, track: Track, finding: Finding) -> Finding:
         """Return a judgement as that of a job, where it is one; set ``lead`` and ``leads``."""
         track.lead, track.leads = None, Title()
         members = self._jobs.get(track.job) if track.job is not None else None
@@ -105,7 +105,7 @@ class Ranks:
         return next(one for one in led if one.subject.id == chief.subject)
 
     @staticmethod
-    def goes_on(track: Track, finding: Finding, was: Track) -> bool:
+    def takes_over(track: Track, finding: Finding, was: Track) -> bool:
         """Say whether a rank still leaks, by itself or for others, whose lead leaks no more."""
         alert = was.alert
         return (

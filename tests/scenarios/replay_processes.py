@@ -18,7 +18,7 @@ from gpuwatchd.pipeline import recorded_ledger, track_evaluation
 from gpuwatchd.pipeline.replay import Recorded
 from gpuwatchd.pipeline.state import State
 from gpuwatchd.pipeline.track import Headroom, Track, TrackedDevice
-from gpuwatchd.pipeline.track_evaluation import Watcher
+from gpuwatchd.pipeline.track_evaluation import TrackEvaluator
 from tests.scenarios.replay import DEFAULTS, device_of, instants_of
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def replay_processes(item: LabelledSeries) -> list[Course]:
     whole = item.series
     room = Headroom(total_bytes=whole.total_bytes, attributed_at_s=float("inf"))
     tracked = TrackedDevice(device=device_of(whole), reading=None, headroom=room)
-    watcher = Watcher(State(Config(detection=DEFAULTS)))
+    evaluator = TrackEvaluator(State(Config(detection=DEFAULTS)))
     instants = instants_of(whole.t_s)
     start = float(whole.t_s[0])
     joint = Course(name=DEVICE, truth=item.truth, onset_s=item.truth.onset_s or 0.0)
@@ -79,10 +79,10 @@ def replay_processes(item: LabelledSeries) -> list[Course]:
     free = np.maximum((whole.total_bytes or 0.0) - whole.used_bytes[held], 0.0)
     for position, now in enumerate(instants.tolist()):
         room.free_bytes = float(free[position])
-        present = [one for one in players if _is_there(watcher, tracked, one, position, now)]
-        judged = {*tracked.processes.values(), *track_evaluation.beside(tracked, now)}
-        due = [p for p in present if p.track in judged and watcher.due(p.track, now)]
-        _judge(watcher, tracked, due, now, start)
+        present = [one for one in players if _is_there(evaluator, tracked, one, position, now)]
+        judged = {*tracked.processes.values(), *track_evaluation.further_tracks(tracked, now)}
+        due = [p for p in present if p.track in judged and evaluator.due(p.track, now)]
+        _judge(evaluator, tracked, due, now, start)
     return [player.course for player in players]
 
 
@@ -163,7 +163,7 @@ def _player(
 
 
 def _is_there(
-    watcher: Watcher, tracked: TrackedDevice, player: _Player, position: int, now: float
+    evaluator: TrackEvaluator, tracked: TrackedDevice, player: _Player, position: int, now: float
 ) -> bool:
     """Move the window of a subject to the instant; begin or end it; say whether it is there."""
     known, track = player.known[position], player.track
@@ -173,9 +173,9 @@ def _is_there(
     player.recorded.count = known
     player.over = now > player.end_s
     if player.over:
-        watcher.state.retire([track], Ending.PROCESS_ENDED, now)
+        evaluator.state.retire([track], Ending.PROCESS_ENDED, now)
     else:
-        watcher.state.tracks[track.subject.id] = track
+        evaluator.state.tracks[track.subject.id] = track
     if process is not None and player.over:
         tracked.processes.pop(process, None)
     elif process is not None:
@@ -184,13 +184,13 @@ def _is_there(
 
 
 def _judge(
-    watcher: Watcher, tracked: TrackedDevice, due: list[_Player], now: float, start: float
+    evaluator: TrackEvaluator, tracked: TrackedDevice, due: list[_Player], now: float, start: float
 ) -> None:
     """Judge subjects; an alert in the place of one on the device is not counted once more."""
     before = [_state(player.track) for player in due]
     told = _state(tracked.others[0]) == "firing"
-    watcher.state.devices = {tracked.device.uid: tracked}
-    changes = watcher.judge([player.track for player in due], now)
+    evaluator.state.devices = {tracked.device.uid: tracked}
+    changes = evaluator.judge([player.track for player in due], now)
     taken = told and any(alert.ended_code is Ending.HOLDER_KNOWN for alert in changes)
     for player, was in zip(due, before, strict=True):
         course, finding, state = player.course, player.track.finding, _state(player.track)
