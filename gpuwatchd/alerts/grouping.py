@@ -179,7 +179,7 @@ def due_notices(
     *,
     now_s: float,
     sent_at_s: Sequence[float],
-    around: SendingContext = ALONE,
+    context: SendingContext = ALONE,
 ) -> Notifications:
     """Return what is to be told now of these alerts, and what is held back and why.
 
@@ -187,23 +187,23 @@ def due_notices(
     lately, for the limit per hour.
     """
     mine = list(alerts)
-    teller = _NoticeCollector(rules, now_s, around, [*mine, *around.others])
-    due = [due_notice for alert in mine if (due_notice := teller.collect(alert)) is not None]
+    collector = _NoticeCollector(rules, now_s, context, [*mine, *context.others])
+    due = [due_notice for alert in mine if (due_notice := collector.collect(alert)) is not None]
     if due:
-        due = teller.grouped(due, [*mine, *around.others, *around.past])
-        teller.send(grouped_by_message(due + teller.joining(mine, due)), sent_at_s)
-    return Notifications(list(teller.changed.values()), teller.decisions, teller.notices)
+        due = collector.grouped(due, [*mine, *context.others, *context.past])
+        collector.send(grouped_by_message(due + collector.joining(mine, due)), sent_at_s)
+    return Notifications(list(collector.changed.values()), collector.decisions, collector.notices)
 
 
 class _NoticeCollector:
     """Looks at alerts one after the other and keeps what comes of it."""
 
     def __init__(
-        self, rules: Rules, now_s: float, around: SendingContext, beside: Iterable[Alert]
+        self, rules: Rules, now_s: float, context: SendingContext, beside: Iterable[Alert]
     ) -> None:
         self.rules = rules
         self.now_s = now_s
-        self.around = around
+        self.context = context
         self.above = InhibitingAlerts(beside)
         self.reminds = bool(rules.repeat_s) or any(
             override.repeat_s for override in rules.overrides
@@ -258,10 +258,10 @@ class _NoticeCollector:
             alert,
             notice,
             self.rules,
-            local=self.around.local,
-            silences=self.around.silences,
+            local=self.context.local,
+            silences=self.context.silences,
             others=self.above.near(alert),
-            level_bytes=self.around.levels.get(alert.key),
+            level_bytes=self.context.levels.get(alert.key),
         )
         return Due(alert, notice, severity, effective, routes)
 

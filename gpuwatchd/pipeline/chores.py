@@ -38,13 +38,13 @@ class When(enum.Enum):
     """At which place of a tick a chore is done."""
 
     BEFORE = enum.auto()
-    """Before anything is sampled: what people have said meanwhile."""
+    """Before anything is sampled: what users have entered meanwhile."""
     CONDITIONS = enum.auto()
-    """After the judgements: what no curve tells, for the alerts on it."""
+    """After the judgements: what condition alerts are about."""
     AFTER = enum.auto()
-    """When all alerts stand: what is sent and written."""
+    """After all alerts: what is sent and written."""
     LAST = enum.auto()
-    """When everybody knows."""
+    """After the live state is written: what may take some milliseconds."""
 
 
 class Chore(NamedTuple):
@@ -56,7 +56,7 @@ class Chore(NamedTuple):
     name: str
     when: When
     run: Callable[[float], object]
-    """Gets the time: of people, beside the judgements that of the first sample; epoch seconds."""
+    """Gets epoch seconds: of the wall clock, for ``CONDITIONS`` of the first sample."""
     budget_s: float = 0.25
     """What takes longer is logged: the next sample waits for it."""
 
@@ -129,7 +129,7 @@ class Guard:
 
 
 class UserInput:
-    """Takes it in, and learns of the runs that it is about."""
+    """Labels, silences and pressed buttons; learns from the runs that labels are about."""
 
     def __init__(
         self,
@@ -154,11 +154,10 @@ class UserInput:
         yield Chore("silences", When.BEFORE, self._state.silences.refresh)
         yield Chore("buttons", When.BEFORE, partial(self.buttons.step, self._take_step))
         if runs is not None:
-            # Now that everybody knows: this may take some milliseconds.
-            yield Chore("knowledge", When.LAST, runs.step)
+            yield Chore("run baselines", When.LAST, runs.step)
 
     def apply_labels(self, source: str, now_s: float) -> list[Alert]:
-        """Do what was said of the subjects of a source; return the alerts that this ended."""
+        """Apply labels to the subjects of a source; return the alerts that this ended."""
         if self.run_baselines is None:
             return []
         tracks = (track for it in self._state.devices_of(source) for track in it.tracks())
@@ -169,11 +168,11 @@ class UserInput:
     def close(self) -> None:
         """Write what was learned of runs."""
         if self.run_baselines is not None:
-            self._guard("knowledge", self.run_baselines.close)
+            self._guard("run baselines", self.run_baselines.close)
 
 
 class ProcessContext:
-    """Keeps it up to date, where somebody is new or its time has come."""
+    """Keeps what is known of processes beside their memory: servers, sizes, limits, idleness."""
 
     def __init__(
         self,
@@ -197,27 +196,27 @@ class ProcessContext:
 
     def chores(self) -> Iterator[Chore]:
         """Yield what is done each tick."""
-        yield Chore("beside the curve", When.CONDITIONS, self._look)
-        yield Chore("holdings", When.CONDITIONS, self.idle_memory.update)
+        yield Chore("process context", When.CONDITIONS, self._refresh)
+        yield Chore("idle memory", When.CONDITIONS, self.idle_memory.update)
         yield Chore("checkpoints", When.AFTER, self.checkpoints.step)
         yield Chore("power", When.AFTER, self._state.prices.measure)
 
-    def _look(self, _: float) -> None:
-        """Let what no curve tells be read, where somebody is new or its time has come."""
+    def _refresh(self, _: float) -> None:
+        """Read servers, declared sizes and limits, where a process is new or they are due."""
         present = self._process_names.present(self._state.devices.values())
         self._guard("endpoints", lambda: self.serving.step(present))
         news = (present, self._state.engines.readings, self._state.tracks.created)
-        told = bool(self.declared.waiting) or news != self.declared.news
-        if told:
+        changed = bool(self.declared.waiting) or news != self.declared.news
+        if changed:
             self._guard("declared sizes", lambda: self.declared.step(news))
-        if told or self._mono() >= self.limits.due_s:
-            self._guard("memory limits", lambda: self.limits.step(told=told))
+        if changed or self._mono() >= self.limits.due_s:
+            self._guard("memory limits", lambda: self.limits.step(told=changed))
 
     def problems(self) -> list[str]:
         """Return what is wrong now, one sentence each."""
         faults = [f"{path} {why}" for path, why in self.limits.faults.items()]
-        told = [self.checkpoints.problem] if self.checkpoints.problem else []
-        return [*self.serving.problems, *told, *faults]
+        missing = [self.checkpoints.problem] if self.checkpoints.problem else []
+        return [*self.serving.problems, *missing, *faults]
 
     def close(self) -> None:
         """Ask and read nothing any more."""

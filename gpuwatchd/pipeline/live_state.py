@@ -357,7 +357,7 @@ class LiveWriter:
             holdings=state.holdings,
             silences=state.silences.active,
             channels=self._outbox.channel_health(),
-            untold=self._outbox.reach.untold(),
+            untold=self._outbox.reach.undelivered(),
             lost=self._undelivered.lost(now_s),
             deaths=deaths,
             servers=state.engines.readings,

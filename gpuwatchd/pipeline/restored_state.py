@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 Past = tuple[Subject, Sequence[tuple[float, float]]]
 PREVIOUS_RUN = "an earlier run"
-"""Under what alerts are announced whose subject has not appeared."""
+"""``source`` for the notifier, of alerts whose subject has not appeared since the start."""
 UNCLAIMED_S = 600.0
-"""So long they wait for it: until then nobody knows whether they are still true."""
+"""For so long they wait for it in silence: until then they may no longer be true."""
 
 
 class UnclaimedAlert:
-    """The alert of a subject that has not appeared, as the alert notifier wants it."""
+    """The alert of a subject that has not appeared: an ``AlertHolder`` over ``alerts[key]``."""
 
     def __init__(self, alerts: dict[str, Alert], key: str) -> None:
         self._alerts = alerts
@@ -44,7 +44,7 @@ class UnclaimedAlert:
 
 
 class RestoredState:
-    """Waits for the subjects that it belongs to."""
+    """Handed out part by part, as the subjects appear that it belongs to."""
 
     def __init__(self) -> None:
         self.alerts: dict[str, Alert] = {}
@@ -104,7 +104,7 @@ class RestoredState:
         return self.alerts.pop(subject.id, pending) if self.alerts else pending
 
     def unclaimed(self, now_s: float) -> list[UnclaimedAlert]:
-        """Return the alerts of whose subject nothing has been heard for some time."""
+        """Return the alerts whose subject has not appeared for ten minutes."""
         return [
             UnclaimedAlert(self.alerts, key)
             for key, alert in self.alerts.items()

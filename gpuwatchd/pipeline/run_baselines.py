@@ -252,7 +252,7 @@ class RunBaselines:
         self._requested: deque[Track] = deque(maxlen=256)
 
     def read_labels(self, _: float = 0.0) -> None:
-        """Notice that the user has spoken since the last tick; costs some microseconds."""
+        """Read the user's labels where they have changed; else costs some microseconds."""
         if self._shelf.changed_elsewhere() or self._missed:
             words = self._shelf.user_labels()
             self._missed = words is None
@@ -267,7 +267,7 @@ class RunBaselines:
         self._unapplied = self._unapplied or self._served != self._state.tracks.created
 
     def apply_labels(self, tracks: Iterable[Track], now_s: float) -> list[Alert]:
-        """Do what the user said of these tracks; return the alerts that this ended."""
+        """Apply the user's labels to these tracks; return the alerts that this ended."""
         if self._served != self._state.tracks.created:
             # An alert that goes on is not judged without what was known of its subject before.
             for track in self._state.tracks.values():
@@ -287,7 +287,7 @@ class RunBaselines:
         return changed
 
     def _apply_label(self, track: Track, word: UserLabel | None, now_s: float) -> Alert | None:
-        """Take a word over (None: it was taken back); return the alert that it ended."""
+        """Apply a label (None: it was taken back); return the alert that it ended."""
         if track.run_baseline.asked != (track.program or ""):
             self._look_up(track)
         track.suppression = None

@@ -67,7 +67,7 @@ class SourceWorker:
         self._pass_deadline()
 
     def _pass_deadline(self) -> None:
-        """Tell the source how long it may take, where it can see to that itself."""
+        """Pass the deadline on to a source that keeps to one itself."""
         answer_within = getattr(self.source, "answer_within", None)
         if answer_within is not None:
             answer_within(self._deadline_s)
@@ -189,7 +189,7 @@ def labelled(sources: Sequence[Source]) -> list[tuple[str, Source]]:
 
 
 class SourceClocks:
-    """The time of each source."""
+    """The clock of each source: see :mod:`gpuwatchd.pipeline.clock`."""
 
     def __init__(self) -> None:
         self._offsets: dict[str, float] = {}
@@ -207,7 +207,7 @@ class SourceClocks:
         return now_s, step if stepped else None
 
     def now(self, source: str, mono_s: float) -> float | None:
-        """Return what time it is for a source that is silent; None when it never spoke."""
+        """Return the time of a source without a sample; None when it never gave one."""
         last = self._last.get(source)
         return None if last is None else last[0] + (mono_s - last[1])
 
@@ -219,6 +219,7 @@ class SourceTick(NamedTuple):
     """What one source gave in a tick."""
 
     label: str
+    """The source's name, numbered where two have the same; elsewhere called ``source``."""
     now_s: float
     """On the clock of its samples: seconds that the detectors count in."""
     sample: Sample | None = None
@@ -293,7 +294,7 @@ class Sources:
         return self.workers[label].absent or Fault(where="", why="no answer")
 
     def set_deadline(self, deadline_s: float) -> None:
-        """Wait for each source for so long from now on."""
+        """Wait for each source for so many seconds from now on."""
         for worker in self.workers.values():
             worker.deadline_s = deadline_s
 

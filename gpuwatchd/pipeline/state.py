@@ -1,4 +1,4 @@
-"""What the stages of a tick share: settings, devices, tracks, alerts, and what is beside them."""
+"""What the stages of a tick share: settings, devices, tracks, alerts, silences, prices."""
 
 from __future__ import annotations
 
@@ -95,11 +95,11 @@ class Settings:
 
 
 class ConditionAlert(msgspec.Struct, eq=False):
-    """One subject that an alert on what no curve tells is about."""
+    """One subject of a condition alert: one that no series is judged for."""
 
     alert: Alert | None
-    heard_at_s: float
-    """When something was last known of it."""
+    last_known_s: float
+    """When its condition could last be read."""
     well_since_s: float | None = None
     """Since when it has been well again."""
 
@@ -261,7 +261,7 @@ class DevicePrices:
 
 
 class State:
-    """What the stages of a tick share. Each stage reads it, and changes what it is the source of.
+    """What the stages of a tick share. Each stage reads it, and changes its own part.
 
     ``history`` is where events and silences are kept, ``mono`` the clock that ends the latter.
     """
@@ -280,7 +280,7 @@ class State:
         self.restored = RestoredState()
         self.idle_levels = IdleLevels()
         self.conditions: dict[str, ConditionAlert] = {}
-        """Alerts on what no curve tells, by key."""
+        """By alert key."""
         self.holdings: tuple[Holding, ...] = ()
         """Idle memory now."""
         self.engines = Engines()
@@ -348,7 +348,7 @@ class State:
     ) -> Alert | None:
         """Resolve a track's alert because its subject has gone; return it if it was open.
 
-        ``quietly`` tells nobody: another alert goes on in its place.
+        ``quietly``: no notice is sent, another alert goes on in its place. ``facts`` of the code.
         """
         track.headroom.growing.pop(track.subject.id, None)
         if track.alert is None:

@@ -1,4 +1,4 @@
-"""One tick: every source read, every subject that is due judged, everybody told who must be."""
+"""One tick: read each source, update its tracks, judge what is due, send notices, show it."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ _LAST_MESSAGES_S = 1.5
 
 
 class Inputs(NamedTuple):
-    """What a pipeline reads; see :class:`gpuwatchd.pipeline.source_workers.Sources`."""
+    """What a pipeline reads; ``fresh`` and ``absences``: see :class:`.source_workers.Sources`."""
 
     sources: Sequence[Source]
     """Read every tick, each in its own thread."""
     host: Host | None = None
-    """Looks processes up; None where the sources know them themselves."""
+    """Looks processes up by pid; None where the samples name them (logs, simulation)."""
     fresh: Callable[[int], Source] | None = None
     absences: Callable[[list[Fault | None]], list[Problem]] | None = None
 
@@ -75,7 +75,7 @@ class Tick(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pipeline:
-    """The main job: stages that share one :class:`State`, done in the order of :meth:`tick`."""
+    """The stages that share one :class:`State`; :meth:`tick` is their order."""
 
     def __init__(
         self,
@@ -127,11 +127,11 @@ class Pipeline:
         guard.add(self._all_chores(digests))
 
     def _all_chores(self, digests: Digests) -> Iterator[Chore]:
-        """Yield all that is done beside samples and alerts, in order."""
+        """Yield all chores, in order."""
         yield from self.user_input.chores()
         yield from self.context.chores()
         yield Chore("digest", When.AFTER, digests.step)
-        # Asked anew: a digest that takes long is no step of the wall clock.
+        # The time is read again: a digest that took long is no step of the wall clock.
         yield Chore("outbox", When.AFTER, lambda _: self.outbox.collect(self._clocks.wall()))
         if self.link is not None:
             yield Chore("history", When.AFTER, self.link.history.flush_due, budget_s=1.0)
@@ -140,12 +140,12 @@ class Pipeline:
         """Take over new settings; sources stay as they are."""
         self.state.settings = Settings(config)
         self.ladder.reloaded()
-        self.outbox.follow(config.policy)
+        self.outbox.take_rules(config.policy)
         self.intake.reloaded()
         self.sources.set_deadline(config.daemon.source_deadline)
 
     def resume(self) -> None:
-        """Take up what the history and the live state know: points, alerts, unsent messages."""
+        """Restore points, alerts and unsent messages from the history and the live state."""
         before = self.guard("live state", self.live.read_previous)
         if self.link is not None:
             link, now_s = self.link, self._clocks.wall()
@@ -156,24 +156,25 @@ class Pipeline:
                 "history",
                 lambda: link.resume(self.outbox, self.conditions, self.alert_notifier, now_s, last),
             )
-        self.guard("holdings", lambda: self.context.idle_memory.resume(before))
+        self.guard("idle memory", lambda: self.context.idle_memory.resume(before))
         self.guard("events", lambda: self.state.events.resume(before))
 
     def tick(self, problems: Sequence[Problem] = ()) -> Tick:
-        """Do the whole job once. Never raises: what fails is a fault, logged and shown.
+        """Do every stage once. Never raises: what fails is a fault, logged and shown.
 
-        ``problems``: what the caller wants shown beside our own.
+        ``problems`` are the caller's, shown beside those of the stages.
         """
         samples: list[Sample] = []
         changes: list[Alert] = []
         decisions: list[Decision] = []
+        # Conditions and the live state go by the clock of the first source that answers.
         shown_s: float | None = None
         self.guard.do(When.BEFORE, self._clocks.wall())
         for read in self.sources.read():
             if read.sample is not None:
                 samples.append(read.sample)
                 shown_s = read.now_s if shown_s is None else shown_s
-            changed = self._take(read) + self._judge(read)
+            changed = self._track(read) + self._judge(read)
             decisions += self._notify(
                 read.label, self.state.alerted(read.label), changed, read.now_s
             )
@@ -196,8 +197,8 @@ class Pipeline:
             state=live_state,
         )  # fmt: skip
 
-    def _take(self, read: SourceTick) -> list[Alert]:
-        """Feed what a source gave to the tracks; return the alerts of who has gone."""
+    def _track(self, read: SourceTick) -> list[Alert]:
+        """Update the tracks of a source; return the alerts that ended: their subject has gone."""
         label, sample, now_s, state = read.label, read.sample, read.now_s, self.state
         if sample is None:
             self.intake.mark_unread(label, self.sources.absent(label))
@@ -207,10 +208,12 @@ class Pipeline:
         intake = partial(self.intake.take, label, sample, read.devices, now_s)
         ended = self.guard(f"{label} intake", intake)
         wall_s = self._clocks.wall()
-        inside = self.guard("mailboxes", partial(self.intake.prepared.feed, label, now_s, wall_s))
+        allocators = self.guard(
+            "mailboxes", partial(self.intake.prepared.feed, label, now_s, wall_s)
+        )
         self.guard("events", partial(state.events.take, label, sample, state.devices, state.infos))
         if self.link is not None:
-            record = partial(self.link.record, sample, read.devices, read.step_s, inside or ())
+            record = partial(self.link.record, sample, read.devices, read.step_s, allocators or ())
             self.guard("history", record)
         return ended or []
 
@@ -224,7 +227,7 @@ class Pipeline:
             notifier.deaths.move(step_s)
 
     def _judge(self, read: SourceTick) -> list[Alert]:
-        """Do what the user said of a source's subjects, then judge what is due, at its own time."""
+        """Apply the user's labels to a source's subjects, then judge those that are due."""
         if read.sample is None:
             return []
         state, now_s = self.state, read.now_s
@@ -242,10 +245,10 @@ class Pipeline:
         return ended + (self.guard("detectors", work) or [])
 
     def _conditions(self, now_s: float) -> list[Alert]:
-        """Raise and end alerts on what no curve tells; return those that changed."""
+        """Open and resolve condition alerts, take steps of ``[act]``; return the changed alerts."""
         if self.ladder.may_act:
             self.guard("act", lambda: self.conditions.include(self.ladder.acted_on()))
-        changed = self.guard("alarms", partial(self.conditions.step, now_s)) or []
+        changed = self.guard("condition alerts", partial(self.conditions.step, now_s)) or []
         if self.ladder.may_act:
             look = self.context.idle_memory.refresh
             self.guard("steps", partial(self.ladder.step, now_s, look))
