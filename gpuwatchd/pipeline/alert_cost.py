@@ -300,8 +300,8 @@ class AlertCosts:
         pairs = [] if shelf is None else shelf.minutes(uid, None, since_s, until_s)
         minutes = {end_s - WIDTH_S for end_s, _ in pairs}
         device = self._state.devices.get(uid)
-        if device is not None and device.others:
-            minutes |= _minutes(device.others[0], since_s, until_s).keys()
+        if device is not None and device.own_tracks:
+            minutes |= _minutes(device.own_tracks[0], since_s, until_s).keys()
         return [cost.MemoryBucket(at_s, None, None) for at_s in minutes]
 
 

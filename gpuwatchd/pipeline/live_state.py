@@ -134,10 +134,10 @@ class LiveDevices:
         kept = self._kept.get(uid)
         # What is the very same object is not looked into: values are never changed in place.
         now: list[object] = [uses, known, Track.changes, len(processes), len(device.host_tracks)]
-        now.append(device.others[:])
+        now.append(device.own_tracks[:])
         if kept is not None and kept.now == now:
             return kept
-        tracks = [*processes, *device.others, *device.host_tracks.values()]
+        tracks = [*processes, *device.own_tracks, *device.host_tracks.values()]
         # Of these is made all that a track shows.
         parts: list[object] = [uses, known]
         parts += [track.finding for track in tracks]
@@ -170,9 +170,9 @@ class LiveDevices:
 
 def _others(device: TrackedDevice) -> list[Track]:
     """Return what is shown beside processes: of the whole only what it is told of beside them."""
-    alert = device.others[0].alert if device.others else None
+    alert = device.own_tracks[0].alert if device.own_tracks else None
     told = alert is not None and alert.state in {"watch", "firing"}
-    return device.others[1:] if device.judged_by_process and not told else device.others
+    return device.own_tracks[1:] if device.judged_by_process and not told else device.own_tracks
 
 
 def _process(

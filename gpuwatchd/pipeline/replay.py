@@ -324,7 +324,7 @@ def _begin(evaluator: TrackEvaluator, replay: _Replay) -> None:
     if tracked is not None and track.subject.process is not None:
         tracked.processes[track.subject.process] = track
     elif tracked is not None and replay.attributed_s is not None:
-        tracked.others[:] = replay.beside
+        tracked.own_tracks[:] = replay.beside
 
 
 def _play(

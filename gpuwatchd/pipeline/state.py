@@ -299,7 +299,11 @@ class State:
         return [
             track
             for device in self.devices_of(source)
-            for tracks in (device.processes.values(), device.others, device.host_tracks.values())
+            for tracks in (
+                device.processes.values(),
+                device.own_tracks,
+                device.host_tracks.values(),
+            )
             for track in tracks
             if track.alert is not None
         ]

@@ -504,7 +504,7 @@ class TrackedDevice(msgspec.Struct, kw_only=True):
     reading: DeviceReading | None
     headroom: Headroom
     processes: dict[ProcessKey, Track] = {}
-    others: list[Track] = []
+    own_tracks: list[Track] = []
     """The device's own track, then that of its unattributed memory."""
     host_tracks: dict[ProcessKey, Track] = {}
     """Host memory of processes; one that is on several devices is with one of them."""
@@ -540,7 +540,7 @@ class TrackedDevice(msgspec.Struct, kw_only=True):
 
     def tracks(self) -> tuple[Track, ...]:
         """Return every track of the device."""
-        return (*self.processes.values(), *self.others, *self.host_tracks.values())
+        return (*self.processes.values(), *self.own_tracks, *self.host_tracks.values())
 
 
 def unless_explained(

@@ -394,7 +394,7 @@ def further_tracks(device: TrackedDevice, now_s: float) -> list[Track]:
     owned, explained = device.headroom.owners_known(now_s), _is_explained(device)
     if owned and device.device.memory_kind == "coherent":
         return tracks  # Pages stay taken after a process has ended: its series is no evidence.
-    for track in device.others:
+    for track in device.own_tracks:
         # An alert on the whole device that people were told of is followed to its end.
         told = track.alert is not None and track.alert.state == "firing"
         if track.subject.unattributed:
@@ -410,7 +410,7 @@ def further_tracks(device: TrackedDevice, now_s: float) -> list[Track]:
 
 def _has_parts(device: TrackedDevice) -> bool:
     """Say whether the device is more than one process that is judged by itself."""
-    rest = device.others[1].finding if len(device.others) > 1 else None
+    rest = device.own_tracks[1].finding if len(device.own_tracks) > 1 else None
     return len(device.processes) > 1 or (rest is not None and rest.pattern not in _STILL)
 
 
@@ -427,26 +427,26 @@ def _is_explained(device: TrackedDevice) -> bool:
 def drop_whole(state: State, device: TrackedDevice, now_s: float) -> list[Alert]:
     """End what was only suspected of the whole device, once its processes are known."""
     before, device.judged_by_process = device.judged_by_process, device.headroom.owners_known(now_s)
-    if device.others and device.arrivals is not None:
+    if device.own_tracks and device.arrivals is not None:
         for position, ring in device.arrivals.rings.items():
-            device.others[position].joint = ring if device.judged_by_process else None
+            device.own_tracks[position].joint = ring if device.judged_by_process else None
     if device.device.memory_kind == "coherent" and device.judged_by_process:
         return _mark_unjudged(state, device, now_s)
-    if not device.others or not (
+    if not device.own_tracks or not (
         (device.judged_by_process and not before) or _is_explained(device)
     ):
         return []
-    alert = device.others[0].alert
+    alert = device.own_tracks[0].alert
     if alert is None or alert.state == "firing":
         return []
-    ended = state.end(device.others[0], Ending.HOLDER_KNOWN, now_s, quietly=True)
+    ended = state.end(device.own_tracks[0], Ending.HOLDER_KNOWN, now_s, quietly=True)
     return [] if ended is None else [ended]
 
 
 def _mark_unjudged(state: State, device: TrackedDevice, now_s: float) -> list[Alert]:
     """Say of a device whose pages the kernel keeps why it is not judged as a whole."""
     ended = []
-    for track in device.others:
+    for track in device.own_tracks:
         if track.finding is None or track.finding.code is not Reason.PAGES_KEPT:
             track.finding = unjudged_finding(track.subject, KEPT, Reason.PAGES_KEPT, now_s)
             track.headroom.note(track.finding)
@@ -467,16 +467,22 @@ def _replace_superseded(state: State, changes: Iterable[Alert], now_s: float) ->
         fired = alert.state == "firing" and alert.firing_at_s == now_s and not alert.subject.host
         if fired and track is not None and track.alert is None:
             continue  # taken over in this very tick
-        if not fired or track is None or track.alert is None or device is None or not device.others:
+        if (
+            not fired
+            or track is None
+            or track.alert is None
+            or device is None
+            or not device.own_tracks
+        ):
             out.append(alert)
             continue
-        whole = track is device.others[0]
+        whole = track is device.own_tracks[0]
         if device.headroom.owners_known(now_s) and (whole or not _parts_explain(device)):
             out.append(alert)  # What the parts do not explain is another growth.
             continue
         why = Ending.HOLDER_UNKNOWN if whole else Ending.HOLDER_KNOWN
         for rival in (
-            [*device.processes.values(), *device.others[1:]] if whole else device.others[:1]
+            [*device.processes.values(), *device.own_tracks[1:]] if whole else device.own_tracks[:1]
         ):
             before = rival.alert
             if before is None or (whole and before.state != "firing"):
@@ -491,7 +497,7 @@ def _replace_superseded(state: State, changes: Iterable[Alert], now_s: float) ->
 
 def _parts_explain(device: TrackedDevice) -> bool:
     """Say whether the parts of a device that grow explain what is told of the whole."""
-    told = device.others[0].alert
+    told = device.own_tracks[0].alert
     share = sum(device.headroom.growing.values())
     rate = None if told is None else told.finding.rate_bytes_per_s
     return share >= attribution.EXPLAINED_SHARE * (rate or 0.0)
@@ -503,7 +509,11 @@ def _parts_explain(device: TrackedDevice) -> bool:
 def _with_attribution(alert: Alert, device: TrackedDevice, state: State) -> Alert:
     """Return the alert with the shares of those who grew since its onset; its track has it, too."""
     finding = alert.finding
-    if alert.state not in {"watch", "firing"} or not device.others or finding.onset_at_s is None:
+    if (
+        alert.state not in {"watch", "firing"}
+        or not device.own_tracks
+        or finding.onset_at_s is None
+    ):
         return alert
     track = state.tracks.get(alert.subject.id)
     if alert.subject.host or (track is not None and track.leads):
@@ -511,12 +521,12 @@ def _with_attribution(alert: Alert, device: TrackedDevice, state: State) -> Aler
     kind, ledger = device.device.memory_kind, device.ledger
     fresh = device.uses is not None and device.uses_s == device.taken_s
     # The whole beside its parts is told of without those who came since.
-    joint = track is device.others[0] and device.judged_by_process
+    joint = track is device.own_tracks[0] and device.judged_by_process
     processes = {key: track.series() for key, track in device.processes.items()} if fresh else {}
     if joint:
         processes = {k: s for k, s in processes.items() if s.t_s[0] <= finding.onset_at_s}
     shares = attribution.share(
-        None if kind == "coherent" else device.others[0].series(raw=not joint),
+        None if kind == "coherent" else device.own_tracks[0].series(raw=not joint),
         # What was last known of a list that cannot be read now says nothing of the growth since.
         processes,
         since_s=finding.onset_at_s,

@@ -219,10 +219,10 @@ class SampleIntake:
         same = reading.uses is not None and reading.uses is tracked_device.uses
         tracked_device.still = same and reading.used_bytes == tracked_device.headroom.used_bytes
         if boot_id is None:
-            changed += self._state.retire(tracked_device.others, Ending.INSTANCES_JUDGED, now_s)
-            tracked_device.others.clear()
+            changed += self._state.retire(tracked_device.own_tracks, Ending.INSTANCES_JUDGED, now_s)
+            tracked_device.own_tracks.clear()
             tracked_device.arrivals = None
-        elif not tracked_device.others:
+        elif not tracked_device.own_tracks:
             self._watch_whole(tracked_device)
         tracked_device.taken_s = now_s
         self._update_ledger(tracked_device, reading, boot_id, same=same)
@@ -243,7 +243,7 @@ class SampleIntake:
         """End alerts of processes that no list has named for a day."""
         ended = [
             self._state.end(track, Ending.NOT_SEEN, now_s)
-            for track in (*device.processes.values(), *device.others[1:])
+            for track in (*device.processes.values(), *device.own_tracks[1:])
             if track.alert is not None
             and (last := _ring(track).last) is not None
             and now_s - last[0] >= FORGET_DEVICE_S
@@ -287,12 +287,12 @@ class SampleIntake:
     def _watch_whole(self, device: TrackedDevice) -> None:
         uid, title = device.device.uid, device_title(device.device)
         unowned = device_title(device.device, UNOWNED)
-        device.others += [
+        device.own_tracks += [
             begin(self._state, device, Subject(device_uid=uid), title),
             begin(self._state, device, Subject(device_uid=uid, unattributed=True), unowned),
         ]
         device.arrivals = Arrivals()
-        device.arrivals.restore(_ring(device.others[0]), self._state.restored.parts(uid))
+        device.arrivals.restore(_ring(device.own_tracks[0]), self._state.restored.parts(uid))
 
     def _update_ledger(
         self, device: TrackedDevice, reading: DeviceReading, boot_id: str | None, *, same: bool
@@ -321,8 +321,8 @@ class SampleIntake:
             )
         if device.ledger is not None and baseline.learn(device.ledger, boot_id):
             self._state.idle_levels.changed[device.device.uid] = baseline
-        if device.others:
-            device.others[-1].baseline_bytes = baseline.least_bytes
+        if device.own_tracks:
+            device.own_tracks[-1].baseline_bytes = baseline.least_bytes
 
     @staticmethod
     def _update_headroom(device: TrackedDevice, reading: DeviceReading, now_s: float) -> None:
@@ -356,7 +356,7 @@ class SampleIntake:
         # known, which is not nothing.
         whole = ledger is not None and ledger.state == "whole"
         rest = ledger.unattributed_bytes if ledger is not None and whole else None
-        beside = (used, rest, len(device.others))
+        beside = (used, rest, len(device.own_tracks))
         if same and beside == device.fed:
             device.feeder.again(now_s)
             return
@@ -367,14 +367,14 @@ class SampleIntake:
         ]
         values += [
             (_ring(track), held)
-            for track, held in zip(device.others, (used, rest), strict=False)
+            for track, held in zip(device.own_tracks, (used, rest), strict=False)
             if held is not None
         ]
         if device.arrivals is not None and used is not None:
             free = None if ledger is None else ledger.unattributed_bytes
             brought = device.arrivals.total(reading.uses, free, now_s, self._state.infos)
             if brought or device.arrivals.rings:
-                rings = [_ring(track) for track in device.others]
+                rings = [_ring(track) for track in device.own_tracks]
                 values += device.arrivals.values(rings, (used, rest))
         device.feeder.feed(now_s, values)
         # After a list that could not be read the very same list is news.

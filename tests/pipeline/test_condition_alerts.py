@@ -39,7 +39,7 @@ class World:
                 reading=None,
                 headroom=Headroom(),
                 processes={},
-                others=[],
+                own_tracks=[],
                 source=device.source or "nvml",
             )
             self.set(device, "ok")

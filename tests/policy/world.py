@@ -317,7 +317,7 @@ class World:
                 assert policy.notice_due(alert, now_s) is not None, alert
             if alert.notices > 0:
                 # Nor is what has become worse, or is to be told again, passed over in silence.
-                worth = policy.told_as(alert, policy.rules_for(alert, self.rules))
+                worth = policy.capped_severity(alert, policy.rules_for(alert, self.rules))
                 worse = RANK[worth] > RANK[alert.told_severity or alert.severity]
                 again_s = alert.next_notice_at_s
                 assert alert.held_code or not worse, alert

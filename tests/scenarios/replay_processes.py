@@ -74,7 +74,7 @@ def replay_processes(item: LabelledSeries) -> list[Course]:
     pairs = [*subjects(item), (_joint(item), joint)]
     players = [_player(item, one, course, room, instants) for one, course in pairs]
     beside = [player.track for player in players if player.track.subject.process is None]
-    tracked.others = beside[::-1]
+    tracked.own_tracks = beside[::-1]
     held = np.searchsorted(whole.t_s, instants, side="right") - 1
     free = np.maximum((whole.total_bytes or 0.0) - whole.used_bytes[held], 0.0)
     for position, now in enumerate(instants.tolist()):
@@ -188,7 +188,7 @@ def _judge(
 ) -> None:
     """Judge subjects; an alert in the place of one on the device is not counted once more."""
     before = [_state(player.track) for player in due]
-    told = _state(tracked.others[0]) == "firing"
+    told = _state(tracked.own_tracks[0]) == "firing"
     evaluator.state.devices = {tracked.device.uid: tracked}
     changes = evaluator.judge([player.track for player in due], now)
     taken = told and any(alert.ended_code is Ending.HOLDER_KNOWN for alert in changes)
