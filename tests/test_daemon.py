@@ -13,7 +13,7 @@ import sys
 import time
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
@@ -47,11 +47,16 @@ def environ(tmp_path: Path, **extra: str) -> dict[str, str]:
     }
 
 
-def wait_for(what: Callable[[], object], seconds: float = 60.0) -> None:
+T = TypeVar("T")
+
+
+def wait_for(what: Callable[[], T], seconds: float = 60.0) -> T:
+    """Return the first answer that is something."""
     until = time.monotonic() + seconds
-    while not what():
+    while not (answer := what()):
         assert time.monotonic() < until, "waited in vain"
         time.sleep(0.05)
+    return answer
 
 
 def state_of(tmp_path: Path) -> live.LiveState:
@@ -378,7 +383,7 @@ def test_what_a_simulated_world_sends_is_sent_at_its_time(
     daemon = Daemon(config.load(None, overrides=overrides), reload=None)
     (worker,) = daemon.pipeline.sources.workers.values()
     worker.source.advance(9000.0)  # type: ignore[attr-defined]
-    post = daemon._new_dispatcher(daemon.config)
+    post = daemon._new_dispatcher(daemon.config.now)
     assert post.submit(making.delivery(dry_run=True, channel="desktop"))
     (sent,) = post.results()
     assert (sent.sent_at_s or 0.0) - time.time() == pytest.approx(9000.0, abs=60.0)

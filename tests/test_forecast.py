@@ -9,7 +9,8 @@ import numpy.typing as npt
 import pytest
 
 from gpuwatchd.analysis import forecast, numerics
-from gpuwatchd.analysis.forecast.windows import BINS, LAWS, _stall, _stall_now
+from gpuwatchd.analysis.forecast.eta import LAWS
+from gpuwatchd.analysis.forecast.windows import BINS, _stall, _stall_now
 from tests.making import series
 
 Array = npt.NDArray[np.float64]
@@ -37,7 +38,7 @@ def test_priors_and_shares_are_probabilities() -> None:
 def test_each_inverse_inverts_its_law() -> None:
     """What a law predicts at the instant it names is the limit."""
     ratio = 0.4
-    reach = LAWS.reach(np.array([ratio]))[0]
+    reach = LAWS.reach(np.array([ratio])).T
     target = LAWS.first + LAWS.rise * (1.0 + ratio)
     at = LAWS.exponents.size
     assert reach[:at] ** LAWS.exponents == pytest.approx(target[:at])

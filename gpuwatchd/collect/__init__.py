@@ -1,4 +1,4 @@
-"""Where readings come from; one file per source."""
+"""Where readings come from: one folder per vendor, one class per source."""
 
 SOURCES: dict[str, str] = {
     "nvml": "gpuwatchd.collect.nvml.source:NvmlSource",

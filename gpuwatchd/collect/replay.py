@@ -36,7 +36,7 @@ from gpuwatchd.core.text import clean
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from gpuwatchd.collect.logs.collector import FormatReader
+    from gpuwatchd.collect.logs.reader import FormatReader
     from gpuwatchd.core.model import Device, ProcessInfo, ProcessKey
 
 
@@ -80,9 +80,9 @@ class Dispatcher:
     def close(self) -> None:
         """End the log."""
         if self._now is not None:
-            before = self._sink.rows
+            before = self._sink.counts.rows
             self._now.close()
-            self.used[self._name] += self._sink.rows - before
+            self.used[self._name] += self._sink.counts.rows - before
 
     def _touched(self, line: str, number: int) -> None:
         """Count a line that a run of NULs has touched as torn, unless it is a header."""
@@ -91,7 +91,7 @@ class Dispatcher:
         if header and self._start([left], 0):
             self._take([left], number)
         else:
-            self._sink.bad("torn", number)
+            self._sink.counts.bad("torn", number)
 
     def _clean(self, lines: Sequence[str], number: int) -> None:
         at, window = 0, len(lines)
@@ -130,9 +130,9 @@ class Dispatcher:
         reader = self._now
         if reader is None:
             return 0
-        before = self._sink.rows
+        before = self._sink.counts.rows
         taken = reader.feed(lines, number)
-        self.used[self._name] += self._sink.rows - before
+        self.used[self._name] += self._sink.counts.rows - before
         return taken
 
     def _detect(self, lines: Sequence[str], at: int) -> str | None:

@@ -24,7 +24,7 @@ import click
 
 from gpuwatchd import __version__
 from gpuwatchd.collect import selection
-from gpuwatchd.collect.host import Host
+from gpuwatchd.collect.host import BootAnchor, Host
 from gpuwatchd.core import config, registry, text
 from gpuwatchd.core.codes import ProblemCode
 from gpuwatchd.core.errors import ConfigError, GpuwatchdError
@@ -44,7 +44,7 @@ from gpuwatchd.store.writer import History
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gpuwatchd.core.config import Config, MetricsSection
+    from gpuwatchd.core.config import Config, DaemonSection, MetricsSection
     from gpuwatchd.core.ports import Source
     from gpuwatchd.daemon.metrics import MetricsPublisher
     from gpuwatchd.pipeline.source_workers import Problem
@@ -69,14 +69,16 @@ class Chores:
     """APScheduler tells when the chores are due; the main thread does them between ticks.
 
     The history has one writer, the main thread; and after a step of the wall clock the scheduler
-    sleeps until the old time is reached again, so it is built anew. ``check`` looks the history
-    over a minute after the start and weekly, in a thread, since a large file takes seconds.
+    sleeps until the old time is reached again, so it is built anew. The history is looked over a
+    minute after the start and weekly, in a thread, since a large file takes seconds.
     """
 
-    def __init__(self, check: Callable[[], object] | None = None) -> None:
+    def __init__(
+        self, history: History | None = None, clock: Callable[[], float] = time.time
+    ) -> None:
         self.due = threading.Event()
         self._scheduler: Any = None
-        self._check = check
+        self._history, self._clock = history, clock
         self._difference_s = time.time() - time.monotonic()
 
     def start(self) -> None:
@@ -89,10 +91,10 @@ class Chores:
             job_defaults={"misfire_grace_time": None, "coalesce": True, "max_instances": 1},
         )
         self._scheduler.add_job(self.due.set, "interval", seconds=_CHORES_EVERY_S)
-        if self._check is not None:
+        if self._history is not None:
             first = datetime.now(UTC) + timedelta(seconds=_CHORES_EVERY_S)
             self._scheduler.add_job(
-                self._check, "interval", seconds=_CHECK_EVERY_S, next_run_time=first
+                self._history.check, "interval", seconds=_CHECK_EVERY_S, next_run_time=first
             )
         self._scheduler.start()
 
@@ -103,6 +105,23 @@ class Chores:
             self._difference_s = difference_s
             self.stop()
             self.start()
+
+    def check_now(self) -> None:
+        """Look the history over at once, and set it aside where it is damaged."""
+        if self._history is not None and self._history.check() is not None:
+            self._history.chores(self._clock())
+
+    def run_due(self) -> None:
+        """Do them, where they are due."""
+        if not self.due.is_set() or self._history is None:
+            return
+        self.due.clear()
+        try:
+            self._history.chores(self._clock())
+            own_process.trim()
+        except Exception:
+            # A chore is safe to skip and to repeat; sampling is not.
+            log.exception("failed chore=chores")
 
     def stop(self) -> None:
         """Stop the clockwork without waiting."""
@@ -131,6 +150,155 @@ def _publisher(section: MetricsSection) -> MetricsPublisher | None:
     return publisher
 
 
+class RunningConfig:
+    """The configuration in force, and what is wrong with it or with a newer one.
+
+    ``read`` reads it again, and raises ConfigError when the new one is bad. The sources and the
+    history stay as it ``began``.
+    """
+
+    def __init__(self, loaded: config.Loaded, read: Any) -> None:
+        self.began = self.now = loaded.config
+        self._read = read
+        self._warnings = (*loaded.warnings, *config.channels.unused(self.now))
+        self.refused = ""
+        """Why the newest one is not in force."""
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """One sentence for each thing that is wrong."""
+        return (*self._warnings, self.refused) if self.refused else self._warnings
+
+    def reload(
+        self, build: Callable[[Config], dispatcher.MessageDispatcher]
+    ) -> dispatcher.MessageDispatcher | None:
+        """Take over what is in the file now; return what was built of it, None where it is bad."""
+        try:
+            loaded = self._read()
+            fresh: Config = loaded.config
+            built = build(fresh)
+        except GpuwatchdError as error:
+            log.error(  # noqa: TRY400
+                "configuration kept, the new one is bad: %s; see: gpuwatchctl docs %s",
+                error,
+                error.page,
+            )
+            self.refused = f"the configuration was not reloaded: {error}"
+            return None
+        self.now, self.refused = fresh, ""
+        restart = own_process.takes_restart(self.began, fresh)
+        self._warnings = (*loaded.warnings, *config.channels.unused(fresh), *restart)
+        return built
+
+
+class Requests:
+    """What signals have asked for; a handler only notes it, and the bell ends the wait."""
+
+    def __init__(self) -> None:
+        self.bell = Wakeup()
+        self.stop = self.restart = self.reload = False
+
+    def listen(self) -> None:
+        """Take the signals; only the main thread may."""
+        self.bell.ring_on_signals()
+        signal.signal(signal.SIGTERM, self._on_stop)
+        signal.signal(signal.SIGINT, self._on_stop)
+        signal.signal(signal.SIGHUP, self._on_reload)
+
+    def start_anew(self) -> None:
+        """End this process for a new one; who asks for an end meanwhile gets that."""
+        self.restart = self.stop = True
+
+    def take_reload(self) -> bool:
+        """Return whether the configuration is to be read again; asked for once."""
+        asked, self.reload = self.reload, False
+        return asked
+
+    # A handler runs between any two instructions of the main thread: it takes no lock.
+
+    def _on_stop(self, *_: object) -> None:
+        self.stop, self.restart = True, False
+
+    def _on_reload(self, *_: object) -> None:
+        self.reload = True
+
+
+class RuntimeDirectory:
+    """Where the live state and the bell are, locked: one daemon has it."""
+
+    def __init__(self, section: DaemonSection, bell: Wakeup) -> None:
+        self._readers, self._bell = section.readers, bell
+        self.path = private_directory(config.runtime_dir(), self._readers)
+        self._lock = hold_lock(self.path)
+
+    def keep(self) -> None:
+        """Make it anew when somebody has removed it."""
+        if still_locked(self.path, self._lock):
+            return
+        try:
+            private_directory(self.path, self._readers)
+            fresh = hold_lock(self.path)
+        except GpuwatchdError as error:
+            # Said every tick by the live state, which has no place either.
+            log.debug("runtime directory: %s", error)
+            return
+        os.close(self._lock)
+        self._lock = fresh
+        self._bell.hang_up(self.path)
+        log.warning("the runtime directory was removed and has been made anew")
+
+
+class ProblemLog:
+    """Logs a problem when it appears and when it is over, not per tick."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._problems: dict[str, str] = {}
+        self._changes = StateLog()
+
+    def update(self, problems: Sequence[str]) -> None:
+        """Take the problems of a tick."""
+        own = self._history.problems  # the history logs its own
+        present = {masked(problem): problem for problem in problems if problem not in own}
+        values = {**self._problems, **present}
+        for shape, problem in values.items():
+            there = shape in present
+            change = self._changes.change(shape, "there" if there else "over", first="over")
+            if change is not None and there:
+                log.warning("%s", problem)
+            elif change is not None:
+                log.info("problem over%s what=%r", change.fields, problem)
+        logged = self._changes.logged
+        self._problems = {
+            shape: problem
+            for shape, problem in values.items()
+            if shape in present or logged(shape) == "there"
+        }
+
+
+class Watchdog:
+    """Tells the service manager that we live, unless every source is stuck for long."""
+
+    def __init__(self, manager: NotifySocket, pipeline: Pipeline) -> None:
+        self.every_s = watchdog_s(os.environ) / 2
+        self._manager, self._pipeline = manager, pipeline
+        self._stuck_since_s: float | None = None
+
+    def feed(self) -> None:
+        """Say so now."""
+        if self._alive():
+            self._manager.send("WATCHDOG=1")
+
+    def _alive(self) -> bool:
+        workers = self._pipeline.sources.workers.values()
+        if self._pipeline.sources.answered or not any(worker.stuck for worker in workers):
+            self._stuck_since_s = None
+            return True
+        now_s = time.monotonic()
+        self._stuck_since_s = now_s if self._stuck_since_s is None else self._stuck_since_s
+        return now_s - self._stuck_since_s < MUTE_AFTER_S
+
+
 class Daemon:
     """One running daemon.
 
@@ -139,46 +307,37 @@ class Daemon:
     """
 
     def __init__(self, loaded: config.Loaded, *, reload: Any, file: Path | None = None) -> None:
-        self.config = self._begun = loaded.config
-        self._reload = reload
-        self._bell = Wakeup()
-        self._stop = self._reload_asked = self._anew = False
-        self._stuck_since_s: float | None = None
-        self._problems: dict[str, str] = {}
-        self._problem_log = StateLog()
-        self._warnings = (*loaded.warnings, *config.channels.unused(self.config))
-        self._socket = os.environ.pop("NOTIFY_SOCKET", "")
-        self.manager = NotifySocket(self._socket)
-        self._feed_every_s = watchdog_s(os.environ) / 2
+        settings = loaded.config
+        self.config = RunningConfig(loaded, reload)
+        self._requests = Requests()
+        self.manager = NotifySocket(os.environ.pop("NOTIFY_SOCKET", ""))
         self._code = own_process.Installed()
-        readers = loaded.config.daemon.readers
-        self.state_dir = private_directory(config.state_dir(), readers)
-        self.runtime_dir = private_directory(config.runtime_dir(), readers)
-        self._lock = hold_lock(self.runtime_dir)
-        self.host = Host(anchor=self.state_dir / "boot.json")
-        self._chosen = selection.choices(self._begun.sources)
-        sources = [selection.make(choice.word, self._begun.sources) for choice in self._chosen]
+        state_dir = private_directory(config.state_dir(), settings.daemon.readers)
+        self.runtime = RuntimeDirectory(settings.daemon, self._requests.bell)
+        self.host = Host(anchor=BootAnchor(state_dir / "boot.json"))
+        chosen = selection.choices(settings.sources)
+        sources = [selection.make(choice.word, settings.sources) for choice in chosen]
         self._wall, mono = _clocks(sources)
-        self.history = History.open(
-            self.state_dir, self.config.store, clock=self._wall, boot_id=self.host.boot_id
+        history = History.open(
+            state_dir, settings.store, clock=self._wall, boot_id=self.host.boot_id
         )
-        self.chores = Chores(self.history.check)
+        self.chores = Chores(history, self._wall)
+        self._problem_log = ProblemLog(history)
         self.pipeline = Pipeline(
-            self.config,
+            settings,
             Inputs(
                 sources,
                 self.host,
-                fresh=lambda at: selection.make(self._chosen[at].word, self._begun.sources),
-                absences=lambda faults: selection.absences(zip(self._chosen, faults, strict=True)),
+                fresh=lambda at: selection.make(chosen[at].word, settings.sources),
+                absences=lambda faults: selection.absences(zip(chosen, faults, strict=True)),
             ),
-            Outputs(self.history, self.runtime_dir, self._new_dispatcher(self.config)),
+            Outputs(history, self.runtime.path, self._new_dispatcher(settings)),
             Clocks(self._wall, mono),
         )
         self.pipeline.user_input.buttons.file = None if file is None else file.absolute()
-        self.letting_go = DriverRelease(self.runtime_dir, self.pipeline.sources.workers.values())
-        self._refused: tuple[str, ...] = ()
-        """Why the newest configuration is not in force."""
-        self.metrics = _publisher(self.config.metrics)
+        self._watchdog = Watchdog(self.manager, self.pipeline)
+        self.letting_go = DriverRelease(self.runtime.path, self.pipeline.sources.workers.values())
+        self.metrics = _publisher(settings.metrics)
 
     def _new_dispatcher(self, settings: Config) -> dispatcher.MessageDispatcher:
         channels = dispatcher.build(settings.notify, config.channels.used(settings))
@@ -187,23 +346,20 @@ class Daemon:
 
     def run(self, *, once: bool = False) -> int:
         """Sample until told to stop; return the exit code."""
-        self._bell.ring_on_signals()
-        self._bell.hang_up(self.runtime_dir)
-        signal.signal(signal.SIGTERM, self._on_stop)
-        signal.signal(signal.SIGINT, self._on_stop)
-        signal.signal(signal.SIGHUP, self._on_reload)
+        self._requests.listen()
+        self._requests.bell.hang_up(self.runtime.path)
         self.pipeline.resume()
         log.info(
             "start version=%s pid=%d interval_s=%g sources=%s",
             __version__,
             os.getpid(),
-            self.config.daemon.interval,
-            ",".join(choice.word for choice in self._chosen),
+            self.config.now.daemon.interval,
+            ",".join(choice.word for choice in selection.choices(self.config.began.sources)),
         )
         try:
             self.letting_go.update(time.time())
-            if once and self.history.check() is not None:  # no chore will follow
-                self.history.chores(self._wall())
+            if once:
+                self.chores.check_now()  # none will follow
             tick = self._tick()
             self._after(tick)
             self.manager.send("READY=1")
@@ -213,40 +369,41 @@ class Daemon:
             self._loop()
         finally:
             self._leave()
-        if not self._anew:
+        if not self._requests.restart:
             return 0
         log.info("starting anew")
-        again = {"NOTIFY_SOCKET": self._socket} if self._socket else {}
-        return own_process.start_anew({**credentials.environment(), **again}, self._code.moved_to())
+        environment = {**credentials.environment(), **self.manager.environment}
+        return own_process.start_anew(environment, self._code.moved_to())
 
     def _loop(self) -> None:
-        following_s = time.monotonic() + self.config.daemon.interval
-        while not self._stop:
-            self._bell.wait(min(max(0.0, following_s - time.monotonic()), self._feed_every_s))
-            if self._stop:
+        requests, watchdog = self._requests, self._watchdog
+        following_s = time.monotonic() + self.config.now.daemon.interval
+        while not requests.stop:
+            wait_s = max(0.0, following_s - time.monotonic())
+            requests.bell.wait(min(wait_s, watchdog.every_s))
+            if requests.stop:
                 return
-            if self._reload_asked:
+            if requests.take_reload():
                 self._take_over()
-                following_s = min(following_s, time.monotonic() + self.config.daemon.interval)
+                following_s = min(following_s, time.monotonic() + self.config.now.daemon.interval)
             now_s = time.monotonic()
             if self.letting_go.update(time.time()):
                 following_s = min(following_s, now_s)
             if now_s < following_s:
-                self._feed()
+                watchdog.feed()
                 continue
             # Ticks that were missed (a stall, a suspend) are skipped, never caught up in a burst.
-            interval_s = self.config.daemon.interval
+            interval_s = self.config.now.daemon.interval
             following_s += interval_s * max(1, int((now_s - following_s) / interval_s) + 1)
             self._after(self._tick())
-            self._keep_place()
+            self.runtime.keep()
             self.chores.guard()
-            self._do_chores()
+            self.chores.run_due()
 
     def _own_problems(self) -> tuple[Problem, ...]:
         """Return what is to be shown beside the problems of the pipeline."""
         problems = () if self.metrics is None else self.metrics.problems
-        own = ((text, ProblemCode.OTHER) for text in (*self._warnings, *self._refused))
-        return (*own, *problems)
+        return (*((text, ProblemCode.OTHER) for text in self.config.problems), *problems)
 
     def _tick(self) -> Tick:
         tick = self.pipeline.tick(self._own_problems())
@@ -258,119 +415,41 @@ class Daemon:
         if self.metrics is not None:
             self.metrics.close()
 
-    def _keep_place(self) -> None:
-        """Make the runtime directory anew when somebody has removed it."""
-        if still_locked(self.runtime_dir, self._lock):
-            return
-        try:
-            private_directory(self.runtime_dir, self._begun.daemon.readers)
-            fresh = hold_lock(self.runtime_dir)
-        except GpuwatchdError as error:
-            # Said every tick by the live state, which has no place either.
-            log.debug("runtime directory: %s", error)
-            return
-        os.close(self._lock)
-        self._lock = fresh
-        self._bell.hang_up(self.runtime_dir)
-        log.warning("the runtime directory was removed and has been made anew")
-
     def _after(self, tick: Tick) -> None:
         state = tick.state
         firing = [alert for alert in state.alerts if alert.state == "firing"]
         seen = {"GPU": len(state.devices), "alert": len(firing)}
         text = ", ".join(f"{many} {name}{'s' * (many != 1)}" for name, many in seen.items())
         text = "; ".join([text, *state.problems[:1]])
-        self._log_problems(state.problems)
+        self._problem_log.update(state.problems)
         self.manager.status(text)
-        self._feed()
+        self._watchdog.feed()
         # Only a new process can load what was replaced, a library or ourselves; never in a loop.
         workers = self.pipeline.sources.workers.values()
         stale = self._code.replaced() or any(worker.needs_restart for worker in workers)
-        if stale and own_process.may_start_anew(self.runtime_dir):
-            self._anew = self._stop = True
-
-    def _log_problems(self, problems: Sequence[str]) -> None:
-        """Log a problem when it appears and when it is over, not per tick."""
-        own = self.history.problems  # the history logs its own
-        present = {masked(problem): problem for problem in problems if problem not in own}
-        values = {**self._problems, **present}
-        for shape, problem in values.items():
-            there = shape in present
-            change = self._problem_log.change(shape, "there" if there else "over", first="over")
-            if change is not None and there:
-                log.warning("%s", problem)
-            elif change is not None:
-                log.info("problem over%s what=%r", change.fields, problem)
-        logged = self._problem_log.logged
-        self._problems = {
-            shape: problem
-            for shape, problem in values.items()
-            if shape in present or logged(shape) == "there"
-        }
-
-    def _feed(self) -> None:
-        if self._alive():
-            self.manager.send("WATCHDOG=1")
-
-    def _alive(self) -> bool:
-        workers = self.pipeline.sources.workers.values()
-        if self.pipeline.sources.answered or not any(worker.stuck for worker in workers):
-            self._stuck_since_s = None
-            return True
-        now_s = time.monotonic()
-        self._stuck_since_s = now_s if self._stuck_since_s is None else self._stuck_since_s
-        return now_s - self._stuck_since_s < MUTE_AFTER_S
-
-    def _do_chores(self) -> None:
-        if not self.chores.due.is_set():
-            return
-        self.chores.due.clear()
-        try:
-            self.history.chores(self._wall())
-            own_process.trim()
-        except Exception:
-            # A chore is safe to skip and to repeat; sampling is not.
-            log.exception("failed chore=chores")
+        if stale and own_process.may_start_anew(self.runtime.path):
+            self._requests.start_anew()
 
     def _take_over(self) -> None:
-        self._reload_asked = False
-        try:
-            loaded = self._reload()
-            fresh: Config = loaded.config
-            message_dispatcher = self._new_dispatcher(fresh)
-        except GpuwatchdError as error:
-            log.error(  # noqa: TRY400
-                "configuration kept, the new one is bad: %s; see: gpuwatchctl docs %s",
-                error,
-                error.page,
-            )
-            text = f"the configuration was not reloaded: {error}"
-            self._refused = (text,)
-            self.manager.status(text)
+        before = self.config.now
+        message_dispatcher = self.config.reload(self._new_dispatcher)
+        if message_dispatcher is None:
+            self.manager.status(self.config.refused)
             return
-        self._refused = ()
-        if fresh.metrics != self.config.metrics:
+        fresh = self.config.now
+        if fresh.metrics != before.metrics:
             self._close_metrics()
             self.metrics = _publisher(fresh.metrics)
         logging.getLogger().setLevel(fresh.daemon.log_level.upper())
-        self.config = fresh
-        unused = config.channels.unused(fresh)
-        restart = own_process.takes_restart(self._begun, fresh)
-        self._warnings = (*loaded.warnings, *unused, *restart)
         self.pipeline.reconfigure(fresh)
         self.pipeline.outbox.replace(message_dispatcher)
         log.info("configuration reloaded")
 
-    def _on_stop(self, *_: object) -> None:
-        self._stop, self._anew = True, False
-
-    def _on_reload(self, *_: object) -> None:
-        self._reload_asked = True
-
     def _leave(self) -> None:
-        if not self._anew:
+        restart = self._requests.restart
+        if not restart:
             self.manager.send("STOPPING=1")
-        code = own_process.EXIT_AGAIN if self._anew else 0
+        code = own_process.EXIT_AGAIN if restart else 0
         # A thread that is stuck in a driver must not keep us: the last resort ends the process.
         last_resort = threading.Timer(LEAVE_WITHIN_S, os._exit, args=[code])
         last_resort.daemon = True
@@ -380,7 +459,7 @@ class Daemon:
         self._close_metrics()
         self.pipeline.close(problems)
         self.host.close()
-        self._bell.take_down()
+        self._requests.bell.take_down()
         last_resort.cancel()
         log.info("stopped")
 

@@ -121,14 +121,51 @@ def member_name(url: str) -> str:
     return clean(urlsplit(url).netloc, limit=120)
 
 
+class MemberHealth:
+    """Whether one Alertmanager takes alerts, and what it did not take."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.failures: dict[str, int] = {}
+        """Why it did not take something -> how often."""
+        self.error, self.failing_since_s = "", 0.0
+        """Why it takes nothing now, "" where it does, and since when."""
+        self._changes = StateLog()
+        self._lock = threading.Lock()
+
+    def note(self, error: Exception | None) -> None:
+        """Keep why it does not take alerts, None where it does; log that when it changes."""
+        words = "" if error is None else clean(str(error), limit=300)
+        if error is not None and not isinstance(error, MetricsServerError):
+            words = f"{self.name}: {type(error).__name__} {words}"
+        with self._lock:
+            if words and not self.error:
+                self.failing_since_s = time.time()
+            self.error = words
+            change = self._changes.change("alerts", masked(words), first="")
+        if change is not None and error is None:
+            log.info("%s takes alerts again%s", self.name, change.fields)
+        elif change is not None:
+            log.warning("alerts are not taken: %s; tried again until they are", words)
+
+    def failed(self, what: str, error: Exception) -> None:
+        """Count what failed, and keep that it takes no alerts for that."""
+        self.count(what, error)
+        self.note(error)
+
+    def count(self, what: str, error: Exception) -> None:
+        """Count what failed."""
+        key = f"{what} {getattr(error, 'status', None) or 'no answer'}"
+        with self._lock:
+            self.failures[key] = self.failures.get(key, 0) + 1
+
+
 class Member:
     """One Alertmanager: what it is to know, and what it has not taken yet."""
 
     def __init__(self, url: str, fleet: Fleet) -> None:
         section = fleet.section
-        self.name = member_name(url)
-        self.failures: dict[str, int] = {}
-        """Why it did not take something -> how often."""
+        self.health = MemberHealth(member_name(url))
         self._connection = Connection(
             url,
             fleet.alertmanager_headers,
@@ -144,9 +181,6 @@ class Member:
         self._news, self._stop = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="alerts", daemon=True)
         self._tries = 0
-        self._error, self._failing_since_s = "", 0.0
-        """Why it takes nothing now, "" where it does, and since when."""
-        self._changes = StateLog()
         self._ends_s = 0.0
         """When what was sent last ends by itself, on the clock of the member."""
 
@@ -159,8 +193,7 @@ class Member:
         try:
             return self._read(*matchers)
         except MetricsServerError as error:
-            self._count("read", error)
-            self._note(error)
+            self.health.failed("read", error)
             return None if error.busy or error.status == 200 else []
 
     def _read(self, *matchers: str) -> list[Active]:
@@ -171,18 +204,19 @@ class Member:
         try:
             return decoding.decode(reply.content, list[Active])
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            why = f"{self.name}: its answer is none of an Alertmanager"
+            why = f"{self.health.name}: its answer is none of an Alertmanager"
             raise MetricsServerError(why, status=200) from None
 
     @property
     def failing(self) -> FailingMember | None:
         """Why it does not take alerts, or some of them, and since when; None where it does."""
+        name, error, since_s = self.health.name, self.health.error, self.health.failing_since_s
         with self._lock:
-            error, since_s, refused = self._error, self._failing_since_s, self._refused.values()
+            refused = self._refused.values()
             if not error and refused:
-                error = f"{self.name}: it refuses {len(refused)} alerts, which are left out"
+                error = f"{name}: it refuses {len(refused)} alerts, which are left out"
                 since_s = time.time() - (time.monotonic() - min(refused))
-        return FailingMember(name=self.name, error=error, since_s=since_s) if error else None
+        return FailingMember(name=name, error=error, since_s=since_s) if error else None
 
     def offer(self, firing: Iterable[FleetAlert], over: Iterable[FleetAlert]) -> None:
         """Have it told what fires now and what has ended since; the thread is begun with it."""
@@ -225,46 +259,21 @@ class Member:
             try:
                 self._send()
             except MetricsServerError as error:
-                self._failed(error)
+                self.health.failed("post", error)
+                self._tries += 1
                 if not stopping:
                     self._stop.wait(min(pause_s(self._tries, error.wait_s), _LONGEST_PAUSE_S))
                     self._news.set()
             except Exception as error:
                 # The other members, and this one's next round, must not end with this.
-                log.exception("failed part=alertmanager member=%s", self.name)
-                self._count("post", error)
-                self._note(error)
+                log.exception("failed part=alertmanager member=%s", self.health.name)
+                self.health.failed("post", error)
                 self._stop.wait(self._step_s)
             else:
                 self._tries = 0
-                self._note(None)
+                self.health.note(None)
             if stopping:
                 return
-
-    def _failed(self, error: MetricsServerError) -> None:
-        self._count("post", error)
-        self._note(error)
-        self._tries += 1
-
-    def _note(self, error: Exception | None) -> None:
-        """Keep why it does not take alerts, None where it does; log that when it changes."""
-        words = "" if error is None else clean(str(error), limit=300)
-        if error is not None and not isinstance(error, MetricsServerError):
-            words = f"{self.name}: {type(error).__name__} {words}"
-        with self._lock:
-            if words and not self._error:
-                self._failing_since_s = time.time()
-            self._error = words
-            change = self._changes.change("alerts", masked(words), first="")
-        if change is not None and error is None:
-            log.info("%s takes alerts again%s", self.name, change.fields)
-        elif change is not None:
-            log.warning("alerts are not taken: %s; tried again until they are", words)
-
-    def _count(self, what: str, error: Exception) -> None:
-        key = f"{what} {getattr(error, 'status', None) or 'no answer'}"
-        with self._lock:
-            self.failures[key] = self.failures.get(key, 0) + 1
 
     def _now_s(self) -> float:
         """Return what its clock says, asked each time.
@@ -283,7 +292,7 @@ class Member:
         try:
             active = self._read('gpuwatchd="fleet"') if over else active
         except MetricsServerError as error:
-            self._count("read", error)
+            self.health.count("read", error)
         known = {tuple(sorted(alert.labels.items())): alert.ends_at for alert in active}
         ends = {key: at for key in over if (at := known.get(key)) is not None}
         within_s = 2 * self._step_s
@@ -332,7 +341,7 @@ class Member:
         if done.taken and done.refused:
             why = next(iter(done.refused.values()))
             log.warning("%d alerts are refused and left out: %s", len(done.refused), why)
-            self._count("post", why)
+            self.health.count("post", why)
 
 
 class _Round:
@@ -408,9 +417,9 @@ class Alertmanagers:
     def failures(self) -> dict[str, int]:
         """Member, what and status -> how often it failed."""
         return {
-            f"{member.name} {key}": count
-            for member in self.members
-            for key, count in dict(member.failures).items()
+            f"{health.name} {key}": count
+            for health in (member.health for member in self.members)
+            for key, count in dict(health.failures).items()
         }
 
 

@@ -17,7 +17,7 @@ from gpuwatchd.core.text import clean
 from gpuwatchd.fleet.shards import Shard
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -39,6 +39,10 @@ FORGET_S: Final = 86_400.0
 """Without a value for so long (or the window, where that is longer) a GPU is forgotten."""
 TOO_MUCH: Final = 1.01
 """A value above this share of all memory is none."""
+LEAST_TOTAL_BYTES: Final = 256 * 2.0**20
+"""Half of the smallest virtual GPU."""
+MOST_TOTAL_BYTES: Final = 4 * 2.0**40
+"""More than ten times the largest card."""
 _EXPORTED: Final = "exported_"
 """Before a label of the exporter's that Prometheus has one of its own of: that of the target."""
 _EMPTY: Final = np.array(
@@ -77,6 +81,111 @@ def first_of(labels: Mapping[str, str], names: Sequence[str]) -> str:
     return sys.intern(clean(next((found for name in names if (found := labels.get(name))), "")))
 
 
+def doubtful_totals(used: FloatArray, total: FloatArray) -> npt.NDArray[np.bool_]:
+    """Say of which GPUs a total is none: the map names another metric, or another unit.
+
+    Such a total is not used: a time to full would be made up from it. Thresholds that are shares of
+    a total stay those of an unknown one.
+
+    Parameters
+    ----------
+    used, total
+        Bytes of each GPU at one instant; NaN where there is no value.
+
+    Returns
+    -------
+    (k,) booleans; False where there is no total. Where all GPUs use just what they have, the
+    metric of the total is that of used memory.
+
+    Examples
+    --------
+    >>> gib = 2.0**30
+    >>> doubtful_totals(np.array([gib, gib, gib]), np.array([80 * gib, 81920.0, np.nan])).tolist()
+    [False, True, False]
+    >>> doubtful_totals(np.array([gib, 2 * gib]), np.array([gib, 2 * gib])).tolist()
+    [True, True]
+    """
+    odd: npt.NDArray[np.bool_] = (total < LEAST_TOTAL_BYTES) | (total > MOST_TOTAL_BYTES)
+    both = (used > 0) & ~np.isnan(total)
+    if both.any() and (used[both] == total[both]).all():
+        odd |= both
+    return odd
+
+
+class JobLabels:
+    """Which job labels name; a pod that all GPUs of a host may have is the exporter's."""
+
+    def __init__(self, names: MetricMap) -> None:
+        self._map = names
+        self.names = (*names.job, *names.namespace)
+        self._twice = [name for name in self.names if f"{_EXPORTED}{name}" in self.names]
+        self._renamed: dict[str, int] = {}
+        """Hosts of which labels were renamed so -> the last slot: the others are the exporter's."""
+
+    def learn(self, labels: Mapping[str, str], slot: int) -> None:
+        """Take note of a host whose exporter's labels have been renamed."""
+        if any(labels.get(f"{_EXPORTED}{name}") for name in self._twice):
+            host = first_of(labels, self._map.host)
+            self._renamed[host] = max(self._renamed.get(host, 0), slot)
+
+    def of(self, labels: Mapping[str, str]) -> tuple[str, str]:
+        """Return job and namespace."""
+        if self._twice and first_of(labels, self._map.host) in self._renamed:
+            labels = {name: word for name, word in labels.items() if name not in self._twice}
+        return first_of(labels, self._map.job), first_of(labels, self._map.namespace)
+
+    def forget(self, oldest: float) -> None:
+        """Forget hosts that were last met before a slot."""
+        self._renamed = {host: slot for host, slot in self._renamed.items() if slot >= oldest}
+
+
+class RowIndex:
+    """Which row a GPU has; those that were given up are used again."""
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[str, str, str], int] = {}
+        self._ids: dict[str, int] = {}
+        self._free: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __contains__(self, name: str) -> bool:
+        """Say whether a GPU has this id."""
+        return name in self._ids
+
+    def get(self, key: tuple[str, str, str]) -> int | None:
+        """Return the row of a UUID, instance and host."""
+        return self._rows.get(key)
+
+    def add(self, key: tuple[str, str, str], name: str, fresh: int) -> int:
+        """Give a GPU with this id a row that nobody has, else the fresh one; return it."""
+        row = self._free.pop() if self._free else fresh
+        self._rows[key] = self._ids[name] = row
+        return row
+
+    def drop(self, rows: Collection[int]) -> None:
+        """Forget whose some rows are; :meth:`free` lets others have them."""
+        gone = set(rows)
+        self._rows = {key: row for key, row in self._rows.items() if row not in gone}
+        self._ids = {name: row for name, row in self._ids.items() if row not in gone}
+
+    def free(self, rows: Collection[int]) -> None:
+        """Let others have rows."""
+        self._free += rows
+
+
+class _Column:
+    """A number of each GPU."""
+
+    def __init__(self, at: int) -> None:
+        self._at = at
+
+    def __get__(self, rings: Rings, _: type) -> FloatArray:
+        """Return the numbers, to be written into as well."""
+        return rings.numbers[self._at, : len(rings.gpus)]
+
+
 class Rings:
     """Values of all GPUs.
 
@@ -90,6 +199,27 @@ class Rings:
         Whose GPUs they are; all others are left out.
     """
 
+    total_bytes = _Column(0)
+    """Memory of each GPU; NaN where it is unknown."""
+    limit_bytes = _Column(1)
+    """Where each GPU is full, without the driver's reserve; NaN where it is unknown."""
+    since = _Column(2)
+    """The first slot of the present job, of each GPU."""
+    last = _Column(3)
+    """The slot of the last value, of each GPU; -1 before any."""
+    _busy = _Column(4)
+    """Whether the last value was above that of an idle GPU; NaN before any."""
+    present = _Column(5)
+    """The last slot at which the server had each GPU; -1 of a free row."""
+    began = _Column(6)
+    """The slot at which each GPU was met; -1 of a free row."""
+    _named = _Column(7)
+    """The last slot at which labels named the job of each GPU; -1 before any."""
+    doubtful = _Column(8)
+    """Whether the total that the server has of each GPU was left out as none."""
+    above = _Column(9)
+    """The slot of the last value above the total of each GPU; -1 before any."""
+
     def __init__(self, names: MetricMap, step_s: int, slots: int, shard: Shard = _ALL) -> None:
         self._map, self.step_s, self.slots, self._shard = names, step_s, slots, shard
         self.gpus: list[Gpu] = []
@@ -101,71 +231,28 @@ class Rings:
         """Series of this shard that the last round has met, and that belong to no row."""
         self.forgotten: list[int] = []
         """Rows that the last round has given up: :attr:`gpus` has who it was until the next."""
-        named = (*names.job, *names.namespace)
-        self._twice = [name for name in named if f"{_EXPORTED}{name}" in named]
-        self._renamed: dict[str, int] = {}
-        """Hosts of which labels were renamed so -> the last slot: the others are the exporter's."""
-        self._free: list[int] = []
+        self.jobs, self.index = JobLabels(names), RowIndex()
         self._first = 0
-        self._index: dict[tuple[str, str, str], int] = {}
-        self._ids: dict[str, int] = {}
         self._used = np.empty((0, slots + _SPARE), dtype=np.float32)
-        self._number = np.empty((len(_EMPTY), 0))
-
-    @property
-    def total_bytes(self) -> FloatArray:
-        """Memory of each GPU; NaN where it is unknown."""
-        return self._number[0, : len(self.gpus)]
-
-    @property
-    def limit_bytes(self) -> FloatArray:
-        """Where each GPU is full, without the driver's reserve; NaN where it is unknown."""
-        return self._number[1, : len(self.gpus)]
-
-    @property
-    def since(self) -> FloatArray:
-        """The first slot of the present job, of each GPU."""
-        return self._number[2, : len(self.gpus)]
-
-    @property
-    def last(self) -> FloatArray:
-        """The slot of the last value, of each GPU; -1 before any."""
-        return self._number[3, : len(self.gpus)]
-
-    @property
-    def _busy(self) -> FloatArray:
-        """Whether the last value was above that of an idle GPU; NaN before any."""
-        return self._number[4, : len(self.gpus)]
-
-    @property
-    def present(self) -> FloatArray:
-        """The last slot at which the server had each GPU; -1 of a free row."""
-        return self._number[5, : len(self.gpus)]
-
-    @property
-    def began(self) -> FloatArray:
-        """The slot at which each GPU was met; -1 of a free row."""
-        return self._number[6, : len(self.gpus)]
-
-    @property
-    def _named(self) -> FloatArray:
-        """The last slot at which labels named the job of each GPU; -1 before any."""
-        return self._number[7, : len(self.gpus)]
-
-    @property
-    def doubtful(self) -> FloatArray:
-        """Whether the total that the server has of each GPU was left out as none."""
-        return self._number[8, : len(self.gpus)]
-
-    @property
-    def above(self) -> FloatArray:
-        """The slot of the last value above the total of each GPU; -1 before any."""
-        return self._number[9, : len(self.gpus)]
+        self.numbers = np.empty((len(_EMPTY), 0))
 
     @property
     def rows(self) -> IntArray:
         """The rows that are some GPU's."""
         return np.flatnonzero(self.began >= 0)
+
+    @property
+    def doubts(self) -> dict[str, int]:
+        """Code -> GPUs of which there is no total, or one that is none; those with a value now.
+
+        A GPU whose newest value is above its total has one that is none, too.
+        """
+        now, odd, above = self.present == self.end, self.doubtful == 1, self.above > self.last
+        found = {
+            "no-total": now & ~odd & np.isnan(self.total_bytes),
+            "implausible-total": now & (odd | above),
+        }
+        return {code: int(count) for code, which in found.items() if (count := which.sum())}
 
     def drop(self, why: str, count: int = 1) -> None:
         """Count what was left out."""
@@ -185,7 +272,7 @@ class Rings:
             next((found for name in group if (found := labels.get(name))), "")
             for group in (self._map.host, self._map.instance)
         )
-        row = self._index.get((uuid, instance, host))
+        row = self.index.get((uuid, instance, host))
         # Without a host the GPU itself is what is shared out.
         if row is None and self._shard.owns(host or uuid):
             if add is not None:
@@ -194,18 +281,15 @@ class Rings:
         return row
 
     def _added(self, uuid: str, instance: str, host: str, slot: int) -> int:
-        if self._free:
-            row = self._free.pop()
-        else:
-            row = len(self.gpus)
-            self.gpus.append(_NOBODY)
-            self._widen(row)
         name = clean(f"{uuid}/{instance}" if instance else uuid)
-        if name in self._ids:
+        if name in self.index:
             # The same on another host: two GPUs, or one whose host was renamed.
             self.drop("uuid-on-two-hosts")
             name = clean(f"{name}@{host}")
-        self._index[uuid, instance, host] = self._ids[name] = row
+        row = self.index.add((uuid, instance, host), name, len(self.gpus))
+        if row == len(self.gpus):
+            self.gpus.append(_NOBODY)
+            self._widen(row)
         self.gpus[row] = Gpu(id=name, uuid=clean(uuid), host=clean(host), instance=clean(instance))
         self.began[row] = self.present[row] = slot
         return row
@@ -216,13 +300,13 @@ class Rings:
             # In place: a copy of all of it would take as much memory again.
             self._used.resize((row + more, self._used.shape[1]), refcheck=False)
             self._used[row:] = np.nan
-            self._number = np.concatenate((self._number, np.repeat(_EMPTY, more, axis=1)), axis=1)
+            self.numbers = np.concatenate((self.numbers, np.repeat(_EMPTY, more, axis=1)), axis=1)
 
     def begin_round(self) -> None:
         """Let others have the rows that the last round has given up."""
         for row in self.forgotten:
             self.gpus[row] = _NOBODY
-        self._free += self.forgotten
+        self.index.free(self.forgotten)
         self.forgotten, self.unknown = [], 0
 
     def forget(self) -> None:
@@ -233,41 +317,25 @@ class Rings:
         if not (self.present == self.end).any():
             return
         longest = max(FORGET_S / self.step_s, self.slots)
-        self._renamed = {
-            host: slot for host, slot in self._renamed.items() if self.end - slot <= longest
-        }
+        self.jobs.forget(self.end - longest)
         old = (self.began >= 0) & (self.end - self.present > longest)
         self.forgotten = np.flatnonzero(old).tolist()
         if not self.forgotten:
             return
-        gone = set(self.forgotten)
-        self._index = {key: row for key, row in self._index.items() if row not in gone}
-        self._ids = {name: row for name, row in self._ids.items() if row not in gone}
+        self.index.drop(self.forgotten)
         self._used[self.forgotten] = np.nan
-        self._number[:, self.forgotten] = _EMPTY
-
-    def learn(self, labels: Mapping[str, str], slot: int) -> None:
-        """Take note of a host whose exporter's labels have been renamed."""
-        if any(labels.get(f"{_EXPORTED}{name}") for name in self._twice):
-            host = first_of(labels, self._map.host)
-            self._renamed[host] = max(self._renamed.get(host, 0), slot)
-
-    def _job_of(self, labels: Mapping[str, str]) -> tuple[str, str]:
-        """Return job and namespace; a pod that all GPUs of a host may have is the exporter's."""
-        if self._twice and first_of(labels, self._map.host) in self._renamed:
-            labels = {name: word for name, word in labels.items() if name not in self._twice}
-        return first_of(labels, self._map.job), first_of(labels, self._map.namespace)
+        self.numbers[:, self.forgotten] = _EMPTY
 
     def has_job(self, row: int, labels: Mapping[str, str]) -> bool:
         """Say whether labels name the job that a GPU has."""
         gpu = self.gpus[row]
-        return (gpu.job, gpu.namespace) == self._job_of(labels)
+        return (gpu.job, gpu.namespace) == self.jobs.of(labels)
 
     def label(self, row: int, labels: Mapping[str, str], slot: int) -> None:
         """Take over what labels say of a GPU; another job that they name begins at the slot."""
-        self.learn(labels, slot)
+        self.jobs.learn(labels, slot)
         before = self.gpus[row]
-        job, namespace = self._job_of(labels)
+        job, namespace = self.jobs.of(labels)
         if job or namespace:
             self._named[row] = slot
             if (job, namespace) != (before.job, before.namespace) and self.last[row] >= 0:

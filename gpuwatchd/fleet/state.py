@@ -18,7 +18,6 @@ from gpuwatchd import __version__
 from gpuwatchd.core.config import expanded
 from gpuwatchd.core.text import clean
 from gpuwatchd.fleet.judging import silent
-from gpuwatchd.fleet.totals import doubts
 from gpuwatchd.store.private_files import lock_file
 from gpuwatchd.view.queries import fleet_state
 from gpuwatchd.view.queries.fleet_state import (
@@ -64,7 +63,7 @@ def round_state(
         resolved=len(judge.resolved),
         dropped=rings.dropped.copy(),
         failures=worker.failures.copy(),
-        doubts=doubts(rings),
+        doubts=rings.doubts,
         verdicts=tuple(sorted(found.values(), key=fleet_state.urgency)),
     )
 

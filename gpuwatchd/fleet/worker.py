@@ -18,9 +18,9 @@ import numpy as np
 
 from gpuwatchd.core.errors import MetricsServerError
 from gpuwatchd.core.state_log import StateLog
-from gpuwatchd.fleet import config, totals
+from gpuwatchd.fleet import config
 from gpuwatchd.fleet.client import RangeSeries, read_labels
-from gpuwatchd.fleet.rings import Rings
+from gpuwatchd.fleet.rings import Rings, doubtful_totals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -68,14 +68,8 @@ class Worker:
         sleep: Callable[[float], object] = time.sleep,
         stopped: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._stopped, self._fleet = stopped, fleet
-        self._section, self._map, self._client, self._sleep = (
-            fleet.section,
-            fleet.map,
-            client,
-            sleep,
-        )
-        self._job = (*fleet.map.job, *fleet.map.namespace)
+        self._fleet, self._client = fleet, client
+        self._stopped, self._sleep = stopped, sleep
         self.step_s = int(fleet.section.step)
         slots = round(fleet.section.window / self.step_s) + 1
         self.rings = Rings(fleet.map, self.step_s, slots, fleet.shard)
@@ -127,14 +121,14 @@ class Worker:
 
     def _discover(self, slot: int) -> list[str]:
         """Ask who is there, with totals and labels; return the UUIDs that are new."""
-        rings, names, at_s = self.rings, self._map, float(slot * self.step_s)
+        rings, names, at_s = self.rings, self._fleet.map, float(slot * self.step_s)
         self._client.identify()
         self._rows.clear()
         texts, values = self._client.query_texts(self._by(self._fresh(names.used), job=True), at_s)
         rows = np.full(len(texts), -1, dtype=np.int64)
         for text in texts:
             if _RENAMED in text:
-                rings.learn(read_labels(text), slot)
+                rings.jobs.learn(read_labels(text), slot)
         same: set[int] = set()
         other: dict[int, Labels] = {}
         for at, text in enumerate(texts):
@@ -166,7 +160,7 @@ class Worker:
         whole = known[names.total] if names.total else used + free + reserved
         limit = used + free if names.free else whole
         read = there[~np.isnan(whole[there])]
-        rings.doubtful[read] = totals.doubtful(used[read], whole[read])
+        rings.doubtful[read] = doubtful_totals(used[read], whole[read])
         for kept, new in ((rings.total_bytes, whole), (rings.limit_bytes, limit)):
             # What was known stays where the server has nothing newer.
             had = there[~np.isnan(new[there])]
@@ -191,17 +185,17 @@ class Worker:
 
     def _bytes_of_each(self, rows: IntArray, values: FloatArray) -> FloatArray:
         """Return the bytes of every GPU; NaN for no value, or a blank one."""
-        good = (rows >= 0) & (values >= 0) & (values < self._map.blank_from)
+        good = (rows >= 0) & (values >= 0) & (values < self._fleet.map.blank_from)
         out = np.full(len(self.rings.gpus), np.nan)
-        out[rows[good]] = values[good] * self._map.bytes_each
+        out[rows[good]] = values[good] * self._fleet.map.bytes_each
         return out
 
     def _in_bytes(self, values: FloatArray) -> FloatArray:
         with np.errstate(over="ignore"):  # infinite, which no ring takes
-            return values * self._map.bytes_each
+            return values * self._fleet.map.bytes_each
 
     def _newest(self, slot: int) -> None:
-        of_each, values = self._of_each(self._map.used, slot * self.step_s)
+        of_each, values = self._of_each(self._fleet.map.used, slot * self.step_s)
         rings = self.rings
         rings.advance(slot)
         known = np.flatnonzero(of_each >= 0)
@@ -257,7 +251,7 @@ class Worker:
             size = max(1, min(size, _QUERY_BYTES // (max(map(len, uuids)) + 1)))
         batches = [uuids[at : at + size] for at in range(0, len(uuids), size)]
         failed: list[MetricsServerError] = []
-        in_flight = self._section.budget.in_flight
+        in_flight = self._fleet.section.budget.in_flight
         tries = 0 if patient else _TRIES - 1
         with ThreadPoolExecutor(in_flight) as pool:
             pending = deque[list[str]](batches)
@@ -287,7 +281,7 @@ class Worker:
         """Return the past of some GPUs; where the server refuses, of half of them at a time."""
         chosen = "|".join(_SPECIAL.sub(r"\\\\\1", uuid) for uuid in uuids)
         # Over time, "max by" costs a Prometheus several times as much as the values themselves.
-        query = self._fresh(self._map.used, f'{self._map.uuid}=~"{chosen}"')
+        query = self._fresh(self._fleet.map.used, f'{self._fleet.map.uuid}=~"{chosen}"')
         try:
             return self._client.query_range(
                 query, first * self.step_s, slot * self.step_s, float(self.step_s)
@@ -324,7 +318,7 @@ class Worker:
             self.rings.drop("out-of-order", int(np.count_nonzero(~asked)))
             series = RangeSeries(labels, at_s[asked], values[asked])
             if row is not None and series.at_s.size:
-                names = tuple(labels.get(name, "") for name in self._job)
+                names = tuple(labels.get(name, "") for name in self.rings.jobs.names)
                 by_row.setdefault(row, {}).setdefault(names, []).append(series)
         for row, named in by_row.items():
             jobs = [_merged(several) for several in named.values()]
@@ -342,15 +336,15 @@ class Worker:
 
     def _fresh(self, metric: str, *matchers: str) -> str:
         """Return the values of a metric that were measured lately."""
-        every = ",".join((*self._section.matchers, *matchers))
+        every = ",".join((*self._fleet.section.matchers, *matchers))
         series = f"{metric}{{{every}}}" if every else metric
         # One second more: the window of some servers leaves out what is exactly as old as it.
         return f"last_over_time({series}[{_FRESH_STEPS * self.step_s + 1}s])"
 
     def _by(self, what: str, *, job: bool = False) -> str:
         """Return one value per GPU (and job, with the labels that name it)."""
-        names = self._map
-        labels = (*names.identity, *((*names.gpu, *self._job) if job else ()))
+        names = self._fleet.map
+        labels = (*names.identity, *((*names.gpu, *self.rings.jobs.names) if job else ()))
         return f"max by ({', '.join(dict.fromkeys(labels))}) ({what})"
 
 

@@ -335,6 +335,8 @@ class NotifySocket:
     """Where READY=1, STATUS= and WATCHDOG=1 go: ``NOTIFY_SOCKET``, empty when nobody listens."""
 
     def __init__(self, address: str) -> None:
+        self.environment = {"NOTIFY_SOCKET": address} if address else {}
+        """What a process that takes our place is to be given."""
         self._address = "\0" + address[1:] if address.startswith("@") else address
         self._status = ""
         self._untold: dict[str, str] = {}

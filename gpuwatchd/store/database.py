@@ -41,7 +41,7 @@ _SIDE_FILES = ("", "-wal", "-shm")
 
 
 class Opening(NamedTuple):
-    """What came of opening the history."""
+    """What came of opening the history, and what tells the file from any other at its place."""
 
     connection: sqlite3.Connection | None
     """Read-write in mode "writing"; otherwise for reading what it holds, or None."""
@@ -50,6 +50,43 @@ class Opening(NamedTuple):
     """One sentence for people."""
     damaged: str | None = None
     """Why the file that was here before was set aside."""
+    identity: tuple[int, int] | None = None
+    probe: int | None = None
+    """A descriptor to look at the file through, see :meth:`watched`."""
+
+    def watched(self, directory: Path) -> Opening:
+        """Return it with what :meth:`header_damage` needs, and which file it is.
+
+        Closing *any* descriptor of a file drops all locks that this process holds on it (POSIX),
+        also those of SQLite: the next program that closes its connection then takes itself for the
+        last one and deletes the write-ahead log under us. So there is one, and it stays open.
+        """
+        probe = None
+        with suppress(OSError):
+            how = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
+            if self.connection is not None:
+                probe = os.open(directory / schema.FILE_NAME, how)
+        return self._replace(identity=identity(directory), probe=probe)
+
+    def header_damage(self) -> str | None:
+        """Return what is wrong with the first bytes of the file, or None.
+
+        An open connection does not read them again: it would go on writing into a file that nobody
+        can open any more.
+        """
+        with suppress(OSError):
+            if self.probe is not None:
+                return schema.header_damage(os.pread(self.probe, schema.HEADER_BYTES, 0))
+        return None
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self.connection is not None:
+            with suppress(sqlite3.Error):
+                self.connection.close()
+        # After the connection: this drops its locks.
+        if self.probe is not None:
+            os.close(self.probe)
 
 
 class DamagedError(Exception):
@@ -228,34 +265,6 @@ def identity(directory: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return stat_result.st_dev, stat_result.st_ino
-
-
-def open_probe(directory: Path) -> int | None:
-    """Return a descriptor to look at the file through; to be closed after the connection is.
-
-    Closing *any* descriptor of a file drops all locks that this process holds on it (POSIX), also
-    those of SQLite: the next program that closes its connection then takes itself for the last
-    one and deletes the write-ahead log under us. So there is one, and it stays open.
-    """
-    try:
-        how = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
-        return os.open(directory / schema.FILE_NAME, how)
-    except OSError:
-        return None
-
-
-def header_damage(peephole: int | None) -> str | None:
-    """Return what is wrong with the first bytes of the history's file, or None.
-
-    An open connection does not read them again: it would go on writing into a file that nobody
-    can open any more.
-    """
-    if peephole is None:
-        return None
-    try:
-        return schema.header_damage(os.pread(peephole, schema.HEADER_BYTES, 0))
-    except OSError:
-        return None
 
 
 def _create(path: Path) -> None:

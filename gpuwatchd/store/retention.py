@@ -161,6 +161,8 @@ class Retention:
     def __init__(self, settings: StoreSection, monotonic: Callable[[], float]) -> None:
         self._settings = settings
         self._monotonic = monotonic
+        self.max_pages = settings.max_db_mib * (2**20 // schema.PAGE_BYTES)
+        """The largest that the file may be."""
         self._steady: tuple[float, float, float] | None = None
 
     def run(self, connection: sqlite3.Connection, now_s: float, waiting_ms: int | None) -> None:

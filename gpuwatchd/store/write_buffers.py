@@ -176,6 +176,36 @@ PROCESS_ROWS = 20_000
 _MINUTE_MS = 60_000
 
 
+class Segments:
+    """Where time went on differently, written with what waits in the ledger."""
+
+    def __init__(self, ledger: AlertBuffer, boot_id: str) -> None:
+        self.boot_id = boot_id
+        """Of this boot; empty while it is unknown."""
+        self._ledger = ledger
+        self.begun: set[str] = set()
+        """Boots of which there is one."""
+
+    def begin(self, sample: Sample) -> None:
+        """Note where the samples of a source begin; a simulated one has a boot of its own."""
+        self.boot_id = self.boot_id or sample.boot_id
+        self.add("start", sample.taken_at_s, sample.taken_mono_s, sample.boot_id)
+
+    def add(
+        self,
+        reason: str,
+        at_s: float,
+        mono_s: float,
+        boot_id: str | None = None,
+        **steps: float | None,
+    ) -> None:
+        """Note one; by default of this boot."""
+        boot_id = self.boot_id if boot_id is None else boot_id
+        self.begun.add(boot_id)
+        instants = {"started_ts_ms": round(at_s * 1000), "mono_ms": round(mono_s * 1000)}
+        self._ledger.segments.append({"boot_id": boot_id, "reason": reason, **instants, **steps})
+
+
 @dataclass(slots=True, eq=False)
 class _Track:
     """A process on a device: what was last noted of it."""

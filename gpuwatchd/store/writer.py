@@ -8,11 +8,9 @@ in memory, bounded, and is tried again; :attr:`History.problems` says so in word
 from __future__ import annotations
 
 import logging
-import os
-import sqlite3
+import math
 import threading
 import time
-from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import msgspec
@@ -21,9 +19,10 @@ from gpuwatchd.store import database, private_files, recent_points, records, sch
 from gpuwatchd.store.database import WriteProblems
 from gpuwatchd.store.profiles import ProfileStore
 from gpuwatchd.store.retention import Retention, reopen_buckets
-from gpuwatchd.store.write_buffers import AlertBuffer, SampleBuffer
+from gpuwatchd.store.write_buffers import AlertBuffer, SampleBuffer, Segments
 
 if TYPE_CHECKING:
+    import sqlite3
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
@@ -55,6 +54,7 @@ _UNWRITTEN_SHARE = 0.1
 
 
 _T = TypeVar("_T")
+_CLOSED = database.Opening(None, "memory", None)
 _OF_OPEN = """alert IN (SELECT id FROM alert WHERE resolved_ts_ms IS NULL)
   OR id IN (SELECT t.delivery FROM told t JOIN alert a ON a.key = t.alert_key
     WHERE a.resolved_ts_ms IS NULL AND delivery.created_ts_ms >= a.opened_ts_ms)"""
@@ -76,6 +76,40 @@ class Notice(NamedTuple):
     message_id: str
 
 
+class _FlushSchedule:
+    """When samples that wait are written.
+
+    A daemon that was just started may die again soon: until a tenth of its age is more than
+    ``[store] flush``, samples wait for that tenth only, at least four seconds. So one that is
+    killed again and again keeps nine tenths of what it saw, or more, and one that runs on writes as
+    seldom as ever.
+    """
+
+    def __init__(self, usual_s: float, mono: Callable[[], float]) -> None:
+        self._usual_s, self._mono = usual_s, mono
+        self._last_s: float | None = None
+        self._first_mono_s = 0.0
+        """When the first tick was."""
+        self._pause_s = 0.0
+        """Time from the last flush to the next one."""
+
+    def due(self, now_s: float) -> bool:
+        """Say whether samples are to be written now, and settle when they will be again."""
+        if self._last_s is None:
+            self._last_s, self._first_mono_s = now_s, self._mono()
+            self._pause_s = min(self._usual_s, _FIRST_FLUSH_S)
+        # A clock that was set back must not keep samples waiting until it is there again.
+        if abs(now_s - self._last_s) < self._pause_s:
+            return False
+        early_s = max(_FIRST_FLUSH_S, _UNWRITTEN_SHARE * (self._mono() - self._first_mono_s))
+        self._pause_s = min(self._usual_s, early_s)
+        return True
+
+    def flushed(self, now_s: float) -> None:
+        """Count from this write of samples."""
+        self._last_s = now_s
+
+
 class History:
     """The history of one state directory, for the thread that opens it with :meth:`open`."""
 
@@ -89,29 +123,22 @@ class History:
         boot_id: str | None,
     ) -> None:
         self._directory = directory
-        self._settings = settings
         self._clock = clock
         self._monotonic = monotonic
-        self._boot_id = private_files.this_boot() if boot_id is None else boot_id
         self._thread = threading.get_ident()
-        self._connection: sqlite3.Connection | None = None
-        self._mode: database.Mode = "memory"
+        self._file = _CLOSED
+        self._retry_mono_s = self._reopen_mono_s = -math.inf
         self._intake = SampleBuffer()
         self._ledger = AlertBuffer()
+        own_boot = private_files.this_boot() if boot_id is None else boot_id
+        self._segments = Segments(self._ledger, own_boot)
+        self._schedule = _FlushSchedule(settings.flush, monotonic)
         self._retention = Retention(settings, monotonic)
         self._health = WriteProblems(directory, min_free_mib=settings.min_free_mib, mono=monotonic)
         self.shelf = ProfileStore(
-            lambda: self._connection if self._mode == "writing" else None, self._health.failed
+            lambda: self._file.connection if self._file.mode == "writing" else None,
+            self._health.failed,
         )
-        self._boots: set[str] = set()
-        self._identity: tuple[int, int] | None = None
-        self._peephole: int | None = None
-        self._last_flush_s: float | None = None
-        self._first_mono_s = 0.0
-        """When the first tick was, on the monotonic clock."""
-        self._flush_s = 0.0
-        """Time from the last flush to the next one."""
-        self._retry_mono_s = self._reopen_mono_s = -1e18
 
     @classmethod
     def open(
@@ -133,7 +160,7 @@ class History:
         history = cls(directory, settings, clock=clock, monotonic=monotonic, boot_id=boot_id)
         now_s = clock()
         history._open(now_s)
-        if history._mode != "writing":
+        if history._file.mode != "writing":
             # Rows that are given numbers in memory must not meet those in the file later.
             history._ledger.number_from(int(now_s * 1000))
         return history
@@ -146,7 +173,7 @@ class History:
     @property
     def writing(self) -> bool:
         """Whether samples reach the disk at present."""
-        return self._mode == "writing" and self._health.well
+        return self._file.mode == "writing" and self._health.well
 
     def record(
         self,
@@ -157,9 +184,9 @@ class History:
     ) -> None:
         """Take in one sample, and what nobody owns of its devices. Some 50 µs, never raises."""
         self._own()
-        if sample.boot_id not in self._boots:
-            self._begin(sample)
-        if self._mode == "newer":
+        if sample.boot_id not in self._segments.begun:
+            self._segments.begin(sample)
+        if self._file.mode == "newer":
             return
         self._intake.note(sample, devices, processes, unattributed)
         if self._intake.lost:
@@ -168,29 +195,18 @@ class History:
     def record_allocator(self, readings: Sequence[AllocatorReading]) -> None:
         """Take in what allocators say of processes, after the sample of the tick. Never raises."""
         self._own()
-        for reading in () if self._mode == "newer" else readings:
+        for reading in () if self._file.mode == "newer" else readings:
             self._intake.note_allocator(reading)
-
-    def _begin(self, sample: Sample) -> None:
-        """Note where the samples of a source begin; a simulated one has a boot of its own."""
-        self._boot_id = self._boot_id or sample.boot_id
-        self._segment("start", sample.taken_at_s, sample.taken_mono_s, sample.boot_id)
 
     def segment(
         self, reason: str, wall_step_s: float | None = None, gap_s: float | None = None
     ) -> None:
         """Note that time went on differently: start, clock-step, suspend, gap, driver-reset."""
         self._own()
-        steps = {"wall_step_s": wall_step_s, "gap_s": gap_s}
-        self._segment(reason, self._clock(), self._monotonic(), self._boot_id, **steps)
+        self._segments.add(
+            reason, self._clock(), self._monotonic(), wall_step_s=wall_step_s, gap_s=gap_s
+        )
         self._commit()
-
-    def _segment(
-        self, reason: str, at_s: float, mono_s: float, boot_id: str, **steps: float | None
-    ) -> None:
-        self._boots.add(boot_id)
-        instants = {"started_ts_ms": round(at_s * 1000), "mono_ms": round(mono_s * 1000)}
-        self._ledger.segments.append({"boot_id": boot_id, "reason": reason, **instants, **steps})
 
     def event(self, kind: str, detail: str, device_uid: str | None = None) -> None:
         """Note something that happened, at once and power-cut-safe."""
@@ -294,10 +310,10 @@ class History:
     def _ask(self, question: Callable[[sqlite3.Connection], _T]) -> _T | None:
         """Return what a question finds; None where the file cannot be read."""
         self._own()
-        if self._connection is None:
+        if self._file.connection is None:
             return None
         try:
-            return question(self._connection)
+            return question(self._file.connection)
         except schema.SUSPECT as error:
             self._health.failed(error)
             return None
@@ -305,7 +321,7 @@ class History:
     @property
     def boot_id(self) -> str:
         """Identity of this boot; empty while it is unknown."""
-        return self._boot_id
+        return self._segments.boot_id
 
     def recent_series(
         self, since_s: float, *, stepped_s: float = 0.0
@@ -341,30 +357,18 @@ class History:
         self, load: Callable[..., Iterator[_T]], since_s: float, stepped_s: float
     ) -> Iterator[_T]:
         self._own()
-        if self._connection is None or self._mode == "newer":
+        if self._file.connection is None or self._file.mode == "newer":
             return
-        now_s = self._clock() - stepped_s
+        now_s, boot_id = self._clock() - stepped_s, self._segments.boot_id
         try:
-            yield from load(self._connection, boot_id=self._boot_id, since_s=since_s, now_s=now_s)
+            yield from load(self._file.connection, boot_id=boot_id, since_s=since_s, now_s=now_s)
         except schema.SUSPECT as error:
             self._health.failed(error)
 
     def flush_due(self, now_s: float) -> None:
-        """Write what waits when it is due; alerts that wait sooner.
-
-        A daemon that was just started may die again soon: until a tenth of its age is more than
-        ``[store] flush``, samples wait for that tenth only, at least four seconds. So one that is
-        killed again and again keeps nine tenths of what it saw, or more, and one that runs on
-        writes as seldom as ever.
-        """
+        """Write what waits when it is due; alerts that wait sooner."""
         self._own()
-        if self._last_flush_s is None:
-            self._last_flush_s, self._first_mono_s = now_s, self._monotonic()
-            self._flush_s = min(self._settings.flush, _FIRST_FLUSH_S)
-        if abs(now_s - self._last_flush_s) >= self._flush_s:
-            age_s = self._monotonic() - self._first_mono_s
-            early_s = max(_FIRST_FLUSH_S, _UNWRITTEN_SHARE * age_s)
-            self._flush_s = min(self._settings.flush, early_s)
+        if self._schedule.due(now_s):
             self.flush(now_s)
         elif self._ledger.waiting and self._monotonic() >= self._retry_mono_s:
             self._commit()
@@ -372,7 +376,7 @@ class History:
     def flush(self, now_s: float) -> bool:
         """Write everything that waits; return whether nothing waits now."""
         self._own()
-        self._last_flush_s = now_s
+        self._schedule.flushed(now_s)
         self._notice_loss(now_s)
         self._replace_damaged(now_s)
         connection = self._writable(now_s)
@@ -387,7 +391,7 @@ class History:
     def chores(self, now_s: float) -> None:
         """Roll up, delete what is too old, keep the size bound. Bounded work; never raises."""
         self._own()
-        if self._mode == "writing" and self._health.damage is None:
+        if self._file.mode == "writing" and self._health.damage is None:
             self._health.damage = database.catalogue_damage(self._directory)
         self._replace_damaged(now_s)
         connection = self._writable(now_s)
@@ -405,7 +409,7 @@ class History:
 
         A damaged file is set aside by the next :meth:`flush` or :meth:`chores`.
         """
-        if self._mode != "writing":
+        if self._file.mode != "writing":
             return None
         text = database.quick_check(self._directory)
         if text is not None:
@@ -415,7 +419,7 @@ class History:
     def close(self) -> None:
         """Write what waits and let go of the file. May be called twice; never raises."""
         self._own()
-        if self._connection is not None:
+        if self._file.connection is not None:
             until_s = time.monotonic() + LAST_TRY_S
             # While another program holds the lock it is tried again for a moment.
             while not self.flush(self._clock()) and self._health.is_locked:
@@ -443,12 +447,9 @@ class History:
 
     def _open(self, now_s: float) -> None:
         self._drop_connection()
-        max_pages = self._settings.max_db_mib * (2**20 // schema.PAGE_BYTES)
+        max_pages = self._retention.max_pages
         opening = database.open_writer(self._directory, max_pages=max_pages, now_s=now_s)
-        self._connection, self._mode = opening.connection, opening.mode
-        self._identity = database.identity(self._directory)
-        if self._connection is not None:
-            self._peephole = database.open_probe(self._directory)
+        self._file = opening.watched(self._directory)
         self._reopen_mono_s = self._monotonic() + _REOPEN_S
         lost = opening.damaged is not None
         self._health.set("opening", None if lost else opening.problem)
@@ -456,8 +457,8 @@ class History:
             self._health.set("damaged", opening.problem)
             self._event("db", opening.problem or "", now_s)
             self._ledger.write_all_again()
-        if self._connection is not None:
-            self._load(self._connection)
+        if opening.connection is not None:
+            self._load(opening.connection)
 
     def _load(self, connection: sqlite3.Connection) -> None:
         try:
@@ -472,13 +473,8 @@ class History:
             )
 
     def _drop_connection(self) -> None:
-        connection, self._connection, self._mode = self._connection, None, "memory"
-        if connection is not None:
-            with suppress(sqlite3.Error):
-                connection.close()
-        if self._peephole is not None:
-            os.close(self._peephole)
-            self._peephole = None
+        opening, self._file = self._file, _CLOSED
+        opening.close()
 
     def _replace_damaged(self, now_s: float) -> None:
         """Set a damaged file aside and begin a new one with what is in memory."""
@@ -498,31 +494,31 @@ class History:
         self._health.set("damaged", text)
         self._event("db", text, now_s)
         self._ledger.write_all_again()
-        self._segment("start", now_s, self._monotonic(), self._boot_id)
+        self._segments.add("start", now_s, self._monotonic())
         self._open(now_s)
 
     def _notice_loss(self, now_s: float) -> None:
         """Find out that the file was removed, replaced or overwritten below our connection."""
-        if self._connection is None or self._mode != "writing":
+        if self._file.connection is None or self._file.mode != "writing":
             return
-        if database.identity(self._directory) == self._identity:
-            self._health.damage = self._health.damage or database.header_damage(self._peephole)
+        if database.identity(self._directory) == self._file.identity:
+            self._health.damage = self._health.damage or self._file.header_damage()
             return
         self._drop_connection()
         self._begin_anew("the history was removed or replaced while gpuwatchd ran", now_s)
 
     def _writable(self, now_s: float) -> sqlite3.Connection | None:
-        if self._mode == "memory" and self._monotonic() >= self._reopen_mono_s:
+        if self._file.mode == "memory" and self._monotonic() >= self._reopen_mono_s:
             self._open(now_s)
-        return self._connection if self._mode == "writing" else None
+        return self._file.connection if self._file.mode == "writing" else None
 
     def _commit(self) -> dict[int, int]:
         """Write the ledger with synchronous=FULL; return deliveries that got another row."""
-        if self._mode == "newer":
+        if self._file.mode == "newer":
             self._ledger.drop()
             return {}
-        connection = self._connection
-        if connection is None or self._mode != "writing" or not self._ledger.waiting:
+        connection = self._file.connection
+        if connection is None or self._file.mode != "writing" or not self._ledger.waiting:
             return {}
         self._retry_mono_s = self._monotonic() + _RETRY_S
         try:
@@ -536,9 +532,9 @@ class History:
         return moved
 
     def _subject(self, alert: Alert) -> None:
-        if self._connection is not None:
+        if self._file.connection is not None:
             subject = alert.subject
-            self._intake.save_subject(self._connection, subject.device_uid, subject.process)
+            self._intake.save_subject(self._file.connection, subject.device_uid, subject.process)
 
     def _has_space(self, connection: sqlite3.Connection, now_s: float) -> bool:
         enough = self._health.has_space()

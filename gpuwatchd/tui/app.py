@@ -1,13 +1,11 @@
 """The program behind ``gpuwatchctl top``: its screens, its state, and how it ends.
 
 A screen is a :class:`~gpuwatchd.tui.base.TopScreen` and one line in ``VIEWS``. Whatever opens one
-has chosen before what it is about: ``selected_device_uid`` and ``selected_process``.
+has chosen before what it is about: :meth:`~gpuwatchd.tui.base.SharedState.select`.
 """
 
 from __future__ import annotations
 
-import asyncio
-import signal
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from rich.console import Console
@@ -17,8 +15,9 @@ from textual.scrollbar import ScrollBar
 from textual.theme import Theme
 
 from gpuwatchd.core import design, registry
-from gpuwatchd.tui import polling
-from gpuwatchd.tui.base import TopScreen, clock
+from gpuwatchd.tui import driver, polling
+from gpuwatchd.tui.base import SharedState, TopScreen, clock
+from gpuwatchd.tui.screens.overview import OverviewScreen
 from gpuwatchd.tui.theme import Painter
 from gpuwatchd.tui.widgets.texts import ThinScrollBar
 
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from textual.filter import LineFilter
 
     from gpuwatchd.core.design import Kind
-    from gpuwatchd.core.model import ProcessKey
     from gpuwatchd.view.queries.current_view import View
     from gpuwatchd.view.query import Query
 
@@ -48,8 +46,6 @@ VIEWS: Final[dict[str, str]] = {
 THEME: Final = "gpuwatchd"
 NOTICE_S: Final = 6.0
 """How long the last row says what has just happened."""
-_SIGNALS: Final = ("SIGTERM", "SIGHUP", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGALRM")
-"""What ends a program that does not listen, and would leave a terminal that nobody can use."""
 _DEPTHS: Final = {"true": "truecolor", "256": "256", "16": "standard", "none": "standard"}
 
 
@@ -71,12 +67,12 @@ class TopApp(App[int]):
 
     Attributes
     ----------
-    view
-        The newest.
-    selected_device_uid, selected_process
-        What is under the cursor; None: everything.
-    notice
-        (words, kind) for the last row of the screen; "" for none.
+    shared
+        What its screens share.
+    painter
+        What the terminal can show.
+    broken
+        The mistake of ours that it ended for.
     """
 
     CSS = """
@@ -106,23 +102,19 @@ class TopApp(App[int]):
     ) -> None:
         super().__init__(ansi_color=True)
         self.animation_level = "none"
-        self.query_asked = query
         self.painter = Painter(color, ascii_only=ascii_only)
+        self.shared = SharedState(
+            query=query, painter=self.painter, every_s=every_s, now_s=now, view=first
+        )
         ScrollBar.renderer = ThinScrollBar.use(self.painter)
         if self.painter.rich:
             ink = design.PARTS["ink"].dark
             self.register_theme(Theme(THEME, primary=ink, foreground=ink, background=design.NIGHT))
         self.theme = THEME if self.painter.rich else "ansi-dark"
         self.set_class(not self.painter.rich, "flat")
-        self.now_s = now
-        self.every_s = every_s
-        self.view: View | None = first
-        self.selected_device_uid: str | None = None
-        self.selected_process: ProcessKey | None = None
         self.notice: tuple[str, Kind] | None = None
         self.broken: Exception | None = None
         self._feed = polling.Feed(query, self.post_message, every_s=every_s)
-        self._signals: list[signal.Signals] = []
         self._calm: Any = None
         self._held = False
         self._owed = False
@@ -142,8 +134,6 @@ class TopApp(App[int]):
         """Return the driver: to the terminal that stdout is, whatever becomes of stderr."""
         found = super().get_driver_class()
         if found.__module__.endswith("linux_driver"):
-            from gpuwatchd.tui import driver  # noqa: PLC0415 - not where there is no termios
-
             return driver.Terminal
         return found
 
@@ -151,27 +141,12 @@ class TopApp(App[int]):
 
     def on_mount(self) -> None:
         """Open the overview and begin to look."""
-        from gpuwatchd.tui.screens.overview import OverviewScreen  # noqa: PLC0415 - it knows this module
-
         self.push_screen(OverviewScreen())
-        self._feed.start(self.view)
-
-    def listen(self) -> None:
-        """Leave the terminal as it was when a signal ends us; called where it is taken."""
-        loop = asyncio.get_running_loop()
-        for signals in (signal.Signals[name] for name in _SIGNALS):
-            loop.add_signal_handler(signals, self.exit, 128 + signals)
-            self._signals.append(signals)
+        self._feed.start(self.shared.view)
 
     def on_unmount(self) -> None:
         """End the looking."""
         self._feed.stop()
-
-    def deafen(self) -> None:
-        """Let signals do what they do; called where the terminal was given back."""
-        loop = asyncio.get_running_loop()
-        while self._signals:
-            loop.remove_signal_handler(self._signals.pop())
 
     def exit(
         self, result: int | None = None, return_code: int = 0, message: RenderableType | None = None
@@ -219,23 +194,20 @@ class TopApp(App[int]):
 
     def on_view_read(self, message: polling.ViewRead) -> None:
         """Hand a new view to the screen that is shown."""
-        self.view = message.view
+        self.shared.take(message.view)
         self._show()
 
     def on_failed(self, message: polling.Failed) -> None:
         """Say why there is nothing new; what was seen last stays, and is not called live."""
-        if self.view is not None:
-            self.view.warnings = [(polling.FAILED, message.error.message)]
+        if self.shared.view is not None:
+            self.shared.view.warnings[:] = [(polling.FAILED, message.error.message)]
             self._show()
 
     def _show(self) -> None:
         self._owed = self._held
-        if isinstance(self.screen, TopScreen) and self.view is not None and not self._held:
-            self.screen.show(self.view)
-
-    def select(self, device_uid: str | None, process: ProcessKey | None) -> None:
-        """Take what is under the cursor, for the screens that are opened about it."""
-        self.selected_device_uid, self.selected_process = device_uid, process
+        view = self.shared.view
+        if isinstance(self.screen, TopScreen) and view is not None and not self._held:
+            self.screen.show(view)
 
     def show_message(self, words: str, kind: Kind = "unknown") -> None:
         """Say something in the last row for a few seconds."""

@@ -11,7 +11,8 @@ import contextvars
 import logging
 import threading
 import time
-from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, cast
 
 from textual.binding import Binding, BindingType
 from textual.message import Message
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
     from textual.widget import Widget
 
     from gpuwatchd.core.config import Loaded
-    from gpuwatchd.tui.app import TopApp
+    from gpuwatchd.core.design import Kind
+    from gpuwatchd.core.model import ProcessKey
     from gpuwatchd.tui.theme import Painter
     from gpuwatchd.view.blocks import Part, Row
     from gpuwatchd.view.queries.current_view import View
@@ -86,6 +88,52 @@ class Settled(Query):
         return self._loaded
 
 
+@dataclass(kw_only=True, eq=False)
+class SharedState:
+    """What all screens share."""
+
+    query: Query
+    """Which GPUs, whose processes."""
+    painter: Painter
+    every_s: float
+    """Seconds between two looks."""
+    now_s: Callable[[], float]
+    """The clock: epoch seconds."""
+    view: View | None
+    """The newest; None before the first look."""
+    selected_device_uid: str | None = None
+    """Under the cursor; None: all of them."""
+    selected_process: ProcessKey | None = None
+
+    def take(self, view: View) -> None:
+        """Take a new view."""
+        self.view = view
+
+    def select(self, device_uid: str | None, process: ProcessKey | None) -> None:
+        """Take what is under the cursor, for the screens that are opened about it."""
+        self.selected_device_uid, self.selected_process = device_uid, process
+
+
+class Program(Protocol):
+    """What screens, and the terminal, ask of the program."""
+
+    shared: SharedState
+    notice: tuple[str, Kind] | None
+    """(words, kind) for the last row of the screen."""
+
+    def open(self, key: str) -> None:
+        """Open the screen of a key."""
+
+    def show_message(self, words: str, kind: Kind = "unknown") -> None:
+        """Say something in the last row for a few seconds."""
+
+    def written(self) -> None:
+        """Draw again: the terminal has taken everything."""
+
+    def action_all_again(self) -> None:
+        """Paint everything again."""
+
+
 class TopScreen(Screen[None]):
     """A head row, the body, and a row of keys.
 
@@ -101,14 +149,19 @@ class TopScreen(Screen[None]):
     AUTO_FOCUS = ""
 
     @property
-    def top(self) -> TopApp:
+    def program(self) -> Program:
         """The program."""
-        return cast("TopApp", self.app)
+        return cast("Program", self.app)
+
+    @property
+    def shared(self) -> SharedState:
+        """What it shares with other screens."""
+        return self.program.shared
 
     @property
     def painter(self) -> Painter:
         """What the terminal can show."""
-        return self.top.painter
+        return self.shared.painter
 
     def parts(self) -> Iterable[Widget]:
         """Return what is between the first and the last line."""
@@ -154,12 +207,12 @@ class TopScreen(Screen[None]):
 
     def head(self, width: int) -> Row:
         """Return what is looked at, how many alerts are open, and when it was seen."""
-        view = self.top.view
+        view = self.shared.view
         left: Row = [(" gpuwatchctl top ", "bar bold")]
         left.append((f" {self.painter.safe(self.title_shown())} ", "bar"))
         right: Row = []
         if view is not None:
-            at = units.clock(view.taken_at_s, now_s=self.top.now_s(), seconds=True)
+            at = units.clock(view.taken_at_s, now_s=self.shared.now_s(), seconds=True)
             words, fine = _daemon(view)
             right = [(f" {at} ", "bar"), (f" {words} ", "bar" if fine else "trouble bar bold")]
             loud = current_state.shown(view.alerts)
@@ -171,8 +224,8 @@ class TopScreen(Screen[None]):
 
     def foot(self, width: int) -> Row:
         """Return what has just happened, else the keys, as many as there is room for."""
-        if self.top.notice:
-            words, kind = self.top.notice
+        if self.program.notice:
+            words, kind = self.program.notice
             return [(self.painter.cell(f" {words}", width), f"{kind} bar")]
         row: Row = []
         for key, does in (*self.own_keys, *self.keys):
@@ -208,7 +261,7 @@ def wide(row: Row) -> int:
 
 
 class ViewScreen(TopScreen):
-    """A screen that shows one thing about what ``app.view`` has, most of it read in a thread."""
+    """A screen that shows one thing about what the view has, most of it read in a thread."""
 
     is_changed_above: ClassVar[bool] = False
     """Whether a screen above may have changed what it shows: then it is read again."""
@@ -275,8 +328,8 @@ class ViewScreen(TopScreen):
     def begin(self) -> None:
         """Show what is known already."""
         self.headline()
-        if self.top.view is not None:
-            self.show(self.top.view)
+        if self.shared.view is not None:
+            self.show(self.shared.view)
 
     def headline(self) -> None:
         """Write the line of what it is about, with what there is to wait for or to regret."""
@@ -320,16 +373,19 @@ class ViewScreen(TopScreen):
     def _read(self, job: Job, serial: int) -> None:
         """Run in the thread: answer one question."""
         begun_s = time.perf_counter()
-        answer, trouble = None, ""
-        try:
-            answer = job()
-        except GpuwatchdError as error:
-            trouble = _with_hint(error)
-        except Exception as error:  # noqa: BLE001 - the screen goes on, whatever a view meets
-            _LOG.exception("view=%s", type(self).__name__)
-            trouble = f"this cannot be shown: {type(error).__name__}"
+        answer, trouble = self._outcome_of(job, "this cannot be shown")
         took_s = time.perf_counter() - begun_s
         self.post_message(self.Answered(serial, answer, trouble, took_s))
+
+    def _outcome_of(self, work: Job, failed: str) -> tuple[Any, str]:
+        """Return what work gives, and why it failed, "" where it did not."""
+        try:
+            return work(), ""
+        except GpuwatchdError as error:
+            return None, f"{error.message} ({error.hint})" if error.hint else error.message
+        except Exception as error:  # noqa: BLE001 - the screen goes on, whatever it meets
+            _LOG.exception("view=%s", type(self).__name__)
+            return None, f"{failed}: {type(error).__name__}"
 
     def _wait(self, serial: int) -> None:
         if self.asking and serial == self._serial and self.is_attached:
@@ -354,20 +410,16 @@ class ViewScreen(TopScreen):
         """Show what came in while another screen lay above."""
         if self.view is not None and self.is_changed_above:
             self.request(anew=True)
-        if self.view is not None and self.top.view is not None:
-            self.show(self.top.view)
+        if self.view is not None and self.shared.view is not None:
+            self.show(self.shared.view)
 
     def change(self, work: Job, done: Callable[[Any], None]) -> None:
         """Change something in a thread; ``done`` is given what that returned."""
 
         def run() -> None:
-            try:
-                result = work()
-            except GpuwatchdError as error:
-                self.app.call_from_thread(self.refused, _with_hint(error))
-            except Exception as error:  # noqa: BLE001 - the screen goes on, whatever a change meets
-                _LOG.exception("view=%s", type(self).__name__)
-                self.app.call_from_thread(self.refused, f"not done: {type(error).__name__}")
+            result, trouble = self._outcome_of(work, "not done")
+            if trouble:
+                self.app.call_from_thread(self.refused, trouble)
             else:
                 self.app.call_from_thread(done, result)
 
@@ -375,7 +427,7 @@ class ViewScreen(TopScreen):
 
     def refused(self, trouble: str) -> None:
         """Say why something was not changed."""
-        self.top.show_message(trouble, "trouble")
+        self.program.show_message(trouble, "trouble")
 
     def action_back(self) -> None:
         """Leave the view; what it still reads is forgotten."""
@@ -389,10 +441,6 @@ class ViewScreen(TopScreen):
     def action_move(self, by: int) -> None:
         """Choose another entry of the list."""
         self.list.move(by)
-
-
-def _with_hint(error: GpuwatchdError) -> str:
-    return f"{error.message} ({error.hint})" if error.hint else error.message
 
 
 def typed(value: str, event: events.Key) -> str | None:

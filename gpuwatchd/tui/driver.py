@@ -7,6 +7,7 @@ import contextlib
 import contextvars
 import os
 import select
+import signal
 import sys
 import termios
 import threading
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from textual.app import App
 
-    from gpuwatchd.tui.app import TopApp
+    from gpuwatchd.tui.base import Program
 
 LEAVE_S: Final = 2.0
 """Leaving takes no longer, whatever still waits."""
@@ -28,6 +29,10 @@ _LAST_WORDS_S: Final = 1.5
 """How long a terminal that takes nothing is given for the sequences that restore it."""
 GONE: Final = 129
 """Exit code where the terminal is no more: as SIGHUP says it."""
+
+
+_SIGNALS: Final = ("SIGTERM", "SIGHUP", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGALRM")
+"""What ends a program that does not listen, and would leave a terminal that nobody can use."""
 
 
 class Terminal(LinuxDriver):
@@ -43,7 +48,8 @@ class Terminal(LinuxDriver):
         if sys.__stdout__ is not None:
             self._file = sys.__stdout__
         self._out = self._file.fileno() if self._file is not None else self.fileno
-        self._top = cast("TopApp", app)
+        self._top = cast("Program", app)
+        self._signals: list[signal.Signals] = []
         self._writer: Writer | None = None
         self._draws = False
 
@@ -63,9 +69,12 @@ class Terminal(LinuxDriver):
 
         def gone() -> None:
             self.exit_event.set()  # a terminal that is gone can be read, at once and for ever
-            later(self._top.exit, GONE)
+            later(self._app.exit, GONE)
 
-        self._top.listen()
+        # Only while the terminal is ours: else a signal does what it does to any program.
+        for ending in (signal.Signals[name] for name in _SIGNALS):
+            loop.add_signal_handler(ending, self._app.exit, 128 + ending)
+            self._signals.append(ending)
         self._hung_up = gone
         self._writer = Writer(
             self._out, self.fileno, idle=lambda: later(self._top.written), gone=gone
@@ -100,7 +109,9 @@ class Terminal(LinuxDriver):
         super().close()
         if self._writer is not None:
             self._writer.stop(_LAST_WORDS_S)
-        self._top.deafen()
+        loop = asyncio.get_running_loop()
+        while self._signals:
+            loop.remove_signal_handler(self._signals.pop())
 
     def leave(self, code: int) -> None:
         """See to it that the program has ended soon, whatever hangs."""

@@ -130,7 +130,7 @@ def test_gpus_that_change_their_names_each_day_take_no_more_memory() -> None:
             judge.round(worker.rings)
     assert len(worker.rings.gpus) <= 3 * names
     assert worker.rings.rows.size <= 2 * names
-    assert len(worker.rings._index) == len(worker.rings._ids) == worker.rings.rows.size
+    assert len(worker.rings.index) == worker.rings.rows.size
     assert not (judge.calm_since.keys() | judge.failed) - set(worker.rings.rows.tolist())
 
 

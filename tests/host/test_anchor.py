@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from gpuwatchd.collect.host import Host, processes
+from gpuwatchd.collect.host import BootAnchor, Host
 from gpuwatchd.collect.host.procfs import inside_container
 from gpuwatchd.store import live
-from tests.conftest import ROOT, need, present
+from tests.conftest import ROOT, need, not_here, present
 from tests.fakenvml import FakeNvml
 from tests.host.world import STARTED, Clock, FakeProc, linux
 
@@ -34,7 +34,8 @@ def key_of(proc: FakeProc, kept: Path | None, step_s: int = 0) -> ProcessKey:
     """Return the identity of a process for a daemon that starts after a step of the clock."""
     proc.put("stat", f"cpu 1 2 3\nbtime {BOOTED_S + step_s}\n")
     proc.process(7)
-    host = Host(proc.folder, contained=False, anchor=kept, monotonic=Clock())
+    anchor = BootAnchor(kept) if kept else None
+    host = Host(proc.folder, contained=False, anchor=anchor, monotonic=Clock())
     return host.processes([7])[7].key
 
 
@@ -50,7 +51,7 @@ def test_a_step_of_the_clock_changes_nobody(proc: FakeProc, kept: Path, step_s: 
 def test_another_process_with_the_number_is_still_another(proc: FakeProc, kept: Path) -> None:
     first = key_of(proc, kept)
     proc.process(7, starttime=STARTED + 1)
-    host = Host(proc.folder, contained=False, anchor=kept, monotonic=Clock())
+    host = Host(proc.folder, contained=False, anchor=BootAnchor(kept), monotonic=Clock())
     assert host.processes([7])[7].key != first
 
 
@@ -82,7 +83,7 @@ def test_where_nothing_can_be_kept_the_kernels_word_counts(proc: FakeProc, tmp_p
         BOOTED_S + 40 + STARTED / TICKS_PER_S
     )
     path = tmp_path / "boot.json"
-    assert processes.settled(path, "", 5.0) == 5.0
+    assert BootAnchor(path).settled("", 5.0) == 5.0
     assert not path.exists()
 
 
@@ -93,7 +94,7 @@ def test_the_daemon_keeps_it_in_its_state_directory(
 ) -> None:
     need(FakeNvml.available(), "a C compiler builds the stand-in library")
     if inside_container(Path("/proc"), Path("/")):
-        pytest.skip("in a pid namespace of its own no process has a start")
+        not_here("in a pid namespace of its own no process has a start")
     fake = FakeNvml(tmp_path)
     fake.write("gpu 0 total=8G reserved=100M base=100M", f"proc 0 pid={child.pid} mem=1G")
     env = fake.env() | {

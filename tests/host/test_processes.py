@@ -23,11 +23,9 @@ def descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-@pytest.mark.parametrize("use_psutil", [False, True])
-def test_a_child_is_known(child: subprocess.Popen[bytes], *, use_psutil: bool) -> None:
-    if not use_psutil and not sys.platform.startswith("linux"):
-        pytest.skip("needs /proc")
-    host = Host(use_psutil=use_psutil, contained=False)
+@pytest.mark.parametrize("watch", [None, "psutil"])
+def test_a_child_is_known(child: subprocess.Popen[bytes], watch: str | None) -> None:
+    host = Host(watch=watch, contained=False)
     info = host.processes([child.pid])[child.pid]
     assert info.key.pid == child.pid
     assert abs(present(info.key.started_at_s) - time.time()) < 60
@@ -42,10 +40,7 @@ def test_a_child_is_known(child: subprocess.Popen[bytes], *, use_psutil: bool) -
 @pytest.mark.parametrize("watch", ["pidfd", "stat", "read", "psutil"])
 def test_the_end_of_a_process_is_noticed(child: subprocess.Popen[bytes], watch: str) -> None:
     clock = Clock()
-    if watch == "psutil":
-        host = Host(use_psutil=True, contained=False, monotonic=clock)
-    else:
-        host = Host(watch=watch, contained=False, monotonic=clock)
+    host = Host(watch=watch, contained=False, monotonic=clock)
     first = host.processes([child.pid])[child.pid]
     assert host.processes([child.pid])[child.pid].key == first.key
     assert host.gone(child.pid) is None
@@ -176,7 +171,7 @@ def test_own_memory_and_boot() -> None:
     assert 4 * 1024**2 < rss_bytes < 4 * 1024**3
     assert host.boot_id
     assert host.boot_id == Host().boot_id
-    fallback = Host(use_psutil=True, contained=False)
+    fallback = Host(watch="psutil", contained=False)
     assert fallback.boot_id
     assert fallback.own_rss_bytes() == pytest.approx(rss_bytes, rel=0.5)
 

@@ -482,7 +482,7 @@ def test_a_history_that_cannot_be_written_any_more_in_a_countdown_takes_no_step_
     machine = IdleMachine(tmp_path)
     machine.run(400.0)
     countdown = next(iter(machine.pipeline.ladder._countdowns.values()))
-    present(machine.history._connection).execute(f"PRAGMA {pragma}")
+    present(machine.history._file.connection).execute(f"PRAGMA {pragma}")
     machine.run(2 * LONG_S)
     assert countdown.left == 0
     # Of a full file the history gives up its oldest samples; then there is room for the row.

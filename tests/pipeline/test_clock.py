@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatchd.alerts import Rules, wording
-from gpuwatchd.collect.host import Host
+from gpuwatchd.collect.host import BootAnchor, Host
 from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import ProcessInfo, ProcessKey
 from gpuwatchd.pipeline.clock import moved_alert, resumed
@@ -187,7 +187,7 @@ NUMBER = ProcessInfo(key=ProcessKey(pid=PID, started_at_s=None), name="")
 
 def ticks_after_restart(tmp_path: Path, *, kept: bool, step_s: int) -> list[Tick]:
     """Return two ticks of a daemon that adopts an alert of one that ran before the step."""
-    anchor = tmp_path / "boot.json" if kept else None
+    anchor = BootAnchor(tmp_path / "boot.json") if kept else None
     proc = FakeProc(tmp_path / "proc")
     proc.process(PID)
     first = Host(proc.folder, contained=False, anchor=anchor).processes([PID])[PID]

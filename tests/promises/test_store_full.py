@@ -44,14 +44,14 @@ def test_a_full_file_keeps_everything_in_memory_and_recovers(tmp_path: Path) -> 
     """The size limit gives the same error as a full disk."""
     time = Time()
     history = opened(tmp_path, time)
-    assert history._connection is not None
-    (pages,) = history._connection.execute("PRAGMA page_count").fetchone()
-    history._connection.execute(f"PRAGMA max_page_count = {pages}")
+    assert history._file.connection is not None
+    (pages,) = history._file.connection.execute("PRAGMA page_count").fetchone()
+    history._file.connection.execute(f"PRAGMA max_page_count = {pages}")
     for tick in range(500):
         history.record(sample(T0 + 5 * tick, tick, uses=(tick,)), CARDS, KNOWN)
     assert not history.flush(T0)
     assert any("full" in problem for problem in history.problems)
-    assert not history._connection.in_transaction
+    assert not history._file.connection.in_transaction
     many = [alert(key=f"leak:{i}") for i in range(40)]
     sent = history.apply(many, [delivery(one.key) for one in many])
     assert len({one.row for one in sent}) == 40
@@ -60,7 +60,7 @@ def test_a_full_file_keeps_everything_in_memory_and_recovers(tmp_path: Path) -> 
     assert not history.flush(T0)
     assert rows(tmp_path, "SELECT (SELECT count(*) FROM gpu_raw), count(*) FROM alert") == [(0, 0)]
 
-    history._connection.execute("PRAGMA max_page_count = 65536")
+    history._file.connection.execute("PRAGMA max_page_count = 65536")
     assert history.flush(T0)
     assert history.problems == ()
     assert rows(tmp_path, "SELECT count(*), max(used_bytes) FROM gpu_raw") == [(500, 499)]

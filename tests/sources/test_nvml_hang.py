@@ -183,8 +183,8 @@ os._exit(0)
 def test_a_card_that_hangs_at_the_start_hides_no_other_and_is_found_later(fake: Nvml) -> None:
     fake.write(*FOUR, "delay nvmlDeviceGetHandleByIndex_v2 1 1200000")
     first_s, first, uids, later = fake.play(f"""
-import gpuwatchd.collect.nvml.lifecycle as life
-life.FIRST_LOOK_S = 0.3
+import gpuwatchd.collect.nvml.driver as driver
+driver.FIRST_LOOK_S = 0.3
 first_s, sample = took()
 first, uids = states(sample), [d.uid for d in s.devices()]
 put(*{FOUR!r})

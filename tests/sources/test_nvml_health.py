@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.collect.nvml.calls import Card, placeholder
+from gpuwatchd.collect.nvml.calls import Calls, Card, placeholder
 from gpuwatchd.collect.nvml.events import BACK_AFTER_S, StateChanges
 from gpuwatchd.core.model import Device
 from tests.sources.nvml_case import UID, one_read, several
@@ -130,12 +132,13 @@ def test_what_a_card_does_not_count_is_unknown_and_asked_once(fake: Nvml) -> Non
 
 
 NAME = "GPU-1"
+CALLS = Calls(SimpleNamespace(nvmlLib=None, NVMLError=OSError))
 
 
 def play(*states: DeviceState, every_s: float = 5.0) -> list[Event]:
     """Return what is told while a card has these states, one after the other."""
     device = Device(uid=NAME, vendor="nvidia", index=0, name="A", memory_total_bytes=None)
-    card, news = Card(NAME, device), StateChanges()
+    card, news = Card(NAME, device), StateChanges(CALLS, time.time)
     told: list[Event] = []
     for turn, state in enumerate(states):
         card.state = state
@@ -192,7 +195,7 @@ def test_what_never_answered_is_not_lost_but_may_need_a_reset() -> None:
 
 
 def test_a_stand_in_is_no_card() -> None:
-    news = StateChanges()
+    news = StateChanges(CALLS, time.time)
     card = placeholder(0, "ok")
     states: list[DeviceState] = ["ok", "lost"]
     for state in states:

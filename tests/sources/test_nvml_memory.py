@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuwatchd.collect.nvml.calls import OK, Calls, Card, HandleBuffers
-from gpuwatchd.collect.nvml.driver_files import Memory
+from gpuwatchd.collect.nvml.calls import OK, Calls, Card, CardCalls
+from gpuwatchd.collect.nvml.driver_files import KernelFiles, Memory
 from gpuwatchd.collect.nvml.memory import CONTRADICTION, MemoryReader, credible
 from gpuwatchd.core.model import Device
 from tests.conftest import present
@@ -33,19 +33,21 @@ class Library(SimpleNamespace):
         return OK
 
 
-def desk_and_card() -> tuple[HandleBuffers, Card]:
+def reader_of(library: Library, folder: Path) -> MemoryReader:
     device = Device(uid="u", vendor="nvidia", index=0, name="A100", memory_total_bytes=None)
-    return HandleBuffers(ctypes.c_void_p(1)), Card("u", device)
+    card = Card("u", device)
+    card.handle = ctypes.c_void_p(1)
+    calls = Calls(SimpleNamespace(nvmlLib=library, NVMLError=OSError))
+    return MemoryReader(CardCalls(calls, card), KernelFiles(folder, folder))
 
 
 def test_a_driver_that_counts_its_reserve_as_free_makes_no_step(tmp_path: Path) -> None:
     library = Library()
-    reader = MemoryReader(Calls(library), tmp_path, tmp_path)
-    desk, card = desk_and_card()
+    reader = reader_of(library, tmp_path)
     seen = []
     for held_mib in range(0, 601, 50):
         library.free, library.used = (1000 - held_mib) * MIB, held_mib * MIB
-        code, memory, fault = reader.read(card, desk)
+        code, memory, fault = reader.read()
         assert (code, fault) == (OK, None)
         assert memory is not None
         seen.append(present(memory.used_bytes) // MIB)
@@ -55,9 +57,8 @@ def test_a_driver_that_counts_its_reserve_as_free_makes_no_step(tmp_path: Path) 
 
 
 def test_more_free_than_there_is_is_a_failure_and_no_figure(tmp_path: Path) -> None:
-    reader = MemoryReader(Calls(Library(free=1001 * MIB)), tmp_path, tmp_path)
-    desk, card = desk_and_card()
-    assert reader.read(card, desk) == (OK, None, CONTRADICTION)
+    reader = reader_of(Library(free=1001 * MIB), tmp_path)
+    assert reader.read() == (OK, None, CONTRADICTION)
 
 
 @pytest.mark.parametrize(
@@ -81,11 +82,10 @@ def test_a_contradiction_makes_no_step_of_the_reserves_size(
     tmp_path: Path, free: int, used: int
 ) -> None:
     library = Library(free=free * MIB, used=used * MIB)
-    reader = MemoryReader(Calls(library), tmp_path, tmp_path)
-    desk, card = desk_and_card()
-    before = present(reader.read(card, desk).memory)
+    reader = reader_of(library, tmp_path)
+    before = present(reader.read().memory)
     library.free = 0
-    during = reader.read(card, desk)
+    during = reader.read()
     assert during.fault == CONTRADICTION
     assert present(during.memory).used_bytes == before.used_bytes
 
@@ -97,11 +97,8 @@ def test_a_reserve_larger_than_the_card_hides_nothing() -> None:
 
 def test_a_process_smaller_than_the_reserve_is_no_contradiction(tmp_path: Path) -> None:
     """A driver that counts its reserve as free: what is in use comes out as nothing."""
-    reader = MemoryReader(Calls(Library(free=800 * MIB, used=200 * MIB)), tmp_path, tmp_path)
-    desk, card = desk_and_card()
-    memory = present(reader.read(card, desk).memory)
+    reader = reader_of(Library(free=800 * MIB, used=200 * MIB), tmp_path)
+    memory = present(reader.read().memory)
     assert memory.used_bytes == 0
-    desk.largest_bytes = 200 * MIB
-    assert not reader.doubt(card, desk, memory)
-    desk.largest_bytes = 201 * MIB
-    assert reader.doubt(card, desk, memory)
+    assert not reader.doubt(memory, 200 * MIB)
+    assert reader.doubt(memory, 201 * MIB)

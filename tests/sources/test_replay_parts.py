@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from gpuwatchd.collect.logs import fields
 from gpuwatchd.collect.logs.fields import Clock, memory_role
+from gpuwatchd.collect.logs.reader import contradicts
 from gpuwatchd.collect.logs.series_builder import Repairs, split
-from gpuwatchd.collect.logs.tables import contradicts
 from tests.conftest import present
 
 MOMENTS = st.datetimes(datetime(1990, 1, 1), datetime(2090, 1, 1))  # noqa: DTZ001 - naive on purpose

@@ -101,7 +101,7 @@ def test_what_is_too_old_is_forgotten(history: History) -> None:
     history.shelf.keep_checkpoint(saved(T0))
     history.shelf.keep_checkpoint(saved(T0 + 100.0))
     history.flush(T0 + 1.0)
-    connection = history._connection
+    connection = history._file.connection
     assert connection is not None
     retention.expire_records(connection, round((T0 + 50.0) * 1000))
     assert [one.saved_at_s for one in history.shelf.checkpoints() or ()] == [T0 + 100.0]

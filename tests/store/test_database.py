@@ -40,7 +40,7 @@ def test_what_is_stored_in_a_new_file(tmp_path: Path) -> None:
 def test_what_belongs_to_the_connection_is_set_each_time(tmp_path: Path) -> None:
     for _ in range(2):
         history = opened(tmp_path, max_db_mib=9)
-        assert history._connection is not None
+        assert history._file.connection is not None
         for pragma, value in {
             "synchronous": 1,
             "journal_size_limit": 16 * 2**20,
@@ -48,7 +48,7 @@ def test_what_belongs_to_the_connection_is_set_each_time(tmp_path: Path) -> None
             "foreign_keys": 1,
             "busy_timeout": database.BUSY_MS,
         }.items():
-            assert history._connection.execute(f"PRAGMA {pragma}").fetchone() == (value,)
+            assert history._file.connection.execute(f"PRAGMA {pragma}").fetchone() == (value,)
         history.close()
 
 

@@ -58,8 +58,8 @@ def test_all_is_well_and_nothing_is_said(
 def test_a_lock_is_said_once_with_its_cause_and_its_end(
     tmp_path: Path, history: History, time: Time, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert history._connection is not None
-    history._connection.execute("PRAGMA busy_timeout = 0")
+    assert history._file.connection is not None
+    history._file.connection.execute("PRAGMA busy_timeout = 0")
     with closing(sqlite3.connect(tmp_path / schema.FILE_NAME, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         write(history, time, 20)
@@ -72,16 +72,16 @@ def test_a_lock_is_said_once_with_its_cause_and_its_end(
 def test_a_full_disk_is_said_once_and_that_it_is_written_again(
     history: History, time: Time, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert history._connection is not None
-    (pages,) = history._connection.execute("PRAGMA page_count").fetchone()
-    history._connection.execute(f"PRAGMA max_page_count = {pages}")
+    assert history._file.connection is not None
+    (pages,) = history._file.connection.execute("PRAGMA page_count").fetchone()
+    history._file.connection.execute(f"PRAGMA max_page_count = {pages}")
     for _ in range(600):
         time.pass_s(5.0)
         history.record(sample(time.now_s), CARDS, KNOWN)
     for _ in range(20):
         assert not history.flush(time.now_s)
     assert lines(caplog) == [(logging.WARNING, "trouble=writing", "full")]
-    history._connection.execute("PRAGMA max_page_count = 65536")
+    history._file.connection.execute("PRAGMA max_page_count = 65536")
     write(history, time, 20)
     assert lines(caplog) == [(logging.INFO, "mended=writing", "")]
 

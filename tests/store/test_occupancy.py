@@ -92,7 +92,7 @@ def test_of_a_long_span_some_minutes_stand_for_all(history: History, time: Time,
     record(history, time)
     for _ in range(20):
         history.chores(time.now_s)
-    connection = history._connection
+    connection = history._file.connection
     assert connection is not None
     rows = occupancy.load(connection, CARDS[0].uid, T0, time.now_s, most_minutes=most)
     history.close()

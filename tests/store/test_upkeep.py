@@ -235,10 +235,12 @@ def test_near_the_size_bound_the_oldest_rows_go_and_the_file_stays_within(tmp_pa
     history.apply([alert()], [delivery("leak:x")])
     history.record(sample(HOUR_0, 1, uses=(1,) * 3, cards=CARDS), CARDS, KNOWN)
     assert history.flush(HOUR_0)
-    assert history._connection is not None
+    assert history._file.connection is not None
     count = 0
     for _ in range(120):
-        history._connection.executescript(_MANY.format(first_ms=int(HOUR_0 * 1000) + count * 2000))
+        history._file.connection.executescript(
+            _MANY.format(first_ms=int(HOUR_0 * 1000) + count * 2000)
+        )
         count += 5000
         history.chores(HOUR_0 + count * 2)
     assert history.problems == ()

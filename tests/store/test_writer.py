@@ -314,9 +314,9 @@ def test_the_history_belongs_to_one_thread(history: History) -> None:
 
 
 def test_alerts_are_synced_fully_and_samples_normally(history: History) -> None:
-    assert history._connection is not None
+    assert history._file.connection is not None
     said: list[str] = []
-    history._connection.set_trace_callback(said.append)
+    history._file.connection.set_trace_callback(said.append)
     history.apply([alert()], [])
     full, back = (said.index(f"PRAGMA synchronous = {level}") for level in ("FULL", 1))
     assert full < said.index("BEGIN IMMEDIATE") < said.index("COMMIT") < back

@@ -129,7 +129,7 @@ async def test_an_alert_that_is_over_cannot_be_snoozed_until_it_is() -> None:
 async def test_s_on_the_overview_means_the_process_under_the_cursor() -> None:
     view = seen()
     async with opened(view) as (app, pilot):
-        app.selected_device_uid, app.selected_process = "GPU-1", making.KEY
+        app.shared.selected_device_uid, app.shared.selected_process = "GPU-1", making.KEY
         app.open("s")
         await settled(pilot)
         assert "python[4711] of alice" in shown(app)

@@ -48,7 +48,7 @@ async def test_predict_goes_from_gpu_to_gpu_and_back_to_the_same_one() -> None:
         assert view.chart.picture is not None
         assert view.chart.picture.key.startswith("GPU-1")
         await press(pilot, "down")
-        assert app.selected_device_uid == "GPU-2"
+        assert app.shared.selected_device_uid == "GPU-2"
         assert view.chart.picture is not None
         assert view.chart.picture.key.startswith("GPU-2")
         assert "no growth in 6 h" in words(app)
@@ -100,7 +100,7 @@ async def test_history_lists_what_happened_and_goes_there() -> None:
 
 async def test_tab_goes_through_gpus_and_their_processes() -> None:
     async with opened(leaky.view()) as (app, pilot):
-        app.selected_device_uid, app.selected_process = "GPU-1", None
+        app.shared.selected_device_uid, app.shared.selected_process = "GPU-1", None
         app.open("h")
         await settled(pilot)
         said = []

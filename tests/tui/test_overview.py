@@ -68,7 +68,7 @@ async def test_a_thousand_processes_are_scrolled_through() -> None:
         before = cursor(app)
         await press(pilot, "end")
         assert cursor(app) != before
-        assert app.selected_process is not None
+        assert app.shared.selected_process is not None
         await press(pilot, "home")
         assert cursor(app) == before
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -10,7 +11,8 @@ import numpy as np
 from gpuwatchd.analysis import numerics
 from gpuwatchd.analysis.forecast import score_weights
 from gpuwatchd.analysis.forecast.eta_coefficients import COEFFICIENTS, FEATURES, LEVELS
-from gpuwatchd.analysis.forecast.windows import LAWS
+from gpuwatchd.analysis.forecast.program_prior import LEAK_PRIOR, STOP_SCALE_S, STOP_SHAPE
+from gpuwatchd.analysis.forecast.windows import BINS
 from gpuwatchd.core.model import EtaRange
 
 if TYPE_CHECKING:
@@ -225,10 +227,92 @@ def eta(one: Forecast, *, may_stop: bool = False) -> EtaRange:
     )
 
 
-STOP_SHAPE = 2.0
-STOP_SCALE_S = 2400.0
-LEAK_PRIOR = 0.1
-"""Share of ramps that never stop, before anything is known."""
+class Laws:
+    """The library: each law φ on [0, 1] (window), its increments, and its inverse.
+
+    Columns are grouped by kind, so that inverses are vectorised.
+    """
+
+    def __init__(self) -> None:
+        power = np.array([1.35, 2.0, 3.0])
+        root = np.array([0.75, 0.5, 0.33])
+        log = np.array([0.02, 0.06, 0.2, 0.6, 2.0, 5.0])
+        hyper = np.array([0.06, 0.2, 0.6, 2.0, 5.0])
+        shifted = np.array([0.2, 0.6, 2.0])
+        decay = np.array([0.12, 0.25, 0.5, 1.0, 2.0])
+        stopped = np.array([0.45, 0.6, 0.75, 0.88])
+        logistic = np.array([0.25, 0.5])
+        exponents = np.concatenate(([1.0], power, root))
+        kind = 0.65 / 7
+        kinds = (root, log, hyper, shifted, decay, stopped, logistic)
+        self.prior: FloatArray = np.concatenate(
+            [np.array([0.25]), np.full(3, 0.1 / 3)]
+            + [np.full(k.size, kind / k.size) for k in kinds]
+        )
+        u = np.linspace(0.0, 1.0, BINS + 1)[:, None]
+        values = np.concatenate(
+            [
+                u**exponents,
+                np.log(u + log),
+                -1.0 / (u + hyper),
+                np.sqrt(u + shifted),
+                1.0 - np.exp(-u / decay),
+                np.minimum(u, stopped),
+                1.0 / (1.0 + np.exp(-10.0 * (u - logistic))),
+            ],
+            axis=1,
+        )
+        rise = values[-1] - values[0]
+        share = 0.97 * np.diff(values, axis=0) / rise + 0.03 / BINS
+        self.log_odds: FloatArray = np.log(BINS * share)
+        """(16, laws): log of each law's share of growth per bin over the even share."""
+        self.log_prior = np.log(self.prior)
+        # One row per law: each kind is a block of memory of its own.
+        self.first, self.rise = values[0][:, None], rise[:, None]
+        self.exponents, self.log, self.hyper = exponents[:, None], log[:, None], hyper[:, None]
+        self.shifted, self.decay = shifted[:, None], decay[:, None]
+        self.logistic = logistic[:, None]
+        edges = np.cumsum([0, exponents.size, *(k.size for k in kinds[1:])]).tolist()
+        blocks = [slice(first, last) for first, last in pairwise(edges)]
+        # Those that have stopped never reach anything.
+        self._kinds = [*blocks[:5], blocks[6]]
+
+    def reach(self, ratio: FloatArray) -> FloatArray:
+        """Return u (k, laws) where a law has grown (1 + ratio) times the window's growth.
+
+        ``ratio`` (k,) is headroom over growth. Infinite where the law stops before.
+        """
+        target = self.first + self.rise * (1.0 + ratio)
+        out = np.empty(target.shape)
+        out.fill(np.inf)
+        powers, log, hyper, shifted, decay, logistic = self._kinds
+        np.power(target[powers], 1.0 / self.exponents, out=out[powers])
+        here = out[log]
+        np.exp(np.minimum(target[log], 60.0), out=here)
+        here -= self.log
+        # What is left out below stays infinite: there the law has stopped before.
+        value, here = target[hyper], out[hyper]
+        np.divide(-1.0, value, out=here, where=value < 0.0)
+        here -= self.hyper
+        value, here = target[shifted], out[shifted]
+        np.multiply(value, value, out=here)
+        here -= self.shifted
+        rest, here = 1.0 - target[decay], out[decay]
+        some = rest > 0.0
+        np.log(rest, out=here, where=some)
+        np.multiply(here, -self.decay, out=here, where=some)
+        value, here = target[logistic], out[logistic]
+        some = value < 1.0
+        np.divide(value, 1.0 - value, out=here, where=some)
+        np.log(here, out=here, where=some)
+        here /= 10.0
+        here += self.logistic
+        return out.T
+
+
+LAWS = Laws()
+
+
 HORIZON_S = 72 * 3600.0
 HORIZON_AGES = 10.0
 """Growth is followed as far as this, or as many times its age, where that is further."""

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import numpy as np
 
-from gpuwatchd.analysis.forecast.eta import LEAK_PRIOR, STOP_SCALE_S, STOP_SHAPE
 from gpuwatchd.analysis.forecast.profile import PROFILE_AGES_S, PROFILE_LOOKBACKS_S, TOLERANCE
 from gpuwatchd.analysis.forecast.rises import upper_tail
 from gpuwatchd.analysis.forecast.stages import AHEAD, curves, follow
@@ -38,6 +37,10 @@ if TYPE_CHECKING:
 
     Flags = npt.NDArray[np.bool_]
 
+STOP_SHAPE = 2.0
+STOP_SCALE_S = 2400.0
+LEAK_PRIOR = 0.1
+"""Share of ramps that never stop, before anything is known."""
 ORDINARY = 0.05
 """κ: how many earlier runs the ordinary stop prior counts for."""
 DOUBT = 1.0

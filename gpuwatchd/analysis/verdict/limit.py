@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from gpuwatchd.analysis import forecast
-from gpuwatchd.analysis.forecast.eta import Forecast, Pace, eta, forecast_median, pace
-from gpuwatchd.analysis.forecast.windows import LAWS, Saturation, saturation
+from gpuwatchd.analysis.forecast.eta import LAWS, Forecast, Pace, eta, forecast_median, pace
+from gpuwatchd.analysis.forecast.windows import Saturation, saturation
 from gpuwatchd.core import units
 
 if TYPE_CHECKING:

@@ -33,13 +33,12 @@ def command(pid: int, yes: bool) -> int:  # noqa: FBT001
     certain afterwards is that it was asked; that it has saved shows when there is a newer file of
     [checkpoints] paths. Exit 0: asked, or could be; 1: not, and why.
     """
-    from gpuwatchd.collect.host import Host  # noqa: PLC0415 - not before it is needed
+    from gpuwatchd.collect.host import BootAnchor, Host  # noqa: PLC0415 - not before it is needed
 
     flags = options.current()
     act = flags.load_config().config.act
-    host = Host(
-        anchor=state_location.state_dir() / "boot.json", writes_anchor=False, maps_per_look=0
-    )
+    anchor = BootAnchor(state_location.state_dir() / "boot.json", writes=False)
+    host = Host(anchor=anchor, maps_per_look=0)
     try:
         info = host.processes([pid]).get(pid)
         if info is None:

@@ -13,7 +13,7 @@ import click
 
 from gpuwatchd.act.target import refuse_first
 from gpuwatchd.cli import options, output
-from gpuwatchd.collect.host import Host
+from gpuwatchd.collect.host import BootAnchor, Host
 from gpuwatchd.core import text, units
 from gpuwatchd.core.errors import GpuwatchdError, TargetChanged
 from gpuwatchd.store import checked_connection, tables
@@ -114,8 +114,8 @@ def _in_force() -> dict[ProcessKey, float]:
 
 def _running(holds: Mapping[ProcessKey, float]) -> dict[ProcessKey, ProcessInfo]:
     """Return who the processes are that still run."""
-    anchor = state_location.state_dir() / current_state.BOOT
-    with closing(Host(anchor=anchor, writes_anchor=False)) as host:
+    anchor = BootAnchor(state_location.state_dir() / current_state.BOOT, writes=False)
+    with closing(Host(anchor=anchor)) as host:
         infos = host.processes([key.pid for key in holds])
     return {
         key: infos[key.pid]

@@ -15,7 +15,7 @@ from gpuwatchd.core.text import clean
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-_LABEL: Final = re.compile(r'\s*([A-Za-z_]\w*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*,?')
+LABEL: Final = re.compile(r'\s*([A-Za-z_]\w*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*,?')
 _ESCAPE: Final = re.compile(r"\\(.)")
 _MAX_LINES: Final = 2000
 _MOST: Final = 1e18
@@ -61,8 +61,8 @@ def _rest(text: str) -> tuple[dict[str, str], float] | None:
     labels: dict[str, str] = {}
     if text.startswith("{"):
         place = 1
-        while (label := _LABEL.match(text, place)) is not None:
-            labels[label.group(1)] = clean(_ESCAPE.sub(_unescaped, label.group(2)))
+        while (label := LABEL.match(text, place)) is not None:
+            labels[label.group(1)] = unescaped(label.group(2))
             place = label.end()
         end = text.find("}", place)
         if end < 0 or text[place:end].strip():
@@ -81,8 +81,15 @@ def number(text: str | None) -> float | None:
     return value if 0.0 <= value < _MOST else None
 
 
-def _unescaped(match: re.Match[str]) -> str:
-    return "\n" if match.group(1) == "n" else match.group(1)
+def unescaped(text: str) -> str:
+    r"""Return the value of a label as it was before it was escaped, fit to be shown.
+
+    Examples
+    --------
+    >>> unescaped(r'C:\\new \"big\"')
+    'C:\\new "big"'
+    """
+    return clean(_ESCAPE.sub(lambda match: "\n" if match[1] == "n" else match[1], text))
 
 
 def values(found: Iterable[Metric], *names: str) -> list[float]:

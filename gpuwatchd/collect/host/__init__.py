@@ -1,5 +1,5 @@
 """Who the processes on a GPU are, and how this process itself is doing."""
 
-from gpuwatchd.collect.host.processes import Host
+from gpuwatchd.collect.host.processes import BootAnchor, Host
 
-__all__ = ["Host"]
+__all__ = ["BootAnchor", "Host"]

@@ -107,9 +107,3 @@ def _boot_session() -> str:
     except (AttributeError, OSError):  # another system
         return ""
     return "" if failed else buffer.value.decode("ascii", "replace")
-
-
-def headroom_bytes() -> tuple[int, int]:
-    """Return the host's memory and how much of it, free swap included, can still be taken."""
-    memory = psutil.virtual_memory()
-    return int(memory.total), int(memory.available) + int(psutil.swap_memory().free)

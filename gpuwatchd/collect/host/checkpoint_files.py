@@ -124,7 +124,7 @@ def working_directory(pid: int) -> str | None:
         pass
     if Path("/proc/self").exists():
         return None
-    import psutil  # noqa: PLC0415 - only where there is no /proc
+    import psutil  # noqa: PLC0415 - 35 ms, only where there is no /proc
 
     with suppress(psutil.Error):
         return str(psutil.Process(pid).cwd())

@@ -11,8 +11,9 @@ import math
 import os
 import sys
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
@@ -33,7 +34,7 @@ from gpuwatchd.core.text import clean
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from gpuwatchd.collect.host.procfs import Held, Stat
+    from gpuwatchd.collect.host.procfs import Held
     from gpuwatchd.core.model import ProcessInfo
 
 MAPS_AGAIN_S: Final = 30.0
@@ -58,10 +59,8 @@ class Host:
     proc_root
         Where /proc is. With anything but "/proc" no kernel descriptor is used: each look reads.
     watch
-        "pidfd", "stat" (a kept descriptor of /proc/PID/stat) or "read" (open and read each time);
-        None takes the cheapest that works here.
-    use_psutil
-        Ask psutil instead of /proc; None does so where there is no /proc.
+        "pidfd", "stat" (a kept descriptor of /proc/PID/stat), "read" (open and read each time) or
+        "psutil" (nothing is asked of /proc); None takes the cheapest that works here.
     maps_per_look
         At most so many memory maps are read in one call of ``look``: one costs up to 1 ms. A
         program that looks only once wants all of them.
@@ -69,46 +68,38 @@ class Host:
         Whether this process is in a pid namespace of its own, where the driver's pids mean other
         processes; None finds out.
     anchor
-        File in which the time of boot is written down (:mod:`anchor`), so that a process has the
-        same identity after a step of the clock and a new start; None keeps nothing.
-    writes_anchor
-        False only reads that file: a program that looks once must tell processes as the daemon
-        does, and change nothing.
+        File in which the time of boot is written down, so that a process has the same identity
+        after a step of the clock and a new start; None keeps nothing.
     """
 
-    def __init__(  # noqa: PLR0913 - most are for tests
+    def __init__(
         self,
         proc_root: str | Path = "/proc",
         *,
         watch: str | None = None,
-        use_psutil: bool | None = None,
         maps_per_look: int = 1,
         contained: bool | None = None,
-        anchor: Path | None = None,
-        writes_anchor: bool = True,
+        anchor: BootAnchor | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._proc = Path(proc_root)
         self._real = str(proc_root) == "/proc"
-        if use_psutil is None:
-            use_psutil = self._real and not sys.platform.startswith("linux")
-        self._has_proc = not use_psutil
+        if watch is None:
+            linux = sys.platform.startswith("linux")
+            watch = "read" if not self._real else Watch.best() if linux else "psutil"
+        self._has_proc = watch != "psutil"
         self._maps_per_look = maps_per_look
         self._monotonic = monotonic
         self._known: dict[int, ProcessRecord] = {}
         self._gone = Gone()
         self._memory_turn: list[int] = []
-        self._steady: dict[int, ProcessInfo] = {}
-        self._steady_pids: frozenset[int] | None = None
-        """Whom the last look was about, where the kernel tells as soon as one of them ends."""
-        self._steady_until_s = self._steady_asked_s = -math.inf
-        uses_descriptors = self._real and self._has_proc
-        self._watch = Watch(self._proc, watch or (Watch.best() if uses_descriptors else "read"))
+        self._steady = SteadyAnswer()
+        self._watch = Watch(self._proc, watch)
         self.boot_id = self._read_boot_id()
         """Changes with every boot; "" where the system does not say."""
         booted_at_s = boot_time(self._proc) if self._has_proc else None
         if anchor is not None and booted_at_s is not None:
-            booted_at_s = settled(anchor, self.boot_id, booted_at_s, keep=writes_anchor)
+            booted_at_s = anchor.settled(self.boot_id, booted_at_s)
         self._registry = Registry(self._proc, booted_at_s)
         if contained is None:
             contained = self._has_proc and inside_container(self._proc, self._proc.parent)
@@ -128,9 +119,10 @@ class Host:
         """
         mono_s = self._monotonic()
         ended = self._watch.ended()
-        if pids is self._steady_pids and not ended and mono_s < self._steady_until_s:
-            self._steady_asked_s = mono_s
-            return self._steady
+        steady = self._steady
+        if pids is steady.pids and not ended and mono_s < steady.until_mono_s:
+            steady.asked_mono_s = mono_s
+            return steady.processes
         self._unsettle()
         processes: dict[int, ProcessInfo] = {}
         for pid in pids:
@@ -160,19 +152,17 @@ class Host:
             mine = [self._known[pid] for pid in processes]
             if not all(record.held is not None and record.held.is_pidfd for record in mine):
                 return
-            self._steady_until_s = min((k.maps_due_mono_s for k in mine), default=math.inf)
+            until_mono_s = min((k.maps_due_mono_s for k in mine), default=math.inf)
         else:
-            self._steady_until_s = math.inf
-        self._steady, self._steady_pids, self._steady_asked_s = processes, pids, mono_s
+            until_mono_s = math.inf
+        self._steady = SteadyAnswer(pids, processes, until_mono_s, mono_s)
 
     def _unsettle(self) -> None:
         """Look closely the next time; until now all of them were asked about."""
-        if self._steady_pids is None:
-            return
-        self._steady_pids = None
-        for pid in self._steady:
+        steady, self._steady = self._steady, SteadyAnswer()
+        for pid in steady.processes:
             if (record := self._known.get(pid)) is not None:
-                record.asked_mono_s = max(record.asked_mono_s, self._steady_asked_s)
+                record.asked_mono_s = max(record.asked_mono_s, steady.asked_mono_s)
 
     def memory(self, pids: Iterable[int], *, newest: bool = False) -> dict[int, int | None]:
         """Return the memory of its own that each process holds on the host, swapped or not, bytes.
@@ -239,7 +229,7 @@ class Host:
     def own_rss_bytes(self) -> int | None:
         """Return the resident memory of this process, bytes; None when it cannot be read."""
         if not self._has_proc:
-            from gpuwatchd.collect.host import by_psutil  # noqa: PLC0415 - only where there is no /proc
+            from gpuwatchd.collect.host import by_psutil  # noqa: PLC0415 - 40 ms; no /proc
 
             return by_psutil.rss_bytes()
         fields = read_bytes(self._proc / "self/statm").split()
@@ -249,7 +239,7 @@ class Host:
         """Give every descriptor back. May be called twice."""
         self._unsettle()
         for record in self._known.values():
-            self._unwatch(record)
+            self._watch.let_go(record.held)
         self._known.clear()
 
     def _same(self, pid: int, record: ProcessRecord) -> bool:
@@ -257,7 +247,7 @@ class Host:
         if self.is_contained or (record.held is not None and record.held.is_pidfd):
             return True
         if not self._has_proc:
-            from gpuwatchd.collect.host import by_psutil  # noqa: PLC0415 - only where there is no /proc
+            from gpuwatchd.collect.host import by_psutil  # noqa: PLC0415 - 40 ms; no /proc
 
             return by_psutil.started_at_s(pid) == record.info.key.started_at_s
         try:
@@ -276,72 +266,50 @@ class Host:
         if self.is_contained:
             # The number belongs to another namespace: here it is nobody, or somebody else.
             outside = nameless(pid, "outside this container", foreign=True)
-            return self._note(pid, outside, 0, mono_s)
+            return self._note(ProcessRecord(outside, 0, mono_s))
         if not self._has_proc:
-            from gpuwatchd.collect.host import by_psutil  # noqa: PLC0415 - only where there is no /proc
+            from gpuwatchd.collect.host import by_psutil  # noqa: PLC0415 - 40 ms; no /proc
 
             info = by_psutil.identify(pid)
-            return self._note(pid, info, 0, mono_s) if info else None
+            return self._note(ProcessRecord(info, 0, mono_s)) if info else None
         # First the descriptor, then the facts: whatever is read belongs to what is watched.
         held = self._watch.hold(pid)
         try:
             stat = self._registry.stat(pid)
         except NoDescriptor:
-            if held is not None:
-                self._watch.let_go(held)
-            unseen = nameless(pid, "no file descriptor left")
-            return None if absent(pid, self._proc) else self._note(pid, unseen, _HIDDEN, mono_s)
-        return self._see(pid, before, held, stat, mono_s)
-
-    def _see(
-        self,
-        pid: int,
-        before: ProcessRecord | None,
-        held: Held | None,
-        stat: Stat | None,
-        mono_s: float,
-    ) -> ProcessRecord | None:
+            self._watch.let_go(held)
+            unseen = ProcessRecord(nameless(pid, "no file descriptor left"), _HIDDEN, mono_s)
+            return None if absent(pid, self._proc) else self._note(unseen)
         if stat is None and not (self._real and exists(pid)):
-            if held is not None:
-                self._watch.let_go(held)
+            self._watch.let_go(held)
             return None
         if held is not None and stat is not None and stat.state == "Z":
             self._watch.let_go(held)  # a zombie's is ready for ever: its state is read instead
             held = None
+        memory_bytes = None
         if stat is None:
-            record = self._note(pid, nameless(pid, "hidden by system policy"), _HIDDEN, mono_s)
+            info = nameless(pid, "hidden by system policy")
         elif before is not None and before.starttime == stat.starttime:
             # Ended but not yet reaped: its files are empty, so what was known stays.
             info = msgspec.structs.replace(before.info, state=stat.state)
-            record = self._note(pid, info, stat.starttime, mono_s)
         else:
-            sight = self._registry.read(pid, stat, closer=False)
-            record = self._note(pid, sight.info, stat.starttime, mono_s)
-            record.anonymous_bytes = sight.anonymous_bytes
+            info, memory_bytes = self._registry.read(pid, stat, closer=False)
         if held is not None:
-            record.held = held
             self._watch.attend(pid, held)
-        return record
+        starttime = _HIDDEN if stat is None else stat.starttime
+        return self._note(ProcessRecord(info, starttime, mono_s, held, memory_bytes))
 
-    def _note(self, pid: int, info: ProcessInfo, starttime: int, mono_s: float) -> ProcessRecord:
-        record = ProcessRecord(info, starttime, mono_s)
-        if info.key.started_at_s is None or info.state == "Z":
-            record.maps_due_mono_s = math.inf
+    def _note(self, record: ProcessRecord) -> ProcessRecord:
+        pid = record.info.key.pid
         self._known[pid] = record
         self._gone.pop(pid, None)  # somebody has the number again
         return record
 
     def _bury(self, pid: int) -> None:
         record = self._known.pop(pid, None)
-        if record is None:
-            return
-        self._unwatch(record)
-        self._gone.note(record.info)
-
-    def _unwatch(self, record: ProcessRecord) -> None:
-        if record.held is not None:
+        if record is not None:
             self._watch.let_go(record.held)
-            record.held = None
+            self._gone.note(record.info)
 
     def _forget(self, mono_s: float) -> None:
         """Let go of what nobody has asked about for a while."""
@@ -358,9 +326,7 @@ class Host:
         ]
         for _, pid in heapq.nsmallest(self._maps_per_look, due):
             record = self._known[pid]
-            record.maps_reads += 1
-            again = record.maps_reads == 1
-            record.maps_due_mono_s = mono_s + MAPS_AGAIN_S if again else math.inf
+            record.maps_are_read(mono_s)
             stat = self._registry.stat_if_any(pid)
             if stat is not None and stat.starttime == record.starttime and stat.state != "Z":
                 sight = self._registry.read(pid, stat, closer=True)
@@ -370,22 +336,44 @@ class Host:
     def _read_boot_id(self) -> str:
         if self._has_proc:
             return clean(read_bytes(self._proc / "sys/kernel/random/boot_id").strip())
-        from gpuwatchd.collect.host import by_psutil  # noqa: PLC0415 - only where there is no /proc
+        from gpuwatchd.collect.host import by_psutil  # noqa: PLC0415 - 40 ms; no /proc
 
         return by_psutil.boot_id()
 
 
+@dataclass
 class ProcessRecord:
     """One process that was identified, and how its liveness is watched."""
 
-    def __init__(self, info: ProcessInfo, starttime: int, mono_s: float) -> None:
-        self.info = info
-        self.starttime = starttime
-        self.held: Held | None = None
-        self.anonymous_bytes: int | None = None
-        self.asked_mono_s = mono_s
-        self.maps_due_mono_s = mono_s
-        self.maps_reads = 0
+    info: ProcessInfo
+    starttime: int
+    asked_mono_s: float
+    held: Held | None = None
+    anonymous_bytes: int | None = None
+    maps_reads: int = 0
+
+    def __post_init__(self) -> None:
+        has_maps = self.info.key.started_at_s is not None and self.info.state != "Z"
+        self.maps_due_mono_s = self.asked_mono_s if has_maps else math.inf
+
+    def maps_are_read(self, mono_s: float) -> None:
+        """Plan the second and last reading of the memory map when the first is made."""
+        self.maps_reads += 1
+        self.maps_due_mono_s = mono_s + MAPS_AGAIN_S if self.maps_reads == 1 else math.inf
+
+
+@dataclass(slots=True)
+class SteadyAnswer:
+    """An answer of :meth:`Host.processes` that stays true until the kernel or the clock says not.
+
+    Without ``pids`` there is none.
+    """
+
+    pids: frozenset[int] | None = None
+    processes: dict[int, ProcessInfo] = field(default_factory=dict)
+    until_mono_s: float = -math.inf
+    asked_mono_s: float = -math.inf
+    """When it was given last."""
 
 
 # When this boot began, told the same way for as long as it lasts.
@@ -404,27 +392,34 @@ class _Anchor(msgspec.Struct):
     booted_at_s: float
 
 
-def settled(path: Path, boot_id: str, booted_at_s: float, *, keep: bool = True) -> float:
-    """Return the time of boot that was told first in this boot, epoch seconds.
+class BootAnchor(NamedTuple):
+    """The file that holds the time of boot."""
 
-    A step of the clock by more than a day makes a new beginning.
+    path: Path
+    writes: bool = True
+    """False only reads it: a program that looks once must tell processes as the daemon does, and
+    change nothing."""
 
-    What cannot be read at ``path`` is written anew, and where nothing can be written the present
-    answer is as good as any. Without a ``boot_id`` ("") nothing is kept. ``keep`` is for the
-    daemon: who only looks writes nothing.
-    """
-    if not boot_id:
+    def settled(self, boot_id: str, booted_at_s: float) -> float:
+        """Return the time of boot that was told first in this boot, epoch seconds.
+
+        A step of the clock by more than a day makes a new beginning.
+
+        What cannot be read is written anew, and where nothing can be written the present answer is
+        as good as any. Without a ``boot_id`` ("") nothing is kept.
+        """
+        if not boot_id:
+            return booted_at_s
+        try:
+            anchor = decoding.decode(self.path.read_bytes(), _Anchor)
+        except (OSError, msgspec.MsgspecError):
+            anchor = None
+        same = anchor is not None and anchor.boot_id == boot_id
+        if anchor is not None and same and abs(anchor.booted_at_s - booted_at_s) <= WRONG_CLOCK_S:
+            return anchor.booted_at_s
+        if self.writes:
+            _keep(self.path, _Anchor(boot_id, booted_at_s))
         return booted_at_s
-    try:
-        anchor = decoding.decode(path.read_bytes(), _Anchor)
-    except (OSError, msgspec.MsgspecError):
-        anchor = None
-    same = anchor is not None and anchor.boot_id == boot_id
-    if anchor is not None and same and abs(anchor.booted_at_s - booted_at_s) <= WRONG_CLOCK_S:
-        return anchor.booted_at_s
-    if keep:
-        _keep(path, _Anchor(boot_id, booted_at_s))
-    return booted_at_s
 
 
 def _keep(path: Path, anchor: _Anchor) -> None:

@@ -81,7 +81,7 @@ def _variables(environ: bytes, names: Collection[str]) -> tuple[tuple[str, str],
 
 def _by_psutil(key: ProcessKey) -> tuple[Launch, ...]:
     """Return the same where there is no /proc; not verified on macOS hardware."""
-    import psutil  # noqa: PLC0415 - only where there is no /proc
+    import psutil  # noqa: PLC0415 - 35 ms, only where there is no /proc
 
     found: list[Launch] = []
     try:

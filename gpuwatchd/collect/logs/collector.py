@@ -1,16 +1,14 @@
-"""What readers share: where they put what they read, what was wrong, documents of many lines."""
+"""Where readers put what they read: devices, processes, readings, and what was wrong."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import re
-from abc import ABC, abstractmethod
 from array import array
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -28,45 +26,6 @@ if TYPE_CHECKING:
 
 Time = tuple[float, float] | None
 """A time with the month and with the day read first; None where a row has none."""
-
-
-class FormatReader(ABC):
-    """What a format is: a class that FORMATS names."""
-
-    def __init__(self, sink: Collector) -> None:
-        self._sink = sink
-
-    @staticmethod
-    @abstractmethod
-    def starts(lines: Sequence[str], at: int) -> bool:
-        """Say whether a block of this format begins at line ``at``."""
-
-    @abstractmethod
-    def feed(self, lines: Sequence[str], first_line: int) -> int:
-        """Take lines from the front; return how many."""
-
-    def close(self) -> None:  # noqa: B027 - most formats hold nothing back
-        """End a block: another format follows, or the end of the log."""
-
-
-class LineReader(FormatReader):
-    """A format that is read line by line."""
-
-    def feed(self, lines: Sequence[str], first_line: int) -> int:
-        """Take lines up to the first that is not of this format; return how many."""
-        for number, line in enumerate(lines, first_line):
-            if stripped := line.strip():
-                with self._sink.row(number):
-                    if not self.line(line, stripped, number):
-                        return number - first_line
-        return len(lines)
-
-    @abstractmethod
-    def line(self, line: str, stripped: str, number: int) -> bool:
-        """Take a line that is not blank; say whether it is of this format.
-
-        A line is counted as a bad row where this raises ValueError.
-        """
 
 
 # Which device a reading belongs to: UUID before bus id before (host, index).
@@ -242,7 +201,7 @@ MAX_SUBJECTS = 20_000
 
 @dataclass(slots=True, eq=False)
 class Track:
-    """The readings of one subject, in file order."""
+    """The readings of one subject, in file order, while they come."""
 
     place: Place
     process: ProcessInfo | None
@@ -272,30 +231,27 @@ class Track:
         values.extend(figures)
 
     def add(
-        self,
-        t: FloatArray,
-        used: FloatArray,
-        other: FloatArray | None,
-        *,
-        breaks: tuple[int, ...] | None = None,
+        self, t: Sequence[float], used: Sequence[float], other: Sequence[float] | None = None
     ) -> None:
-        """Append readings; ``other`` are the times read day first."""
-        self.breaks = breaks
+        """Append readings; ``other`` are the times read day first, where they differ."""
         if other is not None and self.other is None:
             self.other = array("d", self.t)
-        self.t.frombytes(t.tobytes())
-        self.used.frombytes(used.tobytes())
+        self.t.extend(t)
+        self.used.extend(used)
         if self.other is not None:
-            self.other.frombytes((t if other is None else other).tobytes())
+            self.other.extend(t if other is None else other)
 
-    def append(self, t: float, other: float, used: float) -> None:
-        """Append one reading; ``other`` is its time read day first."""
-        if other != t and self.other is None:
-            self.other = array("d", self.t)
-        self.t.append(t)
-        self.used.append(used)
-        if self.other is not None:
-            self.other.append(other)
+    def remember(self, total: float, usable: float) -> None:
+        """Keep the total, and the sum of used and free, of the latest reading; NaN is unknown."""
+        if math.isfinite(total):
+            self.total = total if self.total is None else max(self.total, total)
+        if math.isfinite(usable):
+            self.usable = usable
+
+
+def as_array(values: FloatArray) -> array[float]:
+    """Return numpy values as the compact array that tracks keep."""
+    return array("d", np.asarray(values, dtype=np.float64).tobytes())
 
 
 class Ticks:
@@ -318,46 +274,32 @@ class Ticks:
             self._seen.clear()
             self.now += 1
 
+    def document(self) -> None:
+        """Start the tick of a document, which counts also where nothing comes of it."""
+        self.advance()
+        self._seen.add(None)
 
-class Collector:
-    """What one log gives, while it is read."""
 
-    def __init__(self, options: LogOptions) -> None:
-        self.options = options
-        self.clock = Clock(options.tz, options.date_order)
-        self.places = Places()
-        self.ticks = Ticks()
+class RowCounts:
+    """How many data rows a log holds, and which of them gave nothing."""
+
+    def __init__(self) -> None:
         self.rows = 0
         self.skipped: Counter[str] = Counter()
-        """How many of the ``rows`` met were rejected, by reason."""
+        """How many of the ``rows`` were rejected, by reason."""
         self.first_bad: tuple[int, str] | None = None
         """Line number and reason of the first rejected row."""
-        self.failure: tuple[int, str] | None = None
-        self.notes: list[str] = []
-        self.no_memory: str | None = None
-        """Why a table gave no memory figure, where that is known."""
-        self.no_memory_hint = ""
-        self.open_line: int | None = None
-        """Number of the last line when it has no line end."""
-        self.tracks: dict[tuple[int, ProcessKey | None, str, bool], Track] = {}
-        self._known: dict[tuple[int, str, float | None], ProcessInfo] = {}
-        self._by_pid: dict[int, list[ProcessInfo]] = {}
 
-    @property
-    def processes(self) -> list[ProcessInfo]:
-        """Everybody met, in order of appearance."""
-        return [each for group in self._by_pid.values() for each in group]
+    def good(self, count: int) -> None:
+        """Count rows that gave readings, or that hold something else than memory."""
+        self.rows += count
 
     def bad(self, reason: str, line: int, count: int = 1) -> None:
-        """Count data rows that gave none."""
+        """Count rows that gave none."""
         self.rows += count
         self.skipped[reason] += count
         if self.first_bad is None:
             self.first_bad = (line, reason)
-
-    def good(self, count: int) -> None:
-        """Count data rows that gave readings."""
-        self.rows += count
 
     @contextlib.contextmanager
     def row(self, line: int, otherwise: str = "bad number") -> Iterator[None]:
@@ -369,16 +311,19 @@ class Collector:
         except ValueError:
             self.bad(otherwise, line)
 
-    def lacks_memory(self, why: str, hint: str = "") -> None:
-        """Keep why a table gave no memory figure, and what would help."""
-        self.no_memory, self.no_memory_hint = why, hint
 
-    def note(self, text: str) -> None:
-        """Keep one sentence for the reader, once."""
-        if text not in self.notes and len(self.notes) < 40:
-            self.notes.append(text)
+class NamedProcesses:
+    """The processes that a log names, each once however it is spelt."""
 
-    def process(
+    def __init__(self) -> None:
+        self._aliases: dict[tuple[int, str, float | None], ProcessInfo] = {}
+        self._by_pid: dict[int, list[ProcessInfo]] = {}
+
+    def all(self) -> list[ProcessInfo]:
+        """Return them in order of appearance, those of one pid together."""
+        return [each for group in self._by_pid.values() for each in group]
+
+    def find(
         self,
         pid: int,
         name: str | None,
@@ -386,70 +331,30 @@ class Collector:
         user: str | None = None,
         argv: Iterable[str] = (),
         started_at_s: float | None = None,
-        framework: str | None = None,
     ) -> ProcessInfo | None:
         """Return who a row is about, or None when there are too many to keep."""
         text = mask_argv([name])[0] if name else "?"
         alias = (pid, text, started_at_s)
-        found = self._known.get(alias)
-        if found is None:
+        process = self._aliases.get(alias)
+        if process is None:
             of_pid = self._by_pid.setdefault(pid, [])
             same = (each for each in of_pid if each.key.started_at_s == started_at_s)
-            found = next((each for each in same if _same_name(each.name, text)), None)
-        if found is None:
-            if len(self._known) >= MAX_SUBJECTS:
+            process = next((each for each in same if _same_name(each.name, text)), None)
+        if process is None:
+            if len(self._aliases) >= MAX_SUBJECTS:
                 return None
             words = mask_argv(argv)
-            framework, _ = frameworks.recognise(words or (text,), (), text)
-            found = ProcessInfo(
+            process = ProcessInfo(
                 key=ProcessKey(pid=pid, started_at_s=started_at_s),
                 name=text,
                 user=clean(user) if user else None,
                 argv=words,
-                framework=framework,
+                framework=frameworks.recognise(words or (text,), (), text)[0],
             )
-            self._by_pid[pid].append(found)
-        if len(self._known) < MAX_SUBJECTS:
-            self._known[alias] = found
-        return found
-
-    def track(
-        self, place: Place, process: ProcessInfo | None = None, *, timed: bool
-    ) -> Track | None:
-        """Return where the readings of a subject go; None when there are too many subjects."""
-        who = (process.key, process.name) if process else (None, "")
-        key = (place.order, *who, timed)
-        found = self.tracks.get(key)
-        if found is None:
-            if len(self.tracks) >= MAX_SUBJECTS:
-                self.note(f"more than {MAX_SUBJECTS:,} devices and processes; the rest is left out")
-                return None
-            found = self.tracks[key] = Track(place, process, timed)
-        return found
-
-    def point(
-        self,
-        place: Place,
-        t: Time,
-        used: float,
-        *,
-        total: float | None = None,
-        usable: float | None = None,
-        process: ProcessInfo | None = None,
-    ) -> Track | None:
-        """Add one good reading and return its track. ``t`` None means "now, by the ticks"."""
-        self.good(1)
-        track = self.track(place, process, timed=t is not None)
-        if track is not None:
-            month_first, day_first = t or (float(self.ticks.now),) * 2
-            track.append(month_first, day_first, used)
-            remember(track, total, usable)
-        return track
-
-
-def as_array(values: FloatArray) -> array[float]:
-    """Return numpy values as the compact array that tracks keep."""
-    return array("d", np.asarray(values, dtype=np.float64).tobytes())
+            self._by_pid[pid].append(process)
+        if len(self._aliases) < MAX_SUBJECTS:
+            self._aliases[alias] = process
+        return process
 
 
 def _same_name(text: str, other: str) -> bool:
@@ -470,113 +375,55 @@ def _same_name(text: str, other: str) -> bool:
     return re.split(r"[/\\]", long)[-1] == short.removeprefix("./")
 
 
-def remember(track: Track, total: float | None, usable: float | None) -> None:
-    """Keep the total and the sum of used and free of the latest reading."""
-    if total is not None and math.isfinite(total):
-        track.total = total if track.total is None else max(track.total, total)
-    if usable is not None and math.isfinite(usable):
-        track.usable = usable
+class Collector:
+    """What one log gives, while it is read."""
 
+    def __init__(self, options: LogOptions) -> None:
+        self.options = options
+        self.clock = Clock(options.tz, options.date_order)
+        self.counts = RowCounts()
+        self.places = Places()
+        self.processes = NamedProcesses()
+        self.ticks = Ticks()
+        self.tracks: dict[tuple[int, ProcessKey | None, str, bool], Track] = {}
+        self.failure: tuple[int, str] | None = None
+        self.notes: list[str] = []
+        self.no_memory: tuple[str, str] | None = None
+        """Why a table gave no memory figure and what would help, where that is known."""
+        self.open_line: int | None = None
+        """Number of the last line when it has no line end."""
 
-_MAX_CHARS = 32 << 20
-_STRING = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?$)')
-"""One that is not closed ends with its line: else each quote in it would be tried again."""
-_HEAD_LINES = 60
-_HEAD_CHARS = 8192
+    def lacks_memory(self, why: str, hint: str = "") -> None:
+        """Keep why a table gave no memory figure, and what would help."""
+        self.no_memory = why, hint
 
+    def note(self, text: str) -> None:
+        """Keep one sentence for the reader, once."""
+        if text not in self.notes and len(self.notes) < 40:
+            self.notes.append(text)
 
-class DocumentReader(LineReader):
-    """Base of formats whose documents take many lines: gathers the lines of one."""
+    def track(
+        self, place: Place, process: ProcessInfo | None = None, *, timed: bool
+    ) -> Track | None:
+        """Return where the readings of a subject go; None when there are too many subjects."""
+        who = (process.key, process.name) if process else (None, "")
+        key = (place.order, *who, timed)
+        found = self.tracks.get(key)
+        if found is None:
+            if len(self.tracks) >= MAX_SUBJECTS:
+                self.note(f"more than {MAX_SUBJECTS:,} devices and processes; the rest is left out")
+                return None
+            found = self.tracks[key] = Track(place, process, timed)
+        return found
 
-    def __init__(self, sink: Collector) -> None:
-        super().__init__(sink)
-        self._lines: list[str] = []
-        self._chars = 0
-        self._line = 0
-
-    def close(self) -> None:
-        """Count a document that never ended."""
-        if self._lines:
-            self._torn()
-
-    def _add(self, line: str, number: int) -> None:
-        if not self._lines:
-            self._line = number
-        self._lines.append(line)
-        self._chars += len(line)
-
-    def _text(self) -> str:
-        """Return what was gathered, and begin anew."""
-        lines, self._lines, self._chars = self._lines, [], 0
-        return "\n".join(lines)
-
-    def _torn(self) -> None:
-        self._text()
-        self._sink.bad("torn", self._line)
-
-
-def head_of(lines: Sequence[str], at: int) -> str:
-    """Return the beginning of a JSON text that starts at a line, or "" when none does."""
-    first = lines[at].lstrip()
-    if first[:1] not in {"{", "["}:
-        return ""
-    size, parts = 0, []
-    for line in lines[at : at + _HEAD_LINES]:
-        parts.append(line[:_HEAD_CHARS])
-        size += len(line)
-        if size > _HEAD_CHARS:
-            break
-    head = "\n".join(parts)
-    return head if "{" in head else ""
-
-
-class JsonReader(DocumentReader):
-    """Base of the JSON formats: pretty-printed or one value per line, in an array or not."""
-
-    _depth = 0
-
-    def line(self, line: str, stripped: str, number: int) -> bool:
-        """Take a line of a JSON value; text between two values is not ours."""
-        if not self._lines:
-            if not stripped.strip("[],"):
-                return True
-            if stripped.lstrip("[, ")[:1] != "{":
-                return False
-            self._depth = 0
-        elif line[:1] == "{" and self._lines[0][:1] == "{":
-            # Pretty printing indents what is inside: the value before was cut off.
-            self._torn()
-            self._depth = 0
-        self._add(line, number)
-        bare = _STRING.sub("", line)
-        self._depth += bare.count("{") - bare.count("}")
-        if self._depth <= 0:
-            self._parse()
-        elif self._chars > _MAX_CHARS:
-            self._torn()
-        return True
-
-    @abstractmethod
-    def value(self, value: dict[str, Any], line: int) -> None:
-        """Read one object."""
-
-    def _parse(self) -> None:
-        text, at, decoder = self._text(), 0, json.JSONDecoder()
-        while at < len(text):
-            if text[at] in " \t\n,[]":
-                at += 1
-                continue
-            try:
-                value, at = decoder.raw_decode(text, at)
-            except (ValueError, RecursionError):
-                self._sink.bad("torn", self._line)
-                return
-            with self._sink.row(self._line):
-                if not isinstance(value, dict):
-                    raise BadRow("torn")
-                self.value(value, self._line)
-
-
-def text_of(value: object) -> str:
-    """Return a JSON scalar as a table would print it; null and false are not available."""
-    return "" if value is None or isinstance(value, bool | dict | list) else str(value)
+    def point(
+        self, place: Place, t: Time, used: float, process: ProcessInfo | None = None
+    ) -> Track | None:
+        """Add one good reading and return its track. ``t`` None means "now, by the ticks"."""
+        self.counts.good(1)
+        track = self.track(place, process, timed=t is not None)
+        if track is not None:
+            month_first, day_first = t or (float(self.ticks.now),) * 2
+            both = None if month_first == day_first else (day_first,)
+            track.add((month_first,), (used,), both)
+        return track

@@ -480,14 +480,6 @@ class Layout:
         text = ", ".join(name.strip() for name in self.names[:12])
         return text + (f" and {self.width - 12} more" if self.width > 12 else "")
 
-    def unit(self, role: str) -> float:
-        """Return bytes per unit of a memory column (MiB where the header names none)."""
-        return self.units.get(role) or MIB
-
-    def unitless(self) -> bool:
-        """Say whether the unit of "used" has to be told from the numbers."""
-        return self.units.get("used") is None
-
 
 def layout_from(cells: Sequence[str]) -> Layout:
     """Return the layout of columns by their names."""

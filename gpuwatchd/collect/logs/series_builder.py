@@ -38,9 +38,9 @@ def finish(sink: Collector, log: LogFile) -> None:
     tracks += _sums_of_processes(tracks, sink)
     _name_variants(tracks, sink)
     _say_repairs(*_build(tracks, sink, log), sink, log)
-    log.processes = sink.processes
-    log.rows = sink.rows
-    log.skipped = {why: count for why, count in sink.skipped.most_common() if count}
+    log.processes = sink.processes.all()
+    log.rows = sink.counts.rows
+    log.skipped = {why: count for why, count in sink.counts.skipped.most_common() if count}
     log.bad_rows = sum(log.skipped.values())
     log.warnings += [note for note in sink.notes if note not in log.warnings]
     _say_times(sink, log)
@@ -89,7 +89,7 @@ def _without_torn_devices(tracks: list[Track], sink: Collector) -> list[Track]:
         orders = {place.order for place in group}
         if len(orders) > 1 and max(sizes[order] for order in orders) > 10 * FEW_ROWS:
             torn |= {order for order in orders if sizes[order] <= FEW_ROWS}
-    sink.skipped["torn"] += sum(sizes[order] for order in torn)
+    sink.counts.skipped["torn"] += sum(sizes[order] for order in torn)
     return [track for track in tracks if track.place.order not in torn]
 
 
@@ -108,7 +108,7 @@ def _choose_dates(tracks: list[Track], sink: Collector, log: LogFile) -> None:
     for track, values in zip(both, chosen, strict=True):
         kept = np.isfinite(values)
         if not kept.all():
-            sink.skipped["bad time"] += int((~kept).sum())
+            sink.counts.skipped["bad time"] += int((~kept).sum())
             track.used = as_array(np.asarray(track.used)[kept])
         track.t, track.other = as_array(values[kept]), None
     sink.note(f"dates read {'month' if choice == 'mdy' else 'day'} first")
@@ -170,7 +170,7 @@ def _say_repairs(repairs: Repairs, mixed: int, sink: Collector, log: LogFile) ->
     if repairs.doubles:
         log.warnings.append(f"{repairs.doubles:,} readings with a time met before: the last counts")
     if repairs.strays:
-        sink.skipped["bad time"] += repairs.strays
+        sink.counts.skipped["bad time"] += repairs.strays
     if repairs.resorted:
         log.warnings.append("the rows are not in time order: sorted")
     elif repairs.jumps_back:
@@ -212,9 +212,9 @@ def _say_error(sink: Collector, log: LogFile) -> None:
     if log.series or log.error:
         return
     if sink.no_memory is not None:
-        log.error, log.hint = sink.no_memory, sink.no_memory_hint
-    elif sink.rows:
-        line, reason = sink.first_bad or (1, "not understood")
+        log.error, log.hint = sink.no_memory
+    elif sink.counts.rows:
+        line, reason = sink.counts.first_bad or (1, "not understood")
         counts = ", ".join(f"{count:,} {why}" for why, count in log.skipped.items())
         log.error = f"line {line}: {reason}; no usable row ({counts or 'no memory figure'})"
 
@@ -363,8 +363,7 @@ def _joined(group: list[Track]) -> Track:
     first = group[0]
     joined = Track(first.place, first.process, first.timed, any(each.unitless for each in group))
     for each in group:
-        other = None if each.other is None else np.asarray(each.other)
-        joined.add(np.asarray(each.t), np.asarray(each.used), other)
+        joined.add(each.t, each.used, each.other)
     order = np.argsort(np.asarray(joined.t), kind="stable")
     joined.t, joined.used = (as_array(np.asarray(x)[order]) for x in (joined.t, joined.used))
     if joined.other is not None:
@@ -391,7 +390,7 @@ def split_devices(tracks: list[Track], sink: Collector) -> list[Track]:
             found.append(track)
             continue
         sink.note(f"no device column: the n-th of {rows.shape[1]} rows in a tick is read as GPU n")
-        sink.skipped["torn"] += len(track.t) - rows.size
+        sink.counts.skipped["torn"] += len(track.t) - rows.size
         for number, chosen in enumerate(rows.T):
             place = track.place
             if number:
@@ -492,7 +491,7 @@ def _possible(track: Track, total: float | None, sink: Collector) -> tuple[Float
         return t, used
     fits = used <= total
     if not track.derived:
-        sink.skipped["torn"] += int((~fits).sum())
+        sink.counts.skipped["torn"] += int((~fits).sum())
     return t[fits], used[fits]
 
 

@@ -7,17 +7,17 @@ anew by each call; the layouts are those of nvidia-ml-py.
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
 from gpuwatchd.core.model import Device, DeviceReading, DeviceState, Fault
+from gpuwatchd.core.text import clean
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpuwatchd.core.model import ProcessUse
-    from gpuwatchd.core.state_log import StateLog
+    from gpuwatchd.core.model import MemoryKind
 
 # One card or MIG instance: its handle, and what was learnt about it. Nothing here imports
 # pynvml.
@@ -37,9 +37,6 @@ ABSENT_CODES: Final = frozenset({NOT_SUPPORTED, FUNCTION_NOT_FOUND, 25})
 
 EMPTY_SLOT_CODES: Final = frozenset({2, 6})
 """INVALID_ARGUMENT, NOT_FOUND: there is no MIG instance at this place."""
-
-PROCESS_ENTRY_BYTES: Final = 24
-"""Size of the largest structure that a process list consists of."""
 
 _STATES: Final[dict[int, DeviceState]] = {
     3: "unsupported",
@@ -75,6 +72,17 @@ def state_of(code: int) -> DeviceState:
     return _STATES.get(code, "lost")
 
 
+class ErrorCounts(NamedTuple):
+    """Errors of a card's memory; None for what it does not count."""
+
+    uncorrected: int | None = None
+    """Since the driver was loaded."""
+    retired: int | None = None
+    """Pages or rows out of use."""
+    due: int = 0
+    """What has to be done about them; more is worse."""
+
+
 class Card:
     """One card or MIG instance: its handle and what was learnt about it."""
 
@@ -85,31 +93,35 @@ class Card:
         self.state: DeviceState = "ok"
         self.code: int | None = None
         """NVML's code of what ended the last read."""
-        self.said = ""
-        """The driver's words for it."""
         self.is_parent = False
         self.is_placeholder = False
         self.memory_api: str | None = None
         self.refused: set[str] = set()
-        self.carried: dict[str, float | None] = {}
+        self.errors = ErrorCounts()
         self.versions: dict[str, int] = {}
+        """The newest structure that works, by kind of process list."""
         self.unanswered = 0
         """Looks in a row at which the driver did not know the memory of a chip in no list."""
         self.unlisted: dict[str, tuple[float, float]] = {}
         """Process lists that do not exist here, by kind: when (monotonic) to ask again, seconds of
         the pause before."""
-        self.faulty: dict[str, float] = {}
-        """When (monotonic) a fault was met last, by where it is; without those that are over."""
-        self.fault_log: StateLog | None = None
-        self.desk: HandleBuffers | None = None
-        """What the reader keeps of its handle."""
+        self.reader: Any = None
+        """The CardReader of its present handle."""
 
     def forget_refusals(self) -> None:
         """Ask for everything again, as a driver that starts anew may answer differently."""
         self.refused.clear()
         self.versions.clear()
         self.unlisted.clear()
-        self.desk = None
+        self.reader = None
+
+    def learn_memory(
+        self, api: str, kind: MemoryKind | None = None, *, unanswered: int = 0
+    ) -> None:
+        """Note by which call memory is read from now on and, where that is new, its kind."""
+        self.memory_api, self.unanswered = api, unanswered
+        if kind is not None:
+            self.device = msgspec.structs.replace(self.device, memory_kind=kind)
 
     def learn_total(self, total_bytes: int) -> None:
         """Note the size of the memory in the device's description."""
@@ -156,15 +168,15 @@ def placeholder(place: int | str, state: DeviceState) -> Card:
 
     ``place`` is its index, or its PCI address where that is all we know.
     """
-    known = isinstance(place, int)
+    index, bus = (place, None) if isinstance(place, int) else (None, place)
     device = Device(
-        uid=f"nvml-index-{place}" if known else f"nvml-{place}",
+        uid=f"nvml-index-{place}" if bus is None else f"nvml-{place}",
         vendor="nvidia",
-        index=place if isinstance(place, int) else None,
-        name=f"NVIDIA GPU {place} (not accessible)" if known else f"NVIDIA GPU {place}",
+        index=index,
+        name=f"NVIDIA GPU {place}" + (" (not accessible)" if bus is None else ""),
         memory_total_bytes=None,
         source="nvml",
-        pci_bus=None if isinstance(place, int) else place,
+        pci_bus=bus,
     )
     card = Card(device.uid, device)
     card.is_placeholder, card.state = True, state
@@ -222,81 +234,25 @@ class Addressing(ctypes.Structure):
     _fields_ = (("version", ctypes.c_uint), ("value", ctypes.c_uint))
 
 
-class HandleBuffers:
-    """What is kept of one card's handle: structures, buffers and the last answers."""
-
-    def __init__(self, handle: Any) -> None:
-        self.handle = handle
-        self.address = address_of(handle)
-        self.memory1 = Memory1()
-        self.memory2 = Memory2(version=_MEMORY_V2)
-        self.memory_ref = ctypes.byref(self.memory2)
-        self.rates = Rates()
-        self.rates_ref = ctypes.byref(self.rates)
-        self.number = ctypes.c_uint()
-        self.number_ref = ctypes.byref(self.number)
-        self.wide = ctypes.c_ulonglong()
-        self.wide_ref = ctypes.byref(self.wide)
-        self.raw: dict[str, bytes] = {}
-        """The process lists as they came, by kind."""
-        self.uses: tuple[ProcessUse, ...] | None = None
-        """What was made of them; None when it has to be made anew."""
-        self.by_pid: dict[int, ProcessUse] = {}
-        self.largest_bytes = self.ahead_bytes = 0
-        """Memory of the largest of them; by how much the driver's "used" was above the figure from
-        "free" when the two agreed last."""
-        self.untold = False
-        """Whether the memory of some of them is unknown."""
-        self.list_version: dict[str, int] = {}
-        self.busy: dict[int, float | None] = {}
-        """Share of the compute units by pid, as last asked for."""
-        self.seen_us = self.doubts = 0
-        """Instant of the newest utilisation sample; looks in a row at which the card worked and
-        none of its processes did."""
-        self.slow_at_s = float("-inf")
-        """When (monotonic) the gauges were asked for that change slowly."""
-        self.temp_c: float | None = None
-        self.power_w: float | None = None
-        self.clock_mhz: float | None = None
-        self.throttle: tuple[str, ...] | None = None
-        self.errors_at_s = float("-inf")
-        self.errors: tuple[int | None, int | None] = (None, None)
-        """Uncorrected errors; pages or rows out of use."""
-        self.slow_since_s: float | None = None
-        self.smooth_since_s: float | None = None
-        self.slow_told = False
-        self.capability: tuple[int, int] | None = None
-        """The chip's compute capability; None: not asked yet, (0, 0): the driver does not say."""
-        self.grow(32)
-
-    def grow(self, entries: int) -> None:
-        """Make room for so many processes."""
-        self.room = entries
-        self.buffer = ctypes.create_string_buffer(entries * PROCESS_ENTRY_BYTES)
-
-    def belongs_to(self, handle: Any) -> bool:
-        """Say whether this is the desk of a handle; NVML gives the same address each time."""
-        if handle is self.handle:
-            return True
-        if address_of(handle) != self.address:
-            return False
-        self.handle = handle
-        return True
-
-
 def address_of(handle: Any) -> int:
     """Return the address that a handle stands for."""
     return ctypes.cast(handle, ctypes.c_void_p).value or 0
 
 
 class Calls:
-    """Entry points of the loaded library; one that it lacks answers FUNCTION_NOT_FOUND."""
+    """Entry points of the library that nvidia-ml-py loads (``api``), and what its codes mean."""
 
-    def __init__(self, library: Any) -> None:
-        self._library = library
+    def __init__(self, api: Any) -> None:
+        self.api = api
+        self._library = api.nvmlLib
+        self.error: type[Exception] = api.NVMLError
+
+    def attach(self) -> None:
+        """Use the library, which has been loaded by now."""
+        self._library = self.api.nvmlLib
 
     def find(self, name: str) -> Callable[..., int]:
-        """Return an entry point by its name."""
+        """Return an entry point by its name; one that is lacking answers FUNCTION_NOT_FOUND."""
         found: Callable[..., int] = getattr(self._library, name, lambda *_: FUNCTION_NOT_FOUND)
         return found
 
@@ -304,84 +260,150 @@ class Calls:
         """Say whether the library has an entry point."""
         return hasattr(self._library, name)
 
-    def memory2(self, desk: HandleBuffers) -> int:
-        """Fill the desk's version 2 of the memory; return NVML's code."""
-        return self.find("nvmlDeviceGetMemoryInfo_v2")(desk.handle, desk.memory_ref)
+    def text(self, code: int) -> str:
+        """Return NVML's words for a code."""
+        return f"{clean(str(self.error(code)))} (code {code})"
 
-    def memory1(self, desk: HandleBuffers) -> int:
-        """Fill the desk's version 1 of the memory; return NVML's code."""
-        return self.find("nvmlDeviceGetMemoryInfo")(desk.handle, ctypes.byref(desk.memory1))
+    def check(self, code: int) -> None:
+        """Raise NVML's error where a code means that the card or NVML itself is gone."""
+        if code in FATAL_CODES:
+            raise self.error(code)
 
-    def rates(self, desk: HandleBuffers) -> int:
-        """Fill the desk's utilisation; return NVML's code."""
-        return self.find("nvmlDeviceGetUtilizationRates")(desk.handle, desk.rates_ref)
 
-    def temperature(self, desk: HandleBuffers) -> Answer:
+class CardCalls:
+    """Questions about one card by its present handle; the structures that are filled are kept."""
+
+    def __init__(self, calls: Calls, card: Card) -> None:
+        self.calls = calls
+        self.card = card
+        self.handle = card.handle
+        self._address = address_of(card.handle)
+        # Made once: a structure and a reference to it would cost 1 µs in each call.
+        self._memory1 = Memory1()
+        self._memory2 = Memory2(version=_MEMORY_V2)
+        self._memory_ref = ctypes.byref(self._memory2)
+        self._rates = Rates()
+        self._rates_ref = ctypes.byref(self._rates)
+        self.number = ctypes.c_uint()
+        self.number_ref = ctypes.byref(self.number)
+        self._wide = ctypes.c_ulonglong()
+        self._wide_ref = ctypes.byref(self._wide)
+
+    def are_by(self, handle: Any) -> bool:
+        """Say whether a handle is the same; NVML gives the same address each time."""
+        if handle is self.handle:
+            return True
+        if address_of(handle) != self._address:
+            return False
+        self.handle = handle
+        return True
+
+    def refused(self, field: str, code: int, faults: list[Fault]) -> None:
+        """Deal with a refusal: no second question about what does not exist, else a fault.
+
+        Raises
+        ------
+        NVMLError
+            The card or NVML itself is gone.
+        """
+        self.calls.check(code)
+        if code in ABSENT_CODES:
+            self.card.refused.add(field)
+        else:
+            faults.append(self.card.fault(self.calls.text(code), field))
+
+    def gauge(self, field: str, call: Callable[[], Answer], faults: list[Fault]) -> int | None:
+        """Return one number; None when it is refused."""
+        if field in self.card.refused:
+            return None
+        code, number = call()
+        if code == OK:
+            return number
+        self.refused(field, code, faults)
+        return None
+
+    def memory(self, api: str) -> tuple[int, Memory1 | Memory2]:
+        """Return NVML's code and what version "v2" or "v1" of the memory query filled."""
+        if api == "v2":
+            ask = self.calls.find("nvmlDeviceGetMemoryInfo_v2")
+            return ask(self.handle, self._memory_ref), self._memory2
+        ask = self.calls.find("nvmlDeviceGetMemoryInfo")
+        return ask(self.handle, ctypes.byref(self._memory1)), self._memory1
+
+    def rates(self) -> tuple[int, Rates]:
+        """Return NVML's code and how busy the card is."""
+        ask = self.calls.find("nvmlDeviceGetUtilizationRates")
+        return ask(self.handle, self._rates_ref), self._rates
+
+    def temperature(self) -> Answer:
         """Return degrees Celsius."""
-        code = self.find("nvmlDeviceGetTemperature")(desk.handle, _TEMPERATURE_GPU, desk.number_ref)
+        ask = self.calls.find("nvmlDeviceGetTemperature")
+        code = ask(self.handle, _TEMPERATURE_GPU, self.number_ref)
         if code != FUNCTION_NOT_FOUND:
-            return code, desk.number.value
+            return code, self.number.value
         # The next libraries leave the older question out.
         found = Temperature(version=_TEMPERATURE_V1, sensor=_TEMPERATURE_GPU)
-        return self.find("nvmlDeviceGetTemperatureV")(desk.handle, ctypes.byref(found)), found.value
+        ask = self.calls.find("nvmlDeviceGetTemperatureV")
+        return ask(self.handle, ctypes.byref(found)), found.value
 
-    def power(self, desk: HandleBuffers) -> Answer:
+    def power(self) -> Answer:
         """Return milliwatts."""
-        return self.find("nvmlDeviceGetPowerUsage")(desk.handle, desk.number_ref), desk.number.value
+        ask = self.calls.find("nvmlDeviceGetPowerUsage")
+        return ask(self.handle, self.number_ref), self.number.value
 
-    def clock(self, desk: HandleBuffers) -> Answer:
+    def clock(self) -> Answer:
         """Return the compute units' MHz."""
-        code = self.find("nvmlDeviceGetClockInfo")(desk.handle, _CLOCK_SM, desk.number_ref)
-        return code, desk.number.value
+        ask = self.calls.find("nvmlDeviceGetClockInfo")
+        return ask(self.handle, _CLOCK_SM, self.number_ref), self.number.value
 
-    def reasons(self, desk: HandleBuffers) -> Answer:
+    def reasons(self) -> Answer:
         """Return the bits that say why clocks are held down."""
-        code = self.find("nvmlDeviceGetCurrentClocksEventReasons")(desk.handle, desk.wide_ref)
+        ask = self.calls.find("nvmlDeviceGetCurrentClocksEventReasons")
+        code = ask(self.handle, self._wide_ref)
         if code == FUNCTION_NOT_FOUND:  # It is under its older name then.
-            code = self.find("nvmlDeviceGetCurrentClocksThrottleReasons")(
-                desk.handle, desk.wide_ref
-            )
-        return code, desk.wide.value
+            ask = self.calls.find("nvmlDeviceGetCurrentClocksThrottleReasons")
+            code = ask(self.handle, self._wide_ref)
+        return code, self._wide.value
 
-    def ecc(self, desk: HandleBuffers) -> Answer:
+    def ecc(self) -> Answer:
         """Return the uncorrected memory errors since the driver was loaded."""
-        ask = self.find("nvmlDeviceGetTotalEccErrors")
-        return ask(desk.handle, _UNCORRECTED, _VOLATILE, desk.wide_ref), desk.wide.value
+        ask = self.calls.find("nvmlDeviceGetTotalEccErrors")
+        return ask(self.handle, _UNCORRECTED, _VOLATILE, self._wide_ref), self._wide.value
 
-    def retired(self, desk: HandleBuffers) -> Answer:
+    def retired(self) -> Answer:
         """Return the pages that were retired, for either cause."""
-        pages = 0
+        ask, pages = self.calls.find("nvmlDeviceGetRetiredPages"), 0
         for cause in (0, 1):
-            desk.number.value = 0
-            code = self.find("nvmlDeviceGetRetiredPages")(desk.handle, cause, desk.number_ref, None)
+            self.number.value = 0
+            code = ask(self.handle, cause, self.number_ref, None)
             if code not in {0, 7}:  # INSUFFICIENT_SIZE tells the number as well.
                 return code, 0
-            pages += desk.number.value
+            pages += self.number.value
         return 0, pages
 
-    def remapped(self, desk: HandleBuffers) -> tuple[int, int, bool, bool]:
+    def remapped(self) -> tuple[int, int, bool, bool]:
         """Return NVML's code, remapped rows, whether a reset is due, whether remapping failed."""
         rows = [ctypes.c_uint() for _ in range(4)]
-        code = self.find("nvmlDeviceGetRemappedRows")(
-            desk.handle, *(ctypes.byref(row) for row in rows)
-        )
+        ask = self.calls.find("nvmlDeviceGetRemappedRows")
+        code = ask(self.handle, *(ctypes.byref(row) for row in rows))
         corrected, uncorrected, pending, failed = (row.value for row in rows)
         return code, corrected + uncorrected, bool(pending), bool(failed)
 
-    def capability(self, desk: HandleBuffers) -> tuple[int, tuple[int, int]]:
+    def capability(self) -> tuple[int, tuple[int, int]]:
         """Return NVML's code and the chip's compute capability, as (major, minor)."""
         major, minor = ctypes.c_int(), ctypes.c_int()
-        code = self.find("nvmlDeviceGetCudaComputeCapability")(
-            desk.handle, ctypes.byref(major), ctypes.byref(minor)
-        )
+        ask = self.calls.find("nvmlDeviceGetCudaComputeCapability")
+        code = ask(self.handle, ctypes.byref(major), ctypes.byref(minor))
         return code, (major.value, minor.value)
 
-    def numa(self, desk: HandleBuffers) -> Answer:
+    def numa(self) -> Answer:
         """Return a NUMA node of this card: of its memory, or of the CPUs that are nearest."""
         node = ctypes.c_int(-1)
-        return self.find("nvmlDeviceGetNumaNodeId")(desk.handle, ctypes.byref(node)), node.value
+        ask = self.calls.find("nvmlDeviceGetNumaNodeId")
+        return ask(self.handle, ctypes.byref(node)), node.value
 
-    def addressing(self, desk: HandleBuffers) -> Answer:
+    def addressing(self) -> Answer:
         """Return how addresses are shared with the host."""
         mode = Addressing(version=_ADDRESSING_V1)
-        return self.find("nvmlDeviceGetAddressingMode")(desk.handle, ctypes.byref(mode)), mode.value
+        ask = self.calls.find("nvmlDeviceGetAddressingMode")
+        return ask(self.handle, ctypes.byref(mode)), mode.value

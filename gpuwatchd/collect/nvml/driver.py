@@ -45,10 +45,17 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from gpuwatchd.collect.device_threads import DeviceThreads
-    from gpuwatchd.collect.nvml.reader import Reader
+    from gpuwatchd.collect.nvml.calls import Calls
+    from gpuwatchd.collect.nvml.driver_files import KernelFiles
     from gpuwatchd.core.model import DeviceState
 
 
+VERSION_EVERY_S: Final = 5.0
+"""Time between two looks whether the kernel module was exchanged."""
+FIRST_LOOK_S: Final = 6.0
+"""How long the first look waits for a card that has to start."""
+LOOK_S: Final = 1.0
+"""How long a later one does."""
 _LATE = object()
 
 
@@ -90,24 +97,29 @@ class ScanResult(NamedTuple):
 class Scanner:
     """Asks the driver for its cards, each in a lane of its own."""
 
-    def __init__(self, api: Any, lanes: DeviceThreads) -> None:
-        self._api = api
-        self._error: type[Exception] = api.NVMLError
+    def __init__(self, calls: Calls, lanes: DeviceThreads) -> None:
+        self._api = calls.api
+        self._error = calls.error
         self._lanes = lanes
+        self._look_s = LOOK_S
+
+    def answer_within(self, seconds: float) -> None:
+        """Wait no longer than this for a card that is slow, unless it is the first look."""
+        self._look_s = min(LOOK_S, seconds)
 
     def scan(
         self,
         cards: Mapping[str, Card],
         places: Sequence[int | str],
         left: AbstractSet[str],
-        deadline_s: float,
     ) -> ScanResult:
         """Ask for every card.
 
         ``places`` are indexes, or PCI addresses, as asking by index wakes every card. The cards at
-        the PCI addresses ``left`` are not touched by whatever name. A card that has not answered by
-        the deadline is late; the others do not wait for it.
+        the PCI addresses ``left`` are not touched by whatever name. A card that has not answered in
+        time is late; the others do not wait for it.
         """
+        deadline_s = self._look_s if cards else FIRST_LOOK_S
         known = {
             uid: card
             for uid, card in cards.items()
@@ -314,17 +326,23 @@ def pending_call_message(
 class Driver:
     """Calls that concern no single card.
 
-    The reader learns of the library as soon as it is loaded.
+    ``calls`` learns of the library as soon as it is loaded.
     """
 
-    def __init__(self, api: Any, reader: Reader, proc: Path, sys: Path) -> None:
-        self._api = api
-        self._error: type[Exception] = api.NVMLError
-        self._reader = reader
-        self._proc = proc
-        self._sys = sys
-        self._library = Library(proc)
+    def __init__(self, calls: Calls, files: KernelFiles) -> None:
+        self._api = calls.api
+        self._error = calls.error
+        self._calls = calls
+        self._files = files
+        self._library = Library(files.proc)
         self._version: str | None = None
+        self._module: str | None = None
+        """Version of the kernel module when NVML was started last."""
+        self._module_at_s = 0.0
+        self.gone: Availability | None = None
+        """Why NVML itself is gone, until it is open again."""
+        self._code = 0
+        """NVML's code for that."""
         self._flaw: LibraryDefect | None = None
         """Why a library that is there could not be loaded."""
         self.needs_restart = False
@@ -347,7 +365,7 @@ class Driver:
         finally:
             self._library.note()
             self._version = self._version or self._library_version()
-        self._reader.attach()
+        self._calls.attach()
         return self.count()
 
     def count(self) -> Opened:
@@ -371,22 +389,39 @@ class Driver:
         # "12.550.54.15" is CUDA's major version, then the driver's.
         return version.partition(".")[2] if version.count(".") >= 2 else version
 
-    def module_version(self) -> str | None:
-        """Return the version of the loaded kernel module."""
-        return kernel_module_version(self._proc, self._sys)
+    def started(self, mono_s: float) -> str:
+        """Note that NVML is open; return how the kernel module was replaced, "" if it was not."""
+        self.gone, self._code = None, 0
+        before, self._module = self._module, kernel_module_version(self._files)
+        self._module_at_s = mono_s + VERSION_EVERY_S
+        if before is None or self._module in {before, None}:
+            return ""
+        return f"the kernel module {before} was replaced by {self._module}"
+
+    def is_exchanged(self, mono_s: float) -> bool:
+        """Say, now and then, whether the kernel module is another one than at the start."""
+        if mono_s < self._module_at_s:
+            return False
+        self._module_at_s = mono_s + VERSION_EVERY_S
+        return kernel_module_version(self._files) != self._module
 
     def look_for_library(self) -> bool:
-        """Note and say whether a library that fits lies ready for a new process."""
+        """Note and say whether a library that fits lies ready for a new process.
+
+        One is needed only where that of this process does not fit the kernel module.
+        """
+        if self._code != VERSION_MISMATCH:
+            return False
         if not self.needs_restart:
             fresh = self._library.replaced_by()
-            module = self.module_version()
+            module = kernel_module_version(self._files)
             # Half-way through an upgrade the file is new and the module is not: wait for both.
             self.needs_restart = fresh is not None and fresh in {"", module}
         return self.needs_restart
 
     def explain(self, code: int) -> Availability:
-        """Return one sentence and one hint for what NVML refused to start with."""
-        brief = ""
+        """Return why NVML is gone: one sentence and one hint for what it refused."""
+        brief, self._code = "", code
         if code == LIBRARY_NOT_FOUND and self._flaw is not None:
             why = clean(self._flaw.words, limit=1024)
             reason = f"{(brief := 'the NVIDIA library cannot be loaded')}: {why}"
@@ -402,7 +437,7 @@ class Driver:
             reason = "the NVIDIA driver is installed but not loaded"
             hint = "sudo modprobe nvidia, or reboot after an installation"
         elif code == VERSION_MISMATCH:
-            module = self.module_version() or "of unknown version"
+            module = kernel_module_version(self._files) or "of unknown version"
             library = self._version or "of unknown version"
             reason = f"NVIDIA library {library} does not fit the loaded kernel module {module}"
             if self.look_for_library():
@@ -410,12 +445,13 @@ class Driver:
             else:
                 hint = "reboot, or reload the module"
         else:
-            reason = f"{(brief := 'NVML did not answer')}: {self._reader.text(code)}"
+            reason = f"{(brief := 'NVML did not answer')}: {self._calls.text(code)}"
             hint = "see nvidia-smi"
-            if in_container(self._proc):
+            if in_container(self._files.proc):
                 # A reload of systemd on the host takes the GPUs away from a running container.
                 hint = "restart the container: the host may have taken its GPUs away"
-        return Availability(ok=False, reason=reason, hint=hint, brief=brief)
+        self.gone = Availability(ok=False, reason=reason, hint=hint, brief=brief)
+        return self.gone
 
 
 # Where the NVIDIA library lies, and why one that lies there cannot be loaded.

@@ -17,6 +17,13 @@ _NVIDIA: Final = "0x10de"
 _DISPLAY_CLASS: Final = "0x03"
 
 
+class KernelFiles(NamedTuple):
+    """Where the kernel's file systems are mounted."""
+
+    proc: Path
+    sys: Path
+
+
 class Memory(NamedTuple):
     """Bytes of one device; ``used`` without the driver's reserve where that is known."""
 
@@ -60,10 +67,10 @@ def read_text(path: Path) -> str:
         return ""
 
 
-def kernel_module_version(proc: Path, sys: Path) -> str | None:
+def kernel_module_version(files: KernelFiles) -> str | None:
     """Return the version of the loaded kernel module, from the files that it publishes."""
-    text = read_text(proc / "driver/nvidia/version") or read_text(sys / "module/nvidia/version")
-    match = _VERSION.search(text)
+    own = read_text(files.proc / "driver/nvidia/version")
+    match = _VERSION.search(own or read_text(files.sys / "module/nvidia/version"))
     return match.group() if match else None
 
 
@@ -253,21 +260,29 @@ class PowerManagedCard:
 
 
 class PowerManagedCards:
-    """Every card of the machine that may fall asleep."""
+    """Every card of the machine that may fall asleep, and which are left alone."""
 
-    def __init__(self, proc: Path, sys: Path) -> None:
-        self._proc = proc
-        self._sys = sys
+    def __init__(self, files: KernelFiles, rescan_s: float) -> None:
+        self._files = files
+        self._rescan_s = rescan_s
+        self._find_at_s = 0.0
         self.buses: tuple[str, ...] = ()
         """PCI addresses of all NVIDIA cards, sleeping or not."""
         self.known: dict[str, PowerManagedCard] = {}
+        self.left: frozenset[str] = frozenset()
+        """PCI addresses of the cards that are left alone because they sleep, or should."""
+        self._slept: frozenset[str] = frozenset()
+        """Those that slept before the last start."""
         self._first = True
-        self.woken = False
+        self._woken = False
         """A read of another card has woken one of these: from now on it is all or nothing."""
 
-    def find(self) -> None:
-        """Look which cards there are and which of them may sleep; at a start and now and then."""
-        folders = nvidia_cards(self._sys)
+    def find(self, mono_s: float) -> None:
+        """Look, now and then, which cards there are and which of them may sleep."""
+        if mono_s < self._find_at_s:
+            return
+        self._find_at_s = mono_s + self._rescan_s
+        folders = nvidia_cards(self._files.sys)
         self.buses = tuple(folder.name for folder in folders)
         self.known = {
             folder.name: self.known.get(folder.name) or PowerManagedCard(folder)
@@ -281,9 +296,27 @@ class PowerManagedCards:
             return True
         if status != "active" or read_text(folder / "power/control") == "on":
             return False
-        return "enabled" in _d3_status(self._proc / "driver/nvidia/gpus" / folder.name / "power")
+        return "enabled" in _d3_status(
+            self._files.proc / "driver/nvidia/gpus" / folder.name / "power"
+        )
 
-    def left_alone(self, mono_s: float, held: frozenset[str]) -> frozenset[str]:
+    def choose(self, mono_s: float) -> frozenset[str]:
+        """Choose the cards that are left alone, before a start of NVML."""
+        self.find(mono_s)
+        self.left = self._left_alone(mono_s, frozenset())
+        self._slept = frozenset(bus for bus, card in self.known.items() if card.asleep)
+        return self.left
+
+    def are_others(self, mono_s: float) -> bool:
+        """Say whether other cards than those chosen would be left alone now."""
+        return self._left_alone(mono_s, frozenset(self.buses) - self.left) != self.left
+
+    def saw(self, bus: str, reading: DeviceReading, mono_s: float) -> None:
+        """Take over what a read of a card showed that is not left alone."""
+        if bus in self.known and bus not in self.left:
+            self.known[bus].saw(reading, mono_s)
+
+    def _left_alone(self, mono_s: float, held: frozenset[str]) -> frozenset[str]:
         """Return the cards that must not be touched now.
 
         That we hold the cards ``held`` ourselves says nothing about others.
@@ -300,25 +333,21 @@ class PowerManagedCards:
             elif self._first and awake:
                 pass  # one look at the start tells who it is, and costs it some seconds of sleep
             elif not awake or not card.is_kept_awake(
-                mono_s, self._proc, only_card=len(self.buses) == 1
+                mono_s, self._files.proc, only_card=len(self.buses) == 1
             ):
                 alone.add(bus)
         self._first = False
-        if alone and self.woken:
+        if alone and self._woken:
             return frozenset(self.buses)
         return frozenset(alone)
 
-    def woke(self, asleep: frozenset[str]) -> bool:
-        """Say whether one of these cards, which slept before a start, is awake after it."""
-        return any(
+    def note_woken(self) -> None:
+        """Note, once after a start, whether a card that slept before it is awake."""
+        self._woken = self._woken or any(
             read_text(self.known[bus].folder / "power/runtime_status") == "active"
-            for bus in asleep
-            if bus in self.known
+            for bus in self._slept & self.known.keys()
         )
-
-    def asleep(self) -> frozenset[str]:
-        """Return the cards that slept at the last look."""
-        return frozenset(bus for bus, card in self.known.items() if card.asleep)
+        self._slept = frozenset()
 
 
 def _d3_status(file: Path) -> str:

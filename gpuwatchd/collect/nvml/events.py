@@ -15,24 +15,26 @@ import threading
 import time
 from collections import deque
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuwatchd.analysis.hardware import application_xid, xid_words
-from gpuwatchd.collect.nvml.calls import FUNCTION_NOT_FOUND, NO_ATTACH, OK, TIMEOUT, address_of
+from gpuwatchd.collect.nvml.calls import (
+    FUNCTION_NOT_FOUND,
+    NO_ATTACH,
+    OK,
+    TIMEOUT,
+    ErrorCounts,
+    address_of,
+)
 from gpuwatchd.core import units
 from gpuwatchd.core.model import Event
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from gpuwatchd.collect.nvml.calls import Answer, Calls, Card, HandleBuffers
+    from gpuwatchd.collect.nvml.calls import Calls, Card, CardCalls
     from gpuwatchd.core.model import DeviceState, EventKind, Fault
-
-    Refused = Callable[[Card, str, int, list[Fault]], None]
-
-    Gauge = Callable[
-        [Card, HandleBuffers, str, Callable[[HandleBuffers], Answer], list[Fault]], float | None
-    ]
 
 XID: Final = 0x8
 DOUBLE_BIT: Final = 0x2
@@ -79,6 +81,13 @@ class EventWatch:
         self._happened: deque[Event] = deque(maxlen=_MOST)
         self._waiter: _Waiter | None = None
         self._told: dict[tuple[str, int], float] = {}
+        self._watched: frozenset[str] = frozenset()
+
+    def are_others(self, cards: Iterable[Card]) -> bool:
+        """Say once whether these are other cards than those last asked about, until the end."""
+        names = frozenset(card.uid for card in cards if card.handle is not None)
+        before, self._watched = self._watched, names
+        return names != before
 
     def watch(self, cards: Iterable[Card]) -> None:
         """Wait for events of these cards too; known ones cost nothing. NVML is initialised."""
@@ -105,6 +114,7 @@ class EventWatch:
 
     def stop(self) -> None:
         """Wait for no more events; returns at once. Within one wait the thread has let go."""
+        self._watched = frozenset()
         if self._waiter is not None:
             self._waiter.ended.set()
 
@@ -294,100 +304,81 @@ MOST_EVENTS: Final = 256
 
 
 class DeviceHealth:
-    """Asks now and then, and tells what has become worse.
-
-    ``gauge`` asks for one number, None when it is refused; ``refused`` deals with a code that is
-    not OK: raises, remembers, or notes a fault.
-    """
+    """Asks one card now and then, and tells what has become worse."""
 
     def __init__(
-        self, calls: Calls, gauge: Gauge, refused: Refused, clock: Callable[[], float]
+        self, asked: CardCalls, clock: Callable[[], float], happened: deque[Event]
     ) -> None:
-        self._calls = calls
-        self._gauge = gauge
-        self._refused = refused
+        self._asked = asked
         self._clock = clock
-        self._words: dict[int, tuple[str, ...]] = {}
-        self.happened: deque[Event] = deque(maxlen=MOST_EVENTS)
-        """What happened and was not fetched yet."""
+        self._happened = happened
+        self._slow_since_s: float | None = None
+        self._smooth_since_s: float | None = None
+        self._slow_told = False
 
-    def throttle(
-        self, card: Card, desk: HandleBuffers, mono_s: float, faults: list[Fault]
-    ) -> tuple[str, ...] | None:
+    def throttle(self, mono_s: float, faults: list[Fault]) -> tuple[str, ...] | None:
         """Return why the clocks are held down now, in words."""
-        if "throttle" in card.refused:
+        bits = self._asked.gauge("throttle", self._asked.reasons, faults)
+        if bits is None:
             return None
-        code, bits = self._calls.reasons(desk)
-        if code != OK:
-            self._refused(card, "throttle", code, faults)
-            return None
-        words = self._words.get(bits)
-        if words is None:
-            words = self._words[bits] = tuple(word for bit, word in _WORDS if bits & bit)
-        self._follow(card, desk, mono_s, bits & _HARDWARE)
-        return words
+        self._follow(mono_s, bits & _HARDWARE)
+        return _words(bits)
 
-    def _follow(self, card: Card, desk: HandleBuffers, mono_s: float, bits: int) -> None:
+    def _follow(self, mono_s: float, bits: int) -> None:
         """Tell of a slowdown by the hardware once, when it lasts."""
         if not bits:
-            if desk.smooth_since_s is None:
-                desk.smooth_since_s = mono_s
-            if not desk.slow_told or mono_s - desk.smooth_since_s >= LASTS_S:
-                desk.slow_since_s, desk.slow_told = None, False
+            if self._smooth_since_s is None:
+                self._smooth_since_s = mono_s
+            if not self._slow_told or mono_s - self._smooth_since_s >= LASTS_S:
+                self._slow_since_s, self._slow_told = None, False
             return
-        desk.smooth_since_s = None
-        if desk.slow_since_s is None:
-            desk.slow_since_s = mono_s
-        lasted_s = mono_s - desk.slow_since_s
-        if lasted_s >= LASTS_S and not desk.slow_told:
-            desk.slow_told = True
-            why = " and ".join(word for bit, word in _WORDS if bits & bit)
-            self._tell(card, "throttle", f"clocks held down for {lasted_s:.0f} s: {why}")
+        self._smooth_since_s = None
+        if self._slow_since_s is None:
+            self._slow_since_s = mono_s
+        lasted_s = mono_s - self._slow_since_s
+        if lasted_s >= LASTS_S and not self._slow_told:
+            self._slow_told = True
+            why = " and ".join(_words(bits))
+            self._tell("throttle", f"clocks held down for {lasted_s:.0f} s: {why}")
 
-    def errors(
-        self, card: Card, desk: HandleBuffers, faults: list[Fault]
-    ) -> tuple[int | None, int | None]:
-        """Return (uncorrected errors since the driver was loaded, pages or rows out of use)."""
-        ecc, retired = card.carried.get("ecc"), card.carried.get("retired")
-        fresh = self._gauge(card, desk, "ecc", self._calls.ecc, faults)
-        if ecc is not None and fresh is not None and fresh > ecc:
-            more = _many(int(fresh - ecc), "uncorrected memory error")
-            self._tell(card, "ecc", f"{more}, {fresh:.0f} since the driver was loaded")
-        lost = self._out_of_use(card, desk, retired, faults)
-        card.carried["ecc"], card.carried["retired"] = fresh, lost
-        return _whole(fresh), _whole(lost)
+    def errors(self, faults: list[Fault]) -> ErrorCounts:
+        """Return the errors of the memory by now."""
+        before = self._asked.card.errors
+        fresh = self._asked.gauge("ecc", self._asked.ecc, faults)
+        if before.uncorrected is not None and fresh is not None and fresh > before.uncorrected:
+            more = _many(fresh - before.uncorrected, "uncorrected memory error")
+            self._tell("ecc", f"{more}, {fresh} since the driver was loaded")
+        return ErrorCounts(fresh, *self._out_of_use(before, faults))
 
-    def _out_of_use(
-        self, card: Card, desk: HandleBuffers, before: float | None, faults: list[Fault]
-    ) -> float | None:
-        """Return how many pages or rows are out of use, whichever this card counts."""
+    def _out_of_use(self, before: ErrorCounts, faults: list[Fault]) -> tuple[int | None, int]:
+        """Return how many pages or rows are out of use, whichever it counts, and what is due."""
         what, due, rows = "row", 0, None
-        if "remapped" not in card.refused:
-            code, number, pending, failed = self._calls.remapped(desk)
+        if "remapped" not in self._asked.card.refused:
+            code, number, pending, failed = self._asked.remapped()
             if code == OK:
-                rows, due = float(number), _EXHAUSTED if failed else _RESET if pending else 0
+                rows, due = number, _EXHAUSTED if failed else _RESET if pending else 0
             else:
-                self._refused(card, "remapped", code, faults)
+                self._asked.refused("remapped", code, faults)
         if rows is None:
-            what, rows = "page", self._gauge(card, desk, "retired", self._calls.retired, faults)
-        due_before = card.carried.get("due")
-        card.carried["due"] = due
+            what, rows = "page", self._asked.gauge("retired", self._asked.retired, faults)
         after = f"; {_DUE[due]}" if due else ""
-        if before is not None and rows is not None and rows > before:
-            more = _many(int(rows - before), f"{what} of memory")
-            self._tell(card, "ecc", f"{more} taken out of use, {rows:.0f} in all{after}")
-        elif rows is not None and due > (due_before or 0):
+        if before.retired is not None and rows is not None and rows > before.retired:
+            more = _many(rows - before.retired, f"{what} of memory")
+            self._tell("ecc", f"{more} taken out of use, {rows} in all{after}")
+        elif rows is not None and due > before.due:
             # It may have been so long before anybody looked.
-            self._tell(card, "ecc", f"{_many(int(rows), 'row of memory')} out of use{after}")
-        return rows
+            self._tell("ecc", f"{_many(rows, 'row of memory')} out of use{after}")
+        return rows, due
 
-    def _tell(self, card: Card, kind: EventKind, text: str) -> None:
-        event = Event(at_s=self._clock(), kind=kind, device_uid=card.uid, text=text, hardware=True)
-        self.happened.append(event)
+    def _tell(self, kind: EventKind, text: str) -> None:
+        uid, at_s = self._asked.card.uid, self._clock()
+        event = Event(at_s=at_s, kind=kind, device_uid=uid, text=text, hardware=True)
+        self._happened.append(event)
 
 
-def _whole(value: float | None) -> int | None:
-    return None if value is None else int(value)
+@lru_cache(maxsize=256)
+def _words(bits: int) -> tuple[str, ...]:
+    return tuple(word for bit, word in _WORDS if bits & bit)
 
 
 def _many(number: int, what: str) -> str:
@@ -424,6 +415,45 @@ _TEXTS: Final[Mapping[DeviceState, str]] = {
 }
 
 
+class StateChanges:
+    """Turns the states of cards into events, each told once."""
+
+    def __init__(self, calls: Calls, clock: Callable[[], float]) -> None:
+        self._calls = calls
+        self._clock = clock
+        self._cards: dict[str, _LoggedState] = {}
+        self._waiting: list[Event] = []
+
+    def add(self, kind: EventKind, text: str) -> None:
+        """Add what happened now and is not about a card's state."""
+        self._waiting.append(Event(at_s=self._clock(), kind=kind, text=text))
+
+    def take(self, cards: Iterable[Card], at_s: float, mono_s: float) -> tuple[Event, ...]:
+        """Return what has happened since the last call."""
+        for card in cards:
+            logged = self._cards.get(card.uid)
+            if logged is None:
+                if card.is_placeholder:
+                    continue
+                logged = self._cards[card.uid] = _LoggedState()
+            change = logged.change(card.state, mono_s)
+            if change is None:
+                continue
+            kind, text = change
+            code = None if kind == "gpu-back" else card.code
+            if code is not None:
+                text += f": {self._calls.text(code)}"
+            hardware = None if card.state in {"ok", "no-permission"} else True
+            event = Event(
+                at_s=at_s, kind=kind, device_uid=card.uid, text=text, code=code, hardware=hardware
+            )
+            self._waiting.append(event)
+        if not self._waiting:
+            return ()
+        waiting, self._waiting = tuple(self._waiting), []
+        return waiting
+
+
 @dataclass
 class _LoggedState:
     """What is known and told of one card."""
@@ -433,73 +463,29 @@ class _LoggedState:
     since_s: float = 0.0
     back_since_s: float | None = None
 
-
-class StateChanges:
-    """Turns the states of cards into events, each told once."""
-
-    def __init__(self) -> None:
-        self._told: dict[str, _LoggedState] = {}
-        self._waiting: list[Event] = []
-
-    def add(self, event: Event) -> None:
-        """Add an event that is not about a card's state."""
-        self._waiting.append(event)
-
-    def take(self, cards: Iterable[Card], at_s: float, mono_s: float) -> tuple[Event, ...]:
-        """Return what has happened since the last call."""
-        for card in cards:
-            state = self._told.get(card.uid)
-            if state is None:
-                if card.is_placeholder:
-                    continue
-                state = self._told[card.uid] = _LoggedState()
-            if card.state == "ok":
-                if state.state != "ok":
-                    self._back(card, state, at_s, mono_s)
-                state.answered = True
-            elif card.state != state.state:
-                self._gone(card, state, at_s, mono_s)
-            else:
-                state.back_since_s = None
-        if not self._waiting:
-            return ()
-        waiting, self._waiting = tuple(self._waiting), []
-        return waiting
-
-    def _gone(self, card: Card, state: _LoggedState, at_s: float, mono_s: float) -> None:
-        kind = _KINDS.get(card.state)
+    def change(self, state: DeviceState, mono_s: float) -> tuple[EventKind, str] | None:
+        """Return what is to be told of a card that is in this state now."""
+        if state == "ok":
+            self.answered = True
+            return None if self.state == "ok" else self._back(mono_s)
+        kind = _KINDS.get(state)
         if kind is None:
-            return
-        state.back_since_s = None
+            return None
+        self.back_since_s = None
         # What never answered has not been lost; that it needs a reset is worth saying at once.
-        if not state.answered and kind != "reset-required":
-            return
-        if state.state == "ok":
-            state.since_s = mono_s
-        state.state = card.state
-        self._waiting.append(
-            Event(
-                at_s=at_s,
-                kind=kind,
-                device_uid=card.uid,
-                text=_TEXTS[card.state] + (f": {card.said}" if card.said else ""),
-                code=card.code,
-                hardware=None if card.state == "no-permission" else True,
-            )
-        )
+        if state == self.state or not (self.answered or kind == "reset-required"):
+            return None
+        if self.state == "ok":
+            self.since_s = mono_s
+        self.state = state
+        return kind, _TEXTS[state]
 
-    def _back(self, card: Card, state: _LoggedState, at_s: float, mono_s: float) -> None:
-        if state.back_since_s is None:
-            state.back_since_s = mono_s
-        if mono_s - state.back_since_s < BACK_AFTER_S:
-            return
-        away = units.duration(state.back_since_s - state.since_s)
-        state.state, state.back_since_s = "ok", None
-        self._waiting.append(
-            Event(
-                at_s=at_s,
-                kind="gpu-back",
-                device_uid=card.uid,
-                text=f"the GPU answers again after {away}",
-            )
-        )
+    def _back(self, mono_s: float) -> tuple[EventKind, str] | None:
+        """Take a card for well once it has answered for a while."""
+        if self.back_since_s is None:
+            self.back_since_s = mono_s
+        if mono_s - self.back_since_s < BACK_AFTER_S:
+            return None
+        away = units.duration(self.back_since_s - self.since_s)
+        self.state, self.back_since_s = "ok", None
+        return "gpu-back", f"the GPU answers again after {away}"

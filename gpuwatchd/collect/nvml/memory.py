@@ -16,15 +16,13 @@ from functools import lru_cache
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import msgspec
-
 from gpuwatchd.collect.nvml.calls import (
     ABSENT_CODES,
-    FATAL_CODES,
     FUNCTION_NOT_FOUND,
     INSUFFICIENT_SIZE,
     NO_PERMISSION,
     OK,
+    Memory2,
 )
 from gpuwatchd.collect.nvml.driver_files import (
     Memory,
@@ -38,9 +36,11 @@ from gpuwatchd.core.model import ProcessKey, ProcessUse
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from collections.abc import Set as AbstractSet
     from pathlib import Path
 
-    from gpuwatchd.collect.nvml.calls import Calls, Card, HandleBuffers, Memory1, Memory2
+    from gpuwatchd.collect.nvml.calls import CardCalls
+    from gpuwatchd.collect.nvml.driver_files import KernelFiles
 
 
 UNKNOWN_MEMORY: Final = 0xFFFF_FFFF_FFFF_FFFF
@@ -86,9 +86,10 @@ class ProcessLists:
     What has not changed since the last look is the same object again.
     """
 
-    def __init__(self, calls: Calls, error: type[Exception], proc: Path) -> None:
-        self._calls = calls
-        self._error = error
+    def __init__(self, asked: CardCalls, proc: Path) -> None:
+        self._asked = asked
+        self._card = asked.card
+        calls = asked.calls
         # Driver 535 widened the third structure for a while; the second has not changed since.
         widened = calls.has("nvmlDeviceGetConfComputeMemSizeInfo") and not calls.has(
             "nvmlDeviceGetRunningProcessDetailList"
@@ -102,207 +103,239 @@ class ProcessLists:
         # a figure of its own) bounds them not.
         text = read_text(proc / "sys/kernel/pid_max")
         self._max_pid = int(text) if text.isdecimal() and not in_container(proc) else MAX_PIDS
+        self.raw: dict[str, bytes] = {}
+        """The lists as they came, by kind."""
+        self.uses: Uses | None = None
+        """What was made of them; None when it has to be made anew."""
+        self.by_pid: dict[int, ProcessUse] = {}
+        self.largest_bytes = 0
+        """Memory of the largest of them."""
+        self._untold = False
+        """Whether the memory of some of them is unknown."""
+        self._shares = ProcessShares(asked)
+        self._grow(32)
+
+    def _grow(self, entries: int) -> None:
+        self._room = entries
+        self._buffer = ctypes.create_string_buffer(entries * _ENTRY.size)
 
     def read(
-        self, card: Card, desk: HandleBuffers, mono_s: float, *, turn: bool, busy_pct: float | None
+        self, mono_s: float, *, turn: bool, busy_pct: float | None
     ) -> tuple[Uses | None, str | None]:
         """Return (uses, None), or (None, why they are unknown); with both, their memory is.
 
         ``turn``: it is time for what is not asked every tick, lists that were empty and how busy
         each process is. ``busy_pct`` is how busy the card is.
         """
-        first = desk.uses is None
+        first = self.uses is None
         turn = turn or first
-        changed, why_not = self._fetch(card, desk, mono_s, turn=turn)
+        changed, why_not = self._fetch(mono_s, turn=turn)
         if why_not is None and (changed or first):
-            why_not = self._merge(desk)
-            if why_not is not None and self._by_older(card, desk, mono_s):
+            why_not = self._merge()
+            if why_not is not None and self._by_older(mono_s):
                 why_not = None
         if why_not is not None:
-            desk.uses = None
+            self.uses = None
             return None, why_not
-        # That nobody does anything is believed while the card is idle: some work in bursts. Where
-        # the driver insists on it (a process of another system works), doubt comes to rest.
-        quiet = 0.0 in desk.busy.values() and not any(desk.busy.values())
-        doubtful = bool(busy_pct) and quiet
-        desk.doubts = desk.doubts + 1 if doubtful else 0 if not quiet else desk.doubts
-        if (turn or (doubtful and desk.doubts <= MOST_DOUBTS)) and self._look_busy(
-            card, desk, busy_pct
-        ):
-            self._merge(desk)
-        return desk.uses, UNTOLD if desk.untold else None
+        doubtful = self._shares.is_doubtful(busy_pct)
+        if (turn or doubtful) and self._shares.refresh(self.by_pid.keys(), busy_pct, self._room):
+            self._merge()
+        return self.uses, UNTOLD if self._untold else None
 
-    def _fetch(
-        self, card: Card, desk: HandleBuffers, mono_s: float, *, turn: bool
-    ) -> tuple[bool, str | None]:
+    def _fetch(self, mono_s: float, *, turn: bool) -> tuple[bool, str | None]:
         """Read the lists that are due; return whether one changed, and why that is unknown."""
         changed = False
+        unlisted = self._card.unlisted
         for kind, functions in self._functions.items():
-            before = desk.raw.get(kind)
-            again_s, _ = card.unlisted.get(kind, (mono_s, 0.0))
+            before = self.raw.get(kind)
+            again_s, _ = unlisted.get(kind, (mono_s, 0.0))
             if mono_s >= again_s and (turn or kind == "C" or before != b""):
-                code, raw = self._list(card, desk, kind, functions)
+                code, raw = self._list(kind, functions)
                 if code in ABSENT_CODES:
-                    raw = self._put_off(card, kind, mono_s, before)
+                    raw = self._put_off(kind, mono_s, before)
                 elif code != OK:
                     return True, self._refusal(code)
                 else:
-                    card.unlisted.pop(kind, None)
+                    unlisted.pop(kind, None)
                 if raw != before:
-                    desk.raw[kind] = raw
+                    self.raw[kind] = raw
                     changed = True
-            if kind in card.unlisted and (desk.raw.get(kind) or kind == "C"):
-                return True, _NO_MORE if desk.raw.get(kind) else _NONE
+            if kind in unlisted and (self.raw.get(kind) or kind == "C"):
+                return True, _NO_MORE if self.raw.get(kind) else _NONE
         return changed, None
 
-    def _by_older(self, card: Card, desk: HandleBuffers, mono_s: float) -> bool:
+    def _by_older(self, mono_s: float) -> bool:
         """Read the lists by the older structure: the newest one's entries may be wider than known.
 
         Returns whether that is credible, and then stays with it. If it is not, the driver's list
         itself was wrong, and the next look asks for the newest again.
         """
-        newest = [kind for kind, version in desk.list_version.items() if version == 0]
+        card = self._card
+        newest = [kind for kind, version in card.versions.items() if version == 0]
         if not newest:
             return False
         unlisted = dict(card.unlisted)
         card.versions.update(dict.fromkeys(newest, 1))
-        _, why_not = self._fetch(card, desk, mono_s, turn=True)
+        _, why_not = self._fetch(mono_s, turn=True)
         if why_not is None and card.unlisted.keys() <= unlisted.keys():
-            why_not = self._merge(desk)
+            why_not = self._merge()
             if why_not is None:
                 return True
         for kind in newest:
             del card.versions[kind]
-        card.unlisted = unlisted
-        desk.raw.clear()
+        card.unlisted.clear()
+        card.unlisted.update(unlisted)
+        self.raw.clear()
         return False
 
-    @staticmethod
-    def _put_off(card: Card, kind: str, mono_s: float, before: bytes | None) -> bytes:
+    def _put_off(self, kind: str, mono_s: float, before: bytes | None) -> bytes:
         """Note when to ask again for a list that does not exist here; return what it holds.
 
         That is what it held before as long as this may be a passing failure, then nothing.
         """
         shortest_s, longest_s = ASK_AGAIN_S
-        _, last_s = card.unlisted.get(kind, (0.0, 0.0))
+        _, last_s = self._card.unlisted.get(kind, (0.0, 0.0))
         pause_s = min(longest_s, max(shortest_s, 2 * last_s))
-        card.unlisted[kind] = (mono_s + pause_s, pause_s)
+        self._card.unlisted[kind] = (mono_s + pause_s, pause_s)
         return before if before and pause_s < BELIEVED_S else b""
 
-    def _merge(self, desk: HandleBuffers) -> str | None:
+    def _merge(self) -> str | None:
         """Make the uses of the lists as they came; return why that is impossible."""
-        desk.uses = None
+        self.uses, max_pid = None, self._max_pid
         held: dict[int, tuple[int | None, str]] = {}
-        for kind, raw in desk.raw.items():
+        for kind, raw in self.raw.items():
             if not raw:
                 continue
-            entry = _ENTRY_V1 if desk.list_version[kind] == len(_VERSIONS) - 1 else _ENTRY
-            for pid, memory_bytes in entry.iter_unpack(raw):
-                if not 0 < pid <= self._max_pid:
-                    desk.raw.clear()
+            oldest = self._card.versions[kind] == len(_VERSIONS) - 1
+            for pid, memory_bytes in (_ENTRY_V1 if oldest else _ENTRY).iter_unpack(raw):
+                if not 0 < pid <= max_pid:
+                    self.raw.clear()
                     return f"the driver's process list is not credible (pid {pid})"
                 known = None if memory_bytes == UNKNOWN_MEMORY else memory_bytes
-                before = held.get(pid)
-                held[pid] = (known, kind) if before is None else _joined(before, known, kind)
-        old, busy = desk.by_pid, desk.busy
+                held[pid] = _joined(held[pid], known, kind) if pid in held else (known, kind)
+        old, shares = self.by_pid, self._shares.by_pid
         fresh: dict[int, ProcessUse] = {}
         for pid, (used, kind) in held.items():
-            use, sm_pct = old.get(pid), busy.get(pid)
+            use, sm_pct = old.get(pid), shares.get(pid)
             if use is None:
                 use = ProcessUse(key=_key(pid), used_bytes=used, kind=kind, sm_pct=sm_pct)
             elif use.used_bytes != used or use.kind != kind or use.sm_pct != sm_pct:
                 use = ProcessUse(key=use.key, used_bytes=used, kind=kind, sm_pct=sm_pct)
             fresh[pid] = use
-        desk.by_pid = fresh
-        desk.uses = tuple(fresh.values())
-        known_bytes = [use.used_bytes for use in desk.uses if use.used_bytes is not None]
-        desk.largest_bytes = max(known_bytes, default=0)
-        desk.untold = len(known_bytes) < len(fresh)
+        self.by_pid = fresh
+        self.uses = tuple(fresh.values())
+        known_bytes = [use.used_bytes for use in self.uses if use.used_bytes is not None]
+        self.largest_bytes = max(known_bytes, default=0)
+        self._untold = len(known_bytes) < len(fresh)
         return None
 
     def _refusal(self, code: int) -> str:
         """Return why a list is unknown; raises where the card or NVML itself is gone."""
-        if code in FATAL_CODES:
-            raise self._error(code)
+        self._asked.calls.check(code)
         if code == INSUFFICIENT_SIZE:
             return "the process list kept growing while it was read"
-        return f"the driver refused the process list: {self._error(code)} (code {code})"
+        return f"the driver refused the process list: {self._asked.calls.error(code)} (code {code})"
 
-    def _list(
-        self, card: Card, desk: HandleBuffers, kind: str, functions: tuple[Callable[..., int], ...]
-    ) -> tuple[int, bytes]:
+    def _list(self, kind: str, functions: tuple[Callable[..., int], ...]) -> tuple[int, bytes]:
         """Return NVML's code and the list as it came, in the newest structure that works."""
         code, raw = FUNCTION_NOT_FOUND, b""
-        for version in range(card.versions.get(kind, self._newest), len(_VERSIONS)):
-            code, count = self._call(desk, functions[version])
+        versions = self._card.versions
+        for version in range(versions.get(kind, self._newest), len(_VERSIONS)):
+            code, count = self._call(functions[version])
             if code == FUNCTION_NOT_FOUND:
                 continue
-            desk.list_version[kind] = version
-            entry = _ENTRY if _VERSIONS[version] else _ENTRY_V1
-            raw = string_at(desk.buffer, count * entry.size) if code == OK and count else b""
-            card.versions[kind] = version
+            versions[kind] = version
+            if code == OK and count:
+                entry = _ENTRY if _VERSIONS[version] else _ENTRY_V1
+                raw = string_at(self._buffer, count * entry.size)
             break
         return code, raw
 
-    @staticmethod
-    def _call(desk: HandleBuffers, call: Callable[..., int]) -> tuple[int, int]:
-        """Read one list into the desk's buffer; a list that grew gets a larger one."""
-        code = INSUFFICIENT_SIZE
-        count = desk.number
+    def _call(self, call: Callable[..., int]) -> tuple[int, int]:
+        """Read one list into the buffer; a list that grew gets a larger one."""
+        code, asked = INSUFFICIENT_SIZE, self._asked
+        count = asked.number
         for _ in range(LIST_TRIES):
-            count.value = desk.room
-            code = call(desk.handle, desk.number_ref, desk.buffer)
+            count.value = self._room
+            code = call(asked.handle, asked.number_ref, self._buffer)
             if code != INSUFFICIENT_SIZE:
                 break
-            desk.grow(min(65536, max(desk.room * 2, count.value)))
-        return code, min(count.value, desk.room)
+            self._grow(min(65536, max(self._room * 2, count.value)))
+        return code, min(count.value, self._room)
 
-    def _look_busy(self, card: Card, desk: HandleBuffers, busy_pct: float | None) -> bool:
-        """Ask how much each process uses the compute units; say whether anything is new.
 
-        A process that did nothing has no sample. That it did nothing is believed where others
-        have samples, or where the whole card is idle; otherwise the driver may know of nobody.
+class ProcessShares:
+    """How much each process uses the compute units of a card.
+
+    A process that did nothing has no sample. That it did nothing is believed where others have
+    samples, or where the whole card is idle; otherwise the driver may know of nobody.
+    """
+
+    def __init__(self, asked: CardCalls) -> None:
+        self._asked = asked
+        self.by_pid: dict[int, float | None] = {}
+        """Per cent, as last asked for."""
+        self._newest_us = 0
+        """Instant of the newest sample."""
+        self._doubts = 0
+        """Looks in a row at which the card worked and none of its processes did."""
+
+    def is_doubtful(self, busy_pct: float | None) -> bool:
+        """Say whether the driver is to be asked again, for a card that is so busy."""
+        # That nobody does anything is believed while the card is idle: some work in bursts. Where
+        # the driver insists on it (a process of another system works), doubt comes to rest.
+        shares = self.by_pid.values()
+        if 0.0 not in shares or any(shares):
+            self._doubts = 0
+        elif busy_pct:
+            self._doubts += 1
+            return self._doubts <= MOST_DOUBTS
+        return False
+
+    def refresh(self, pids: AbstractSet[int], busy_pct: float | None, room: int) -> bool:
+        """Ask for the shares of these processes; say whether anything is new.
+
+        ``room``: how many processes there may be.
         """
-        if "sm" in card.refused or not desk.by_pid:
+        card = self._asked.card
+        if "sm" in card.refused or not pids:
             return False
-        code, newest = self._samples(desk)
-        if code in FATAL_CODES:
-            raise self._error(code)
+        code, newest = self._samples(room)
+        self._asked.calls.check(code)
         if code in ABSENT_CODES or code == NO_PERMISSION:
             card.refused.add("sm")
         elif code in {OK, _NOT_FOUND}:
             absent = 0.0 if newest or busy_pct == 0 else None
             found: dict[int, float | None] = {**newest}
-            if newest.keys() != desk.by_pid.keys():
-                found = {pid: newest.get(pid, absent) for pid in desk.by_pid}
-            if found != desk.busy:
-                desk.busy = found
+            if newest.keys() != pids:
+                found = {pid: newest.get(pid, absent) for pid in pids}
+            if found != self.by_pid:
+                self.by_pid = found
                 return True
             return False
-        had_any, desk.busy = bool(desk.busy), {}
+        had_any, self.by_pid = bool(self.by_pid), {}
         return had_any
 
-    def _samples(self, desk: HandleBuffers) -> tuple[int, dict[int, float]]:
+    def _samples(self, room: int) -> tuple[int, dict[int, float]]:
         """Return NVML's code and, by pid, the share of the newest sample."""
-        room = max(_SAMPLES, desk.room)
-        code, raw = self._ask_samples(desk, room)
+        code, raw = self._ask(max(_SAMPLES, room))
         if code == INSUFFICIENT_SIZE:
             # A driver may ask for room for every sample it could have, however few there are.
-            code, raw = self._ask_samples(desk, MOST_SAMPLES)
+            code, raw = self._ask(MOST_SAMPLES)
         if code != OK or not raw:
             return code, {}
         newest, latest_us = _newest(raw)
-        desk.seen_us = max(desk.seen_us, latest_us)
+        self._newest_us = max(self._newest_us, latest_us)
         return code, newest
 
-    def _ask_samples(self, desk: HandleBuffers, room: int) -> tuple[int, bytes]:
-        count, since = desk.number, ctypes.c_ulonglong(desk.seen_us)
-        count.value = room
-        buffer = ctypes.create_string_buffer(room * _SAMPLE.size)
-        code = self._calls.find("nvmlDeviceGetProcessUtilization")(
-            desk.handle, buffer, desk.number_ref, since
+    def _ask(self, room: int) -> tuple[int, bytes]:
+        asked = self._asked
+        asked.number.value = room
+        samples = ctypes.create_string_buffer(room * _SAMPLE.size)
+        code = asked.calls.find("nvmlDeviceGetProcessUtilization")(
+            asked.handle, samples, asked.number_ref, ctypes.c_ulonglong(self._newest_us)
         )
-        return code, string_at(buffer, min(count.value, room) * _SAMPLE.size)
+        return code, string_at(samples, min(asked.number.value, room) * _SAMPLE.size)
 
 
 def _newest(raw: bytes) -> tuple[dict[int, float], int]:
@@ -411,147 +444,144 @@ def credible(
 
 
 class MemoryReader:
-    """Reads memory, by the same call for the whole life of a series."""
+    """Reads the memory of a card, by the same call for the whole life of a series."""
 
-    def __init__(self, calls: Calls, proc: Path, sys: Path) -> None:
-        self._calls = calls
-        self._proc = proc
-        self._sys = sys
+    def __init__(self, asked: CardCalls, files: KernelFiles) -> None:
+        self._asked = asked
+        self._card = asked.card
+        self._files = files
+        self._used_bytes = 0
+        """The driver's "used"."""
+        self._ahead_bytes = 0
+        """By how much "used" was above the figure from "free" when the two agreed last."""
+        self._capability: tuple[int, int] | None = None
+        """The chip's compute capability; None: not asked yet, (0, 0): the driver does not say."""
 
-    def read(self, card: Card, desk: HandleBuffers) -> Figures:
+    def read(self) -> Figures:
         """Return one look at the memory."""
-        api = card.memory_api
+        api = self._card.memory_api
         if api is None:
-            return self._choose(card, desk)
+            return self._choose()
         if api != "unified":
-            return self._by(desk, api)
-        return self._again(card, desk) if card.unanswered else Figures()
+            return self._by(api)
+        return self._again() if self._card.unanswered else Figures()
 
-    def _choose(self, card: Card, desk: HandleBuffers) -> Figures:
+    def _choose(self) -> Figures:
         """Decide once: version 2, else version 1, else this card shares the host's memory.
 
         Mixing the two versions in one series would look like a step of the driver's reserve. Only
         the chip means shared memory; where it is not one of those known, that neither version
         exists does, at many looks in a row. A lost or forbidden card, or zeros, do not.
         """
+        card = self._card
         whole = not card.is_parent and card.device.parent_uid is None
-        has_own = self._has_own(card, desk) if whole else None
+        has_own = self._has_own() if whole else None
         if has_own is False:
-            self._share(card)
+            card.learn_memory("unified", "unified", unanswered=card.unanswered)
             return Figures()
         figures = Figures()
         for api in ("v2", "v1"):
-            figures = self._by(desk, api)
+            figures = self._by(api)
             if figures.code in ABSENT_CODES:
                 continue
             if figures.memory is not None:
-                card.memory_api, card.unanswered = api, 0
-                if self._is_coherent(card, desk, figures.memory.total_bytes or 0):
-                    card.device = msgspec.structs.replace(card.device, memory_kind="coherent")
+                coherent = self._is_coherent(figures.memory.total_bytes or 0)
+                card.learn_memory(api, "coherent" if coherent else None)
             return figures
         if not whole:
             return Figures()
-        if has_own or desk.capability is None:
+        if has_own or self._capability is None:
             return figures  # a failure, or not known yet
         card.unanswered += 1
         if card.unanswered < LOOKS:
             return figures
-        self._share(card)
+        card.learn_memory("unified", "unified", unanswered=card.unanswered)
         return Figures()
 
-    def _again(self, card: Card, desk: HandleBuffers) -> Figures:
+    def _again(self) -> Figures:
         """Ask once more for the memory of a chip in no list, and take back that it has none."""
         for api in ("v2", "v1"):
-            figures = self._by(desk, api)
+            figures = self._by(api)
             if figures.memory is not None:
-                card.memory_api, card.unanswered = api, 0
-                card.device = msgspec.structs.replace(card.device, memory_kind="dedicated")
+                self._card.learn_memory(api, "dedicated")
                 return figures
         return Figures()
 
-    def _has_own(self, card: Card, desk: HandleBuffers) -> bool | None:
+    def _has_own(self) -> bool | None:
         """Say whether the chip has memory of its own; None where it is none of those known."""
-        if _SHARED.search(card.device.name):
+        if _SHARED.search(self._card.device.name):
             return False
-        if desk.capability is None:
-            code, capability = self._calls.capability(desk)
+        if self._capability is None:
+            code, capability = self._asked.capability()
             if code == OK or code in ABSENT_CODES:
-                desk.capability = capability if code == OK else (0, 0)
-        if desk.capability in _SHARED_CAPABILITIES:
+                self._capability = capability if code == OK else (0, 0)
+        if self._capability in _SHARED_CAPABILITIES:
             return False
-        return True if desk.capability in _OWN_CAPABILITIES else None
+        return True if self._capability in _OWN_CAPABILITIES else None
 
-    @staticmethod
-    def _share(card: Card) -> None:
-        card.memory_api = "unified"
-        card.device = msgspec.structs.replace(card.device, memory_kind="unified")
-
-    def _by(self, desk: HandleBuffers, api: str) -> Figures:
+    def _by(self, api: str) -> Figures:
         """Return what one version says."""
-        found: Memory1 | Memory2
-        reserved: int | None
-        if api == "v2":
-            code, found, reserved = self._calls.memory2(desk), desk.memory2, desk.memory2.reserved
-        else:
-            code, found, reserved = self._calls.memory1(desk), desk.memory1, None
+        code, answer = self._asked.memory(api)
         if code != OK:
             return Figures(code)
+        self._used_bytes = answer.used
+        reserved = answer.reserved if isinstance(answer, Memory2) else None
         figures = credible(
-            found.total, found.free, found.used, reserved, ahead_bytes=desk.ahead_bytes
+            answer.total, answer.free, answer.used, reserved, ahead_bytes=self._ahead_bytes
         )
         if figures.memory is not None and figures.fault is None:
-            desk.ahead_bytes = max(0, found.used - (figures.memory.used_bytes or 0))
+            self._ahead_bytes = max(0, answer.used - (figures.memory.used_bytes or 0))
         return figures
 
-    def _is_coherent(self, card: Card, desk: HandleBuffers, total_bytes: int) -> bool:
+    def _is_coherent(self, total_bytes: int) -> bool:
         """Say whether the kernel manages this card's memory (Grace Hopper and its kind).
 
         The driver's file says it to older libraries. Not verified on hardware.
         """
-        code, node = self._calls.numa(desk)
+        device = self._card.device
+        code, node = self._asked.numa()
         if code == OK:
-            return node >= 0 and self._is_memory_of(card, node, total_bytes)
+            return node >= 0 and self._is_memory_of(node, total_bytes)
         status = read_text(
-            self._proc / "driver/nvidia/gpus" / (card.device.pci_bus or "-") / "numa_status"
+            self._files.proc / "driver/nvidia/gpus" / (device.pci_bus or "-") / "numa_status"
         )
         if status:
             return re.search(r"(?mi)^Status:\s*online", status) is not None
-        if code != FUNCTION_NOT_FOUND or not _SUPERCHIP.search(card.device.name):
+        if code != FUNCTION_NOT_FOUND or not _SUPERCHIP.search(device.name):
             return False
-        code, mode = self._calls.addressing(desk)
+        code, mode = self._asked.addressing()
         return code != OK or mode == _ATS
 
-    def _is_memory_of(self, card: Card, node: int, total_bytes: int) -> bool:
-        """Say whether a NUMA node is a card's memory, and not merely the CPUs next to it.
+    def _is_memory_of(self, node: int, total_bytes: int) -> bool:
+        """Say whether a NUMA node is the card's memory, and not merely the CPUs next to it.
 
         A node is a GPU's where no CPU is in it and it is about as large as the card; other memory
         without CPUs (CXL) has another size. Where the kernel shows no nodes, or a part of the
         memory only, the chip's name decides.
         """
-        folder = self._sys / f"devices/system/node/node{node}"
+        folder = self._files.sys / f"devices/system/node/node{node}"
         if read_text(folder / "cpulist"):
             return False
         size_bytes = kilobytes(read_text(folder / "meminfo").partition("MemTotal:")[2]) or 0
         about = abs(size_bytes - total_bytes) <= total_bytes / 4
-        return about or _SUPERCHIP.search(card.device.name) is not None
+        return about or _SUPERCHIP.search(self._card.device.name) is not None
 
-    def shared(self, card: Card, uses: tuple[ProcessUse, ...] | None) -> Memory:
+    def shared(self, uses: tuple[ProcessUse, ...] | None) -> Memory:
         """Return the memory of a card that shares the host's."""
-        if uses is None and "C" in card.unlisted:
-            card.state = "unsupported"
-        return host_memory(self._proc, uses)
+        if uses is None and "C" in self._card.unlisted:
+            self._card.state = "unsupported"
+        return host_memory(self._files.proc, uses)
 
-    @staticmethod
-    def doubt(card: Card, desk: HandleBuffers, memory: Memory) -> bool:
+    def doubt(self, memory: Memory, largest_bytes: int) -> bool:
         """Say whether the driver's figures cannot be true beside its process list.
 
         Seen are drivers that report that nothing is in use, or a total smaller than what one
-        process holds. It says nothing of the kind of memory: that is the chip's.
+        process holds (``largest_bytes``). It says nothing of the kind of memory: that is the
+        chip's.
         """
-        if desk.largest_bytes > (memory.total_bytes or 0):
+        if largest_bytes > (memory.total_bytes or 0):
             return True
         # Where "free" holds the reserve, little in use comes out as none: the driver's own figure
         # then still covers the process.
-        answer = desk.memory2 if card.memory_api == "v2" else desk.memory1
-        least_bytes = max(_NOTICED_BYTES, answer.used + 1)
-        return memory.used_bytes == 0 and desk.largest_bytes >= least_bytes
+        least_bytes = max(_NOTICED_BYTES, self._used_bytes + 1)
+        return memory.used_bytes == 0 and largest_bytes >= least_bytes

@@ -9,35 +9,33 @@ import ctypes
 import logging
 import os
 import time
-from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from collections import defaultdict, deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gpuwatchd.collect import control_groups
 from gpuwatchd.collect.nvml.calls import (
     ABSENT_CODES,
-    FATAL_CODES,
     FUNCTION_NOT_FOUND,
     NO_PERMISSION,
     OK,
     TIMEOUT,
-    Calls,
-    HandleBuffers,
+    CardCalls,
     state_of,
 )
 from gpuwatchd.collect.nvml.events import ERRORS_EVERY_S, DeviceHealth
+from gpuwatchd.collect.nvml.events import MOST_EVENTS as MOST_HEALTH_EVENTS
 from gpuwatchd.collect.nvml.memory import NOT_CREDIBLE, MemoryReader, ProcessLists
 from gpuwatchd.core import units
 from gpuwatchd.core.codes import LimitKind
 from gpuwatchd.core.model import DeviceReading, Event, MemoryLimit
 from gpuwatchd.core.state_log import StateLog
-from gpuwatchd.core.text import clean
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+    from collections.abc import Callable, Iterable
 
-    from gpuwatchd.collect.nvml.calls import Answer, Card
-    from gpuwatchd.collect.nvml.driver_files import Memory
+    from gpuwatchd.collect.nvml.calls import Calls, Card
+    from gpuwatchd.collect.nvml.driver_files import KernelFiles, Memory
     from gpuwatchd.collect.nvml.memory import Uses
     from gpuwatchd.core.model import Fault, ProcessUse
 
@@ -63,50 +61,35 @@ class Reader:
 
     def __init__(
         self,
-        api: Any,
-        proc: Path,
-        sys: Path,
+        calls: Calls,
+        files: KernelFiles,
         *,
         slow_every: int,
         fresh_s: float,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._api = api
-        self._monotonic = monotonic
-        self._error: type[Exception] = api.NVMLError
-        self._proc = proc
-        self._sys = sys
+        self._calls = calls
+        self._files = files
         self._slow_every = slow_every
         self._fresh_s = fresh_s
         self._clock = clock
-        self._attached = False
-        self.tick = 0
+        self._tick = 0
         """Number of the read; the slow gauges of different cards take turns."""
+        self._worse: deque[Event] = deque(maxlen=MOST_HEALTH_EVENTS)
+        """What has become worse and was not fetched yet."""
+        self._accounting = Accounting(clock)
+        self._limits = GroupLimits(files)
+        self._fault_logs = defaultdict[str, FaultLog](lambda: FaultLog(monotonic))
 
-    def attach(self) -> None:
-        """Use the library, which nvidia-ml-py has loaded by now."""
-        if self._attached:
-            return
-        self._attached = True
-        self._calls = Calls(self._api.nvmlLib)
-        self._lists = ProcessLists(self._calls, self._error, self._proc)
-        self._memory = MemoryReader(self._calls, self._proc, self._sys)
-        self._health = DeviceHealth(self._calls, self._gauge, self._refused, self._clock)
-        self._accounting = Accounting(self._calls, self._error, self._clock)
-        self._limits = GroupLimits(self._calls, self._error, self._proc, self._sys)
-
-    def happened(self) -> tuple[Event, ...]:
-        """Return what has become worse, and who has ended, since this was last asked."""
+    def end_round(self) -> tuple[Event, ...]:
+        """End one read of all cards; return what has become worse, and who has ended, since."""
+        self._tick += 1
         events: list[Event] = []
-        for heap in (self._health.happened, self._accounting.happened) if self._attached else ():
+        for heap in (self._worse, self._accounting.happened):
             while heap:
                 events.append(heap.popleft())
         return tuple(events)
-
-    def text(self, code: int) -> str:
-        """Return NVML's words for a code."""
-        return f"{clean(str(self._api.NVMLError(code)))} (code {code})"
 
     def read(self, card: Card, mono_s: float, faults: list[Fault]) -> DeviceReading:
         """Return one look at a card; what could not be read is added to ``faults``.
@@ -116,25 +99,93 @@ class Reader:
         NVMLError
             Only when the card or NVML itself is gone.
         """
-        desk = card.desk
-        if desk is None or not desk.belongs_to(card.handle):
-            desk = card.desk = HandleBuffers(card.handle)
-        turn = (self.tick + (card.device.index or 0)) % self._slow_every == 0
-        memory = self._read_memory(card, desk, faults)
-        busy, memory_busy = self._rates(card, desk, faults)
-        memory, uses, reason = self._processes(
-            card, desk, memory, mono_s=mono_s, busy_pct=busy, turn=turn, faults=faults
-        )
+        reader: CardReader | None = card.reader
+        if reader is None or not reader.asked.are_by(card.handle):
+            asked = CardCalls(self._calls, card)
+            health = DeviceHealth(asked, self._clock, self._worse)
+            reader = CardReader(asked, self._files, health, self._accounting, self._limits)
+            card.reader = reader
+        turn = (self._tick + (card.device.index or 0)) % self._slow_every == 0
+        reading = reader.read(mono_s, faults, turn=turn, fresh_s=self._fresh_s)
+        if faults or card.uid in self._fault_logs:
+            self._fault_logs[card.uid].note(mono_s, faults)
+        return reading
+
+
+class FaultLog:
+    """Logs the faults of a card that are new, and those that are over."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._states = StateLog(monotonic)
+        self._faulty: dict[str, float] = {}
+        """When (monotonic) a fault was met last, by where it is; without those that are over."""
+
+    def note(self, mono_s: float, faults: Iterable[Fault]) -> None:
+        """Take over the faults of a read."""
+        for fault in faults:
+            self._faulty[fault.where] = mono_s
+            if self._states.change(fault.where, "faulty", first="well") is not None:
+                log.warning("fault where=%s why=%r", fault.where, fault.why)
+        for where in [text for text, met_s in self._faulty.items() if mono_s - met_s >= OVER_S]:
+            change = self._states.change(where, "well")
+            if change is not None:
+                log.info("fault over where=%s%s", where, change.fields)
+            if self._states.logged(where) == "well":
+                del self._faulty[where]
+
+
+class Gauges(NamedTuple):
+    """What changes slowly, as last asked for; None where it is unknown."""
+
+    temp_c: float | None = None
+    power_w: float | None = None
+    clock_mhz: float | None = None
+    throttle: tuple[str, ...] | None = None
+    """Why the clocks are held down, in words."""
+
+
+class CardReader:
+    """Reads one card by one handle, and keeps what it answered last."""
+
+    def __init__(
+        self,
+        asked: CardCalls,
+        files: KernelFiles,
+        health: DeviceHealth,
+        accounting: Accounting,
+        limits: GroupLimits,
+    ) -> None:
+        self.asked = asked
+        self._card = asked.card
+        self._memory = MemoryReader(asked, files)
+        self._lists = ProcessLists(asked, files.proc)
+        self._health = health
+        self._accounting = accounting
+        self._limits = limits
+        self._gauges = Gauges()
+        self._gauges_at_s = self._errors_at_s = float("-inf")
+
+    def read(
+        self, mono_s: float, faults: list[Fault], *, turn: bool, fresh_s: float
+    ) -> DeviceReading:
+        """Return one look at the card; see :meth:`Reader.read`.
+
+        ``turn``: it is time for what is not asked every tick.
+        """
+        card, lists = self._card, self._lists
+        memory = self._read_memory(faults)
+        busy, memory_busy = self._rates(faults)
+        memory, uses, reason = self._processes(memory, mono_s, busy, faults, turn=turn)
         total = memory.total_bytes if memory else None
         if total is not None and card.device.memory_total_bytes != total:
             card.learn_total(total)
-        if turn or mono_s - desk.slow_at_s > self._fresh_s:
-            self._look_slowly(card, desk, mono_s, faults)
-        if mono_s - desk.errors_at_s >= ERRORS_EVERY_S and card.device.parent_uid is None:
-            desk.errors_at_s = mono_s
-            desk.errors = self._health.errors(card, desk, faults)
-        if faults or card.faulty:
-            self._log(card, mono_s, faults)
+        if turn or mono_s - self._gauges_at_s > fresh_s:
+            self._gauges = self._look_slowly(mono_s, faults)
+            self._gauges_at_s = mono_s
+        if mono_s - self._errors_at_s >= ERRORS_EVERY_S and card.device.parent_uid is None:
+            self._errors_at_s = mono_s
+            card.errors = self._health.errors(faults)
+        gauges = self._gauges
         return DeviceReading(
             device_uid=card.uid,
             used_bytes=memory.used_bytes if memory else None,
@@ -143,130 +194,88 @@ class Reader:
             reserved_bytes=memory.reserved_bytes if memory else None,
             util_pct=busy,
             memory_util_pct=memory_busy,
-            temp_c=desk.temp_c,
-            power_w=desk.power_w,
-            clock_mhz=desk.clock_mhz,
+            temp_c=gauges.temp_c,
+            power_w=gauges.power_w,
+            clock_mhz=gauges.clock_mhz,
             uses=uses,
             uses_reason=reason,
             per_instance=card.is_parent,
             state=card.state,
             memory_api="coherent" if card.device.memory_kind == "coherent" else card.memory_api,
-            throttle=desk.throttle,
-            ecc_errors=desk.errors[0],
-            retired_pages=desk.errors[1],
-            limits=self._limits.read(card, desk, mono_s) if desk.by_pid else (),
+            throttle=gauges.throttle,
+            ecc_errors=card.errors.uncorrected,
+            retired_pages=card.errors.retired,
+            limits=self._limits.read(self.asked, lists.by_pid, mono_s) if lists.by_pid else (),
         )
 
     def _processes(
         self,
-        card: Card,
-        desk: HandleBuffers,
         memory: Memory | None,
-        *,
         mono_s: float,
         busy_pct: float | None,
-        turn: bool,
         faults: list[Fault],
+        *,
+        turn: bool,
     ) -> tuple[Memory | None, Uses | None, str | None]:
         """Return the memory, the processes, and why they or their memory are unknown."""
+        card, lists = self._card, self._lists
         if card.is_parent:
             return memory, None, "memory is read per MIG instance"
-        uses, reason = self._lists.read(card, desk, mono_s, turn=turn, busy_pct=busy_pct)
+        uses, reason = lists.read(mono_s, turn=turn, busy_pct=busy_pct)
         if uses is not None and "accounting" not in card.refused:
-            self._accounting.follow(card, desk)
+            self._accounting.follow(self.asked, lists.by_pid)
         if uses is None:
             # A driver that has no such list at all is no fault: ``uses_reason`` says so.
-            if "C" not in card.unlisted or desk.raw.get("C"):
+            if "C" not in card.unlisted or lists.raw.get("C"):
                 faults.append(card.fault(reason or "", "processes"))
             elif card.device.memory_kind == "coherent":
                 faults.append(card.fault(BLIND, "processes"))
-        elif uses and memory is not None and self._memory.doubt(card, desk, memory):
+        elif uses and memory is not None and self._memory.doubt(memory, lists.largest_bytes):
             faults.append(card.fault(NOT_CREDIBLE, "memory"))
-            if desk.largest_bytes <= (memory.total_bytes or 0):
+            if lists.largest_bytes <= (memory.total_bytes or 0):
                 memory = None
             else:
                 uses, reason = None, _TOO_LARGE
         if card.memory_api == "unified":
-            memory = self._memory.shared(card, uses)
+            memory = self._memory.shared(uses)
         return memory, uses, reason
 
-    def _log(self, card: Card, mono_s: float, faults: list[Fault]) -> None:
-        """Log the faults that are new, and those that are over."""
-        states = card.fault_log = card.fault_log or StateLog(self._monotonic)
-        for fault in faults:
-            card.faulty[fault.where] = mono_s
-            if states.change(fault.where, "faulty", first="well") is not None:
-                log.warning("fault where=%s why=%r", fault.where, fault.why)
-        for where in [text for text, met_s in card.faulty.items() if mono_s - met_s >= OVER_S]:
-            change = states.change(where, "well")
-            if change is not None:
-                log.info("fault over where=%s%s", where, change.fields)
-            if states.logged(where) == "well":
-                del card.faulty[where]
-
-    def _refused(self, card: Card, field: str, code: int, faults: list[Fault]) -> None:
-        """Deal with a refusal: no second question about what does not exist, else a fault."""
-        if code in FATAL_CODES:
-            raise self._error(code)
-        if code in ABSENT_CODES:
-            card.refused.add(field)
-        else:
-            faults.append(card.fault(self.text(code), field))
-
-    def _rates(
-        self, card: Card, desk: HandleBuffers, faults: list[Fault]
-    ) -> tuple[float | None, float | None]:
+    def _rates(self, faults: list[Fault]) -> tuple[float | None, float | None]:
         """Return how busy compute units and memory are, per cent."""
-        if "util" in card.refused:
+        if "util" in self._card.refused:
             return None, None
-        code = self._calls.rates(desk)
+        code, rates = self.asked.rates()
         if code == OK:
-            return float(desk.rates.gpu), float(desk.rates.memory)
-        self._refused(card, "util", code, faults)
+            return float(rates.gpu), float(rates.memory)
+        self.asked.refused("util", code, faults)
         return None, None
 
-    def _look_slowly(
-        self, card: Card, desk: HandleBuffers, mono_s: float, faults: list[Fault]
-    ) -> None:
+    def _look_slowly(self, mono_s: float, faults: list[Fault]) -> Gauges:
         """Ask for what changes slowly: now and then; until the next time it is carried."""
-        calls = self._calls
-        desk.temp_c = self._gauge(card, desk, "temp", calls.temperature, faults)
-        power_mw = self._gauge(card, desk, "power", calls.power, faults)
-        desk.power_w = None if power_mw is None else power_mw / 1000
-        desk.clock_mhz = self._gauge(card, desk, "clock", calls.clock, faults)
-        if card.device.parent_uid is None:
-            desk.throttle = self._health.throttle(card, desk, mono_s, faults)
-        desk.slow_at_s = mono_s
+        asked = self.asked
+        temp_c = asked.gauge("temp", asked.temperature, faults)
+        power_mw = asked.gauge("power", asked.power, faults)
+        clock_mhz = asked.gauge("clock", asked.clock, faults)
+        whole = self._card.device.parent_uid is None
+        return Gauges(
+            None if temp_c is None else float(temp_c),
+            None if power_mw is None else power_mw / 1000,
+            None if clock_mhz is None else float(clock_mhz),
+            self._health.throttle(mono_s, faults) if whole else None,
+        )
 
-    def _gauge(
-        self,
-        card: Card,
-        desk: HandleBuffers,
-        field: str,
-        call: Callable[[HandleBuffers], Answer],
-        faults: list[Fault],
-    ) -> float | None:
-        """Return one gauge; None when refused, and no second question when it does not exist."""
-        if field in card.refused:
-            return None
-        code, number = call(desk)
-        if code == OK:
-            return float(number)
-        self._refused(card, field, code, faults)
-        return None
-
-    def _read_memory(self, card: Card, desk: HandleBuffers, faults: list[Fault]) -> Memory | None:
+    def _read_memory(self, faults: list[Fault]) -> Memory | None:
         """Return the card's memory, always by the same call for one device."""
-        code, memory, fault = self._memory.read(card, desk)
+        card = self._card
+        code, memory, fault = self._memory.read()
         if code == OK:
             if fault is not None:
                 faults.append(card.fault(fault, "memory"))
             return memory
-        if code in FATAL_CODES:
-            raise self._error(code)
+        self.asked.calls.check(code)
         if code in {NO_PERMISSION, TIMEOUT}:
             card.state = state_of(code)
-        faults.append(card.fault(self.text(code), "memory"))
+        faults.append(card.fault(self.asked.calls.text(code), "memory"))
         return None
 
 
@@ -295,33 +304,34 @@ class GroupLimits:
     that is asked once per card.
     """
 
-    def __init__(self, calls: Calls, error: type[Exception], proc: Path, sys: Path) -> None:
-        self._ask = calls.find("nvmlDeviceGetMemoryLimits_v1")
-        self._error = error
-        self._places = str(proc), str(sys / "fs/cgroup")
+    def __init__(self, files: KernelFiles) -> None:
+        self._places = str(files.proc), str(files.sys / "fs/cgroup")
         self._asked: dict[str, tuple[float, frozenset[int] | None, tuple[MemoryLimit, ...]]] = {}
         """UUID -> when (monotonic) it was asked about which processes, and what it said."""
 
-    def read(self, card: Card, desk: HandleBuffers, mono_s: float) -> tuple[MemoryLimit, ...]:
-        """Return the limits that there are; runs in the card's lane."""
+    def read(
+        self, asked: CardCalls, by_pid: dict[int, ProcessUse], mono_s: float
+    ) -> tuple[MemoryLimit, ...]:
+        """Return the limits of the processes that there are; runs in the card's lane."""
+        card = asked.card
         if LIMITS in card.refused or card.device.parent_uid is not None:
             return ()
         since_s, pids, limits = self._asked.get(card.uid, (-LIMITS_EVERY_S, None, ()))
-        if pids != desk.by_pid.keys() or mono_s - since_s >= LIMITS_EVERY_S:
-            places = {control_groups.group_of(pid, *self._places) for pid in desk.by_pid}
-            found = [self._ask_for(card, desk, place) for place in sorted(filter(None, places))]
+        if pids != by_pid.keys() or mono_s - since_s >= LIMITS_EVERY_S:
+            places = {control_groups.group_of(pid, *self._places) for pid in by_pid}
+            found = [self._ask_for(asked, place) for place in sorted(filter(None, places))]
             limits = tuple([limit for limit in found if limit is not None])
-            self._asked[card.uid] = mono_s, frozenset(desk.by_pid), limits
+            self._asked[card.uid] = mono_s, frozenset(by_pid), limits
         return limits
 
-    def _ask_for(self, card: Card, desk: HandleBuffers, group: str) -> MemoryLimit | None:
+    def _ask_for(self, asked: CardCalls, group: str) -> MemoryLimit | None:
         found, code = _Limits(group=os.fsencode(group)), FUNCTION_NOT_FOUND
-        if LIMITS not in card.refused:
-            code = self._ask(desk.handle, ctypes.byref(found))
-        if code in FATAL_CODES:
-            raise self._error(code)
+        if LIMITS not in asked.card.refused:
+            ask = asked.calls.find("nvmlDeviceGetMemoryLimits_v1")
+            code = ask(asked.handle, ctypes.byref(found))
+        asked.calls.check(code)
         if code in ABSENT_CODES or code == NO_PERMISSION:
-            card.refused.add(LIMITS)
+            asked.card.refused.add(LIMITS)
         hard, soft, used = (
             size if code == OK and 0 < size < _MOST_BYTES else None
             for size in (found.hard, found.soft, found.used)
@@ -365,18 +375,25 @@ class Account(ctypes.Structure):
     )
 
 
+@dataclass(slots=True)
 class Listed:
     """What is remembered of the processes on one card."""
 
-    __slots__ = ("asking", "before", "since_s")
+    before: dict[int, ProcessUse] = field(default_factory=dict)
+    """Who was last listed, by pid."""
+    since_s: dict[int, float] = field(default_factory=dict)
+    """pid -> when (epoch seconds) it was first listed."""
+    asking: dict[int, tuple[int, int, float]] = field(default_factory=dict)
+    """pid that has left -> (tries left, what it held last, when it was first listed)."""
 
-    def __init__(self) -> None:
-        self.before: dict[int, ProcessUse] = {}
-        """Who was last listed, by pid."""
-        self.since_s: dict[int, float] = {}
-        """pid -> when (epoch seconds) it was first listed."""
-        self.asking: dict[int, tuple[int, int, float]] = {}
-        """pid that has left -> (tries left, what it held last, when it was first listed)."""
+    def compare(self, present: dict[int, ProcessUse], now_s: float) -> None:
+        """Take over who has left, and who is new."""
+        for pid in self.before.keys() - present.keys():
+            held = self.before[pid].used_bytes or 0
+            self.asking[pid] = (TRIES, held, self.since_s.pop(pid, now_s))
+        for pid in present.keys() - self.before.keys():
+            self.since_s[pid] = now_s
+            self.asking.pop(pid, None)  # It is back, or another one has its number.
 
 
 class Accounting:
@@ -386,48 +403,36 @@ class Accounting:
     once per card, and nothing is done from then on.
     """
 
-    def __init__(self, calls: Calls, error: type[Exception], clock: Callable[[], float]) -> None:
-        self._mode = calls.find("nvmlDeviceGetAccountingMode")
-        self._stats = calls.find("nvmlDeviceGetAccountingStats")
-        self._error = error
+    def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._listed: dict[str, Listed] = {}
         self.happened: deque[Event] = deque(maxlen=MOST_EVENTS)
         """What was found and not fetched yet."""
 
-    def follow(self, card: Card, desk: HandleBuffers) -> None:
+    def follow(self, asked: CardCalls, present: dict[int, ProcessUse]) -> None:
         """Look who has left the list that was just read; runs in the card's lane."""
+        card = asked.card
         if FIELD in card.refused or card.is_parent or card.device.parent_uid is not None:
             return
-        present = desk.by_pid
         listed = self._listed.get(card.uid)
         if listed is None:
-            if not present or not self._is_on(card, desk):
+            if not present or not self._is_on(asked):
                 return
             listed = self._listed[card.uid] = Listed()
         before = listed.before
         if present is not before:
-            listed.before = present
             if present.keys() != before.keys():
-                self._compare(listed, before)
+                listed.compare(present, self._clock())
+            listed.before = present
         if listed.asking:
-            self._ask(card, desk, listed)
+            self._ask(asked, listed)
 
-    def _compare(self, listed: Listed, before: dict[int, ProcessUse]) -> None:
-        now_s, present = self._clock(), listed.before
-        for pid in before.keys() - present.keys():
-            held = before[pid].used_bytes or 0
-            listed.asking[pid] = (TRIES, held, listed.since_s.pop(pid, now_s))
-        for pid in present.keys() - before.keys():
-            listed.since_s[pid] = now_s
-            listed.asking.pop(pid, None)  # It is back, or another one has its number.
-
-    def _ask(self, card: Card, desk: HandleBuffers, listed: Listed) -> None:
-        account = Account()
+    def _ask(self, asked: CardCalls, listed: Listed) -> None:
+        card, account = asked.card, Account()
+        stats = asked.calls.find("nvmlDeviceGetAccountingStats")
         for pid, (tries, held, since_s) in tuple(listed.asking.items()):
-            code = self._stats(desk.handle, ctypes.c_uint(pid), ctypes.byref(account))
-            if code in FATAL_CODES:
-                raise self._error(code)
+            code = stats(asked.handle, ctypes.c_uint(pid), ctypes.byref(account))
+            asked.calls.check(code)
             if code in ABSENT_CODES or code == NO_PERMISSION:
                 # It was switched off, or the driver is a new one.
                 card.refused.add(FIELD)
@@ -442,15 +447,15 @@ class Accounting:
             else:
                 del listed.asking[pid]
 
-    def _is_on(self, card: Card, desk: HandleBuffers) -> bool:
+    def _is_on(self, asked: CardCalls) -> bool:
         """Return whether the driver keeps accounts; where it does not, it is asked no more."""
         mode = ctypes.c_uint()
-        code = self._mode(desk.handle, ctypes.byref(mode))
-        if code in FATAL_CODES:
-            raise self._error(code)
+        ask = asked.calls.find("nvmlDeviceGetAccountingMode")
+        code = ask(asked.handle, ctypes.byref(mode))
+        asked.calls.check(code)
         if code == OK and mode.value == 1:
             return True
-        card.refused.add(FIELD)
+        asked.card.refused.add(FIELD)
         return False
 
     def _report(self, card: Card, pid: int, peak_bytes: int) -> None:

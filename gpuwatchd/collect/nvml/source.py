@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pynvml
 
-from gpuwatchd.collect.nvml.calls import GLOBAL_CODES, Card, code_of, state_of
-from gpuwatchd.collect.nvml.driver_files import read_text
+from gpuwatchd.collect.nvml.calls import GLOBAL_CODES, Calls, Card, code_of, state_of
+from gpuwatchd.collect.nvml.driver_files import KernelFiles, read_text
 from gpuwatchd.collect.nvml.events import EventWatch
-from gpuwatchd.collect.nvml.lifecycle import LOOK_S, NvmlSession
+from gpuwatchd.collect.nvml.lifecycle import NvmlSession
 from gpuwatchd.collect.nvml.reader import Reader
 from gpuwatchd.core.errors import SourceUnavailable
 from gpuwatchd.core.model import DeviceReading, Fault, Sample
@@ -84,15 +84,14 @@ class NvmlSource:
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        proc, sys = Path(proc_root), Path(sys_root)
+        files, self._calls = KernelFiles(Path(proc_root), Path(sys_root)), Calls(pynvml)
         self._deadline_s = self._most_s = deadline_s
         self._clock = clock
         self._monotonic = monotonic
-        self._boot_id = read_text(proc / "sys/kernel/random/boot_id")
+        self._boot_id = read_text(files.proc / "sys/kernel/random/boot_id")
         self._reader = Reader(
-            pynvml,
-            proc,
-            sys,
+            self._calls,
+            files,
             slow_every=max(1, slow_every),
             fresh_s=fresh_s,
             clock=clock,
@@ -102,7 +101,7 @@ class NvmlSource:
         if events:
             self._events = EventWatch(pynvml, clock, wait_ms=EVENT_WAIT_MS, monotonic=monotonic)
         self._life = NvmlSession(
-            pynvml, self._reader, proc, sys, rescan_s=rescan_s, clock=clock, events=self._events
+            self._calls, files, rescan_s=rescan_s, clock=clock, events=self._events
         )
         self._lanes = self._life.lanes
 
@@ -135,7 +134,6 @@ class NvmlSource:
         else:
             readings = self._read_cards(mono_s, faults)
         life.after(mono_s, readings)
-        self._reader.tick += 1
         return Sample(
             taken_at_s=taken_at_s,
             taken_mono_s=mono_s,
@@ -144,7 +142,7 @@ class NvmlSource:
             faults=tuple(faults),
             events=(
                 *life.news.take(life.cards.values(), taken_at_s, mono_s),
-                *self._reader.happened(),
+                *self._reader.end_round(),
                 *(self._events.happened() if self._events is not None else ()),
             ),
         )
@@ -161,14 +159,14 @@ class NvmlSource:
     def answer_within(self, seconds: float) -> None:
         """Take so long for a read at most: half of it for a card, so that one is never late."""
         self._deadline_s = min(self._most_s, seconds / 2)
-        self._life.look_s = min(LOOK_S, self._deadline_s)
+        self._life.scanner.answer_within(self._deadline_s)
 
     def release_driver(self, duration_s: float) -> None:
         """Let go of the driver for so long, so that a GPU can be reset or a module unloaded.
 
         Takes effect with the next read. 0 ends it early.
         """
-        self._life.release_until_mono_s = self._monotonic() + duration_s
+        self._life.release_until(self._monotonic() + duration_s)
 
     def _read_cards(self, mono_s: float, faults: list[Fault]) -> list[DeviceReading]:
         """Return a reading of every card, an empty one of those that do not answer."""
@@ -257,7 +255,7 @@ class NvmlSource:
             elif part.reading is not None:
                 again.answered(card.uid)
                 readings[card.uid] = part.reading
-                card.code, card.said = None, ""
+                card.code = None
             elif part.code in GLOBAL_CODES:
                 gone = part.code
             elif card.handle is None:
@@ -268,8 +266,8 @@ class NvmlSource:
                 # Calls on the handle of a lost card may crash: it is found again by its UUID.
                 again.failed(card.uid, mono_s)
                 card.handle, card.state = None, state_of(part.code)
-                card.code, card.said = part.code, self._reader.text(part.code)
-                faults.append(card.fault(card.said))
+                card.code = part.code
+                faults.append(card.fault(self._calls.text(part.code)))
         return gone
 
     def _hangs(self, lane: str, cards: list[Card], answer: Any, faults: list[Fault]) -> None:
@@ -284,5 +282,5 @@ class NvmlSource:
         else:
             why = f"no answer for {max(stuck_s, self._deadline_s):.0f} s"
         for card in cards:
-            card.state, card.code, card.said = state, None, ""
+            card.state, card.code = state, None
             faults.append(card.fault(why))

@@ -1,1 +1,1 @@
-"""What simulated processes do (shapes) and the worlds they live in (worlds); used by simulate."""
+"""The worlds of the source that simulates."""

@@ -43,36 +43,21 @@ _GATHER_S = 0.1
 
 
 class ChannelWorker:
-    """The queue of one channel.
-
-    Parameters
-    ----------
-    late
-        Says of a delivery whether it is so late that it may be merged with others.
-    attempt
-        Called in the worker: tries once and returns the deliveries in their new state; never
-        raises. More than one are sent as one message.
-    report
-        Called in the worker with each result and whether the worker had been given up meanwhile.
-    """
+    """The queue of one channel; its worker sends what the dispatcher was given for it."""
 
     def __init__(
         self,
+        dispatcher: MessageDispatcher,
         notifier: Notifier,
         *,
         limit_s: float,
         size: int,
         monotonic: Callable[[], float],
-        late: Callable[[Delivery], bool],
-        attempt: Callable[[list[Delivery], Notifier], list[Delivery]],
-        report: Callable[[Delivery, bool], None],
     ) -> None:
         self.limit_s = limit_s
+        self._dispatcher = dispatcher
         self._notifier = notifier
         self._monotonic = monotonic
-        self._late = late
-        self._attempt = attempt
-        self._report = report
         self._size = size
         self._queue: deque[Delivery] = deque()
         self._lock = threading.Condition()
@@ -182,14 +167,14 @@ class ChannelWorker:
     def work(self, worker: _Worker) -> None:
         """Run a worker's life: one message after the other, until stopped or given up."""
         while self._take(worker):
-            results = self._attempt(worker.job, self._notifier)
+            results = self._dispatcher.attempt(worker.job, self._notifier)
             # In one step: whoever looks finds a message with the worker or among the results.
             with self._lock:
-                worker.job, worker.trying = [], False
+                worker.rest()
                 abandoned = worker in self._stuck
                 self._stuck.discard(worker)
                 for result in results:
-                    self._report(result, abandoned)
+                    self._dispatcher.report(result, abandoned=abandoned)
             if abandoned:
                 return
 
@@ -200,15 +185,17 @@ class ChannelWorker:
             if self._stopped:
                 return False
             first = worker.aside.popleft() if worker.aside else self._queue.popleft()
-            worker.job = [first]
-            if self._late(first):
+            worker.job.append(first)
+            if self._dispatcher.is_late(first):
                 self._lock.wait_for(lambda: self._stopped, _GATHER_S)
                 if self._stopped:
                     return False
                 waiting = [*worker.aside, *self._drain()]
-                worker.job += [delivery for delivery in waiting if self._late(delivery)]
-                worker.aside = deque(delivery for delivery in waiting if not self._late(delivery))
-            worker.since_s, worker.trying = self._monotonic(), True
+                worker.aside.clear()
+                for delivery in waiting:
+                    late = self._dispatcher.is_late(delivery)
+                    (worker.job if late else worker.aside).append(delivery)
+            worker.begin(self._monotonic())
             return True
 
 
@@ -226,6 +213,14 @@ class _Worker(threading.Thread):
     def overdue(self, now_s: float, limit_s: float) -> bool:
         """Say whether it has been busy with one job for too long."""
         return self.trying and now_s - self.since_s > limit_s
+
+    def begin(self, now_s: float) -> None:
+        """Note that it tries to send its job from now on."""
+        self.since_s, self.trying = now_s, True
+
+    def rest(self) -> None:
+        """Note that its job is done."""
+        self.job, self.trying = [], False
 
     def run(self) -> None:
         self._channel.work(self)
@@ -323,13 +318,11 @@ class MessageDispatcher:
         self._late: dict[Key, Delivery] = {}
         self._channels = {
             name: ChannelWorker(
+                self,
                 notifier,
                 limit_s=max(deadline_s, float(getattr(notifier, "timeout_s", 0.0))) + GRACE_S,
                 size=queue_size,
                 monotonic=monotonic,
-                late=lambda delivery: leaves_with_others(delivery, self._clock()),
-                attempt=self._attempt,
-                report=self._report,
             )
             for name, notifier in notifiers.items()
         }
@@ -351,14 +344,14 @@ class MessageDispatcher:
         if channel is None:
             why = f"channel {text.clean(delivery.channel)} is not configured"
             error, code = NotifyError(why, permanent=True), Failure.NOT_CONFIGURED
-            self._report(refused(delivery, error, self._clock(), code=code))
+            self.report(refused(delivery, error, self._clock(), code=code))
             return True
         if delivery.dry_run:
-            self._report(sent(delivery, self._clock(), "dry run"))
+            self.report(sent(delivery, self._clock(), "dry run"))
             return True
         self._look_after(channel)
         if channel.down:
-            self._report(refused(delivery, _hanging(channel), self._clock()))
+            self.report(refused(delivery, _hanging(channel), self._clock()))
             return True
         if channel.put(delivery):
             return True
@@ -413,8 +406,15 @@ class MessageDispatcher:
             unfinished += waiting
         return unfinished
 
-    def _attempt(self, deliveries: list[Delivery], notifier: Notifier) -> list[Delivery]:
-        """Send once; several late ones as one message. Never raises."""
+    def is_late(self, delivery: Delivery) -> bool:
+        """Say whether it is so late that it may be merged with others."""
+        return leaves_with_others(delivery, self._clock())
+
+    def attempt(self, deliveries: list[Delivery], notifier: Notifier) -> list[Delivery]:
+        """Send once, in a worker; several late ones as one message. Never raises.
+
+        Returns the deliveries in their new state.
+        """
         with self._lock:
             done = [self._late[key] for key in map(key_of, deliveries) if key in self._late]
             rest = [delivery for delivery in deliveries if key_of(delivery) not in self._late]
@@ -440,7 +440,8 @@ class MessageDispatcher:
         with self._lock:  # an abandoned worker may have had success after all
             return done + [self._late.get(key_of(delivery), delivery) for delivery in failed]
 
-    def _report(self, delivery: Delivery, abandoned: bool = False) -> None:  # noqa: FBT001, FBT002
+    def report(self, delivery: Delivery, *, abandoned: bool = False) -> None:
+        """Take a result; ``abandoned``: of a worker that had been given up meanwhile."""
         with self._lock:
             if abandoned:
                 if delivery.state != "sent":
@@ -452,7 +453,7 @@ class MessageDispatcher:
 
     def _look_after(self, channel: ChannelWorker) -> None:
         for stuck in channel.check():
-            self._report(refused(stuck, _hanging(channel), self._clock()))
+            self.report(refused(stuck, _hanging(channel), self._clock()))
 
 
 def _hanging(channel: ChannelWorker) -> NotifyError:

@@ -95,7 +95,7 @@ class AlertsScreen(ViewScreen):
 
     def job(self) -> Callable[[], Listed]:
         """Return what reads the list."""
-        return partial(read, self.top.query_asked)
+        return partial(read, self.shared.query)
 
     def subject(self) -> Iterable[Part]:
         """Return how many there are."""
@@ -119,7 +119,7 @@ class AlertsScreen(ViewScreen):
         keys = [which(alert) for alert in listed.alerts]
         if self._chosen not in keys:
             # The alert about what was chosen on the screen before, else the first.
-            about = snooze.about(self.top, listed.alerts)
+            about = snooze.about(self.shared, listed.alerts)
             self._chosen = which(about) if about is not None else next(iter(keys), None)
         chosen = keys.index(self._chosen) if self._chosen is not None else None
         self.list.put(_paragraphs(listed), chosen)
@@ -161,12 +161,12 @@ class AlertsScreen(ViewScreen):
             return
         silence = listed.found.silence(alert, listed.now_s)
         if silence is None:
-            self.top.show_message("it is not snoozed", "unknown")
+            self.program.show_message("it is not snoozed", "unknown")
             return
         if silence.matcher.key != alert.key and not self._asked_twice:
             self._asked_twice = True
             rule = delivery_text.conditions(silence.matcher, listed.found.alerts)
-            self.top.show_message(
+            self.program.show_message(
                 f"this takes back a whole rule ({rule}): u again does it", "watch"
             )
             return
@@ -177,10 +177,10 @@ class AlertsScreen(ViewScreen):
         )
 
     def _taken_back(self, silence: Silence) -> None:
-        view = self.top.view
+        view = self.shared.view
         if view is not None:
             view.silences = tuple(other for other in view.silences if other.row != silence.row)
-        self.top.show_message("removed: messages about it are sent again", "calm")
+        self.program.show_message("removed: messages about it are sent again", "calm")
         self.request(anew=True)
 
 
@@ -224,7 +224,7 @@ class AlertDetailScreen(PagedScreen):
 
     def job(self) -> Callable[[], alert_details.AlertRecord]:
         """Return what reads the story."""
-        return partial(_story, self.top.query_asked, self._alert)
+        return partial(_story, self.shared.query, self._alert)
 
     def subject(self) -> Iterable[Part]:
         """Return which it is."""

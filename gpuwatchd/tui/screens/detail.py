@@ -77,8 +77,8 @@ class DetailScreen(ChartScreen):
         super().redrawn()
         assert self.view is not None  # noqa: S101
         if self._identity is None:
-            uid = self.top.selected_device_uid
-            chosen = _find(self.view, uid, self.top.selected_process) or _worst(self.view, uid)
+            uid = self.shared.selected_device_uid
+            chosen = _find(self.view, uid, self.shared.selected_process) or _worst(self.view, uid)
             self._identity = chosen.identity if chosen is not None else None
         about = None if self._identity is None else _find(self.view, *self._identity)
         if about is None and self.about is not None:
@@ -108,7 +108,7 @@ class DetailScreen(ChartScreen):
         picture, view, about = super().job(), self.view, self.about
         if picture is None or view is None or about is None or about.process is None:
             return None
-        query, key = self.top.query_asked, about.process.info.key
+        query, key = self.shared.query, about.process.info.key
         now_s = time.monotonic()
         has_text = self._drawn and now_s >= self._due_text_s
         has_cost = self._drawn and not has_text and now_s >= self._due_cost_s
@@ -125,7 +125,7 @@ class DetailScreen(ChartScreen):
         now_s, was_drawn = time.monotonic(), self._drawn
         self._drawn = True
         if detail.text is not None:
-            self._text, self._due_text_s = detail.text, now_s + max(self.top.every_s, _TEXT_S)
+            self._text, self._due_text_s = detail.text, now_s + max(self.shared.every_s, _TEXT_S)
         if detail.cost is not None:
             self._cost, self._due_cost_s = detail.cost, now_s + _COST_AGAIN_S
         if detail.text is not None or detail.cost is not None:

@@ -59,7 +59,7 @@ class PastScreen(ChartScreen):
         assert self.view is not None  # noqa: S101
         abouts = every(self.view)
         if self._identity is None:
-            uid, key = self.top.selected_device_uid, self.top.selected_process
+            uid, key = self.shared.selected_device_uid, self.shared.selected_process
             wished = [about for about in abouts if key is not None and about.key == key]
             wished += [about for about in abouts if about.identity == (uid, None)]
             self._identity = next((about.identity for about in wished or abouts), None)

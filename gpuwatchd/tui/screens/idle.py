@@ -33,7 +33,7 @@ class HeldScreen(PagedScreen):
 
     def job(self) -> Callable[[], Written]:
         """Return what looks, and gives what writes it."""
-        query = self.top.query_asked
+        query = self.shared.query
 
         def read() -> Written:
             settled = Settled(query)

@@ -109,9 +109,9 @@ class OverviewScreen(TopScreen):
 
     def on_screen_resume(self) -> None:
         """Take what came in meanwhile, and the device that another screen has gone to."""
-        if self.top.view is not None:
-            self.chosen.see(self.top.view)
-            self.chosen.come_back(self.top.selected_device_uid)
+        if self.shared.view is not None:
+            self.chosen.see(self.shared.view)
+            self.chosen.come_back(self.shared.selected_device_uid)
         self.draw()
 
     def draw(self) -> None:
@@ -127,7 +127,7 @@ class OverviewScreen(TopScreen):
 
     def _body(self, width: int, height: int) -> Iterator[tuple[Row, Hit]]:
         """Yield health, GPUs, processes, alerts: rows, and what each is about."""
-        view, painter, chosen = self.top.view, self.painter, self.chosen
+        view, painter, chosen = self.shared.view, self.painter, self.chosen
         if view is None:
             yield [(" looking for GPUs", "faint")], None
             return
@@ -150,9 +150,9 @@ class OverviewScreen(TopScreen):
         for row in bars.alerts(painter, view, width, share.alerts):
             yield row, ("alert", None)
         if chosen.on_gpus or not chosen.rows:
-            self.top.select(chosen.gpu_under_cursor, None)
+            self.shared.select(chosen.gpu_under_cursor, None)
         elif chosen.under_cursor is not None:
-            self.top.select(*chosen.under_cursor)
+            self.shared.select(*chosen.under_cursor)
 
     def _processes(self, view: View, width: int, count: int) -> Iterator[tuple[Row, Hit]]:
         chosen, painter = self.chosen, self.painter
@@ -262,8 +262,8 @@ class OverviewScreen(TopScreen):
         elif key in {"M", "m", "N"}:
             self.chosen.sort(process_table.NATURAL if key == "N" else "MEMORY")
         elif key.isdecimal() and len(key) == 1:
-            if not self.chosen.digit(key, self.top.now_s()):
-                self.top.show_message(f"there is no GPU {key}")
+            if not self.chosen.digit(key, self.shared.now_s()):
+                self.program.show_message(f"there is no GPU {key}")
         elif key == "slash":
             self._typing = True
         elif key == "escape":
@@ -273,10 +273,10 @@ class OverviewScreen(TopScreen):
         return True
 
     def _open(self, key: str) -> bool:
-        if key == "enter" and self.top.selected_process is not None:
-            self.top.open("d")
-        elif key == "enter" and self.top.selected_device_uid is not None:
-            self.top.open("P")
+        if key == "enter" and self.shared.selected_process is not None:
+            self.program.open("d")
+        elif key == "enter" and self.shared.selected_device_uid is not None:
+            self.program.open("P")
         return key == "enter"
 
     def on_click(self, event: events.Click) -> None:
@@ -293,7 +293,7 @@ class OverviewScreen(TopScreen):
         if twice and kind in {"gpu", "process"}:
             self._open("enter")
         elif twice and kind == "alert":
-            self.top.open("a")
+            self.program.open("a")
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
         """Go down where the mouse is."""

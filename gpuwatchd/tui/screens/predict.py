@@ -71,7 +71,7 @@ class PredictScreen(ChartScreen):
         view, devices = self.view, self.view.devices
         uids = [item.device.uid for item in devices]
         if self._uid not in uids:
-            wish = self.top.selected_device_uid
+            wish = self.shared.selected_device_uid
             self._uid = wish if wish in uids else _worst(devices)
         at = uids.index(self._uid) if self._uid is not None else None
         self.about = None if at is None else About(devices[at])
@@ -80,7 +80,7 @@ class PredictScreen(ChartScreen):
         if at is not None:
             whole = partial(
                 predict.write_device, view=view, item=devices[at], whole=True,
-                of_users=bool(self.top.query_asked.user),
+                of_users=bool(self.shared.query.user),
             )  # fmt: skip
             short = partial(_short, devices[at])
             self.page.write(whole if self.has_class("beside") else short)
@@ -101,7 +101,7 @@ class PredictScreen(ChartScreen):
         uid = self.view.devices[at].device.uid
         if uid != self._uid:
             self._uid = uid
-            self.top.select(uid, self.top.selected_process)
+            self.shared.select(uid, self.shared.selected_process)
             self.span_name = ""
             self.chart.put(None)
             self.chart.show_span(None)

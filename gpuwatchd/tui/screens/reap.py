@@ -65,7 +65,7 @@ class ReapScreen(ViewScreen):
     def redrawn(self) -> None:
         """Choose a process, once."""
         if self._process is None:
-            keys, chosen = [info.key for info in self._listed()], self.top.selected_process
+            keys, chosen = [info.key for info in self._listed()], self.shared.selected_process
             if chosen is None or (self._listed_first and chosen not in keys):
                 chosen = next(iter(keys), None)
             self._process = chosen
@@ -76,7 +76,7 @@ class ReapScreen(ViewScreen):
         """Return what looks at the process."""
         if self._process is None:
             return None
-        return partial(_look, self.top.query_asked, self._process)
+        return partial(_look, self.shared.query, self._process)
 
     def answered(self, looked: Looked) -> None:
         """Show what would be sent, or what has come of it."""
@@ -103,7 +103,7 @@ class ReapScreen(ViewScreen):
 
     def action_end_it(self) -> None:
         """End the process that is shown, if that is allowed now; the screen goes on meanwhile."""
-        process, query = self._ready, self.top.query_asked
+        process, query = self._ready, self.shared.query
         self._ready = None
         if process is None:
             return
@@ -117,7 +117,7 @@ class ReapScreen(ViewScreen):
 
     def _ended(self, outcome: ReapOutcome) -> None:
         kind: Kind = "calm" if outcome.exit_code == 0 else "watch"
-        self.top.show_message(outcome.text, kind)
+        self.program.show_message(outcome.text, kind)
         self._look_again()
 
     def refused(self, trouble: str) -> None:

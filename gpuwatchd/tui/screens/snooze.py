@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from textual import events
 
     from gpuwatchd.core.model import Alert, Silence
-    from gpuwatchd.tui.app import TopApp
-    from gpuwatchd.tui.base import Keys
+    from gpuwatchd.tui.base import Keys, SharedState
     from gpuwatchd.view.blocks import Page, Part
 
 _SAID: Final = {
@@ -30,10 +29,10 @@ _SAID: Final = {
 }
 
 
-def about(top: TopApp, alerts: Sequence[Alert]) -> Alert | None:
+def about(shared: SharedState, alerts: Sequence[Alert]) -> Alert | None:
     """Return the alert about the chosen process, else about the chosen GPU, else None."""
     opened = [alert for alert in alerts if alert.state in alert_query.OPEN]
-    key, uid = top.selected_process, top.selected_device_uid
+    key, uid = shared.selected_process, shared.selected_device_uid
     of_process = [alert for alert in opened if key is not None and alert.subject.process == key]
     of_device = [alert for alert in opened if uid is not None and alert.subject.device_uid == uid]
     return next(iter(of_process or of_device), None)
@@ -68,12 +67,12 @@ class SnoozeScreen(ViewScreen):
 
     def job(self) -> Callable[[], tuple[Alert | None, Silence | None]]:
         """Return what looks the alert up, and whether it is silent already."""
-        alert, top = self._alert, self.top
+        alert, shared = self._alert, self.shared
 
         def read() -> tuple[Alert | None, Silence | None]:
             found = alert_query.gather(0.0, only_open=alert is None)
             alerts = found.alerts
-            meant = alert or about(top, alerts) or (alerts[0] if alerts else None)
+            meant = alert or about(shared, alerts) or (alerts[0] if alerts else None)
             silence = None if meant is None else found.silence(meant, found.now_s)
             return meant, silence
 
@@ -180,11 +179,11 @@ class SnoozeScreen(ViewScreen):
 
     def _kept(self, silence: Silence) -> None:
         self._writing = False
-        view, now_s = self.top.view, state_location.now_s()
+        view, now_s = self.shared.view, state_location.now_s()
         if view is not None:  # shown at once; the daemon says the same a tick later
             others = (other for other in view.silences if other.matcher != silence.matcher)
             view.silences = (*others, silence)
-        self.top.show_message(
+        self.program.show_message(
             f"{delivery_text.silent(silence, now_s=now_s)}; u in alerts takes it back", "held"
         )
         self.action_back()

@@ -444,8 +444,8 @@ def _identify(sample: Sample) -> dict[ProcessKey, ProcessInfo]:
             import gpuwatchd.collect.host  # noqa: F401, PLC0415 - 38 ms
     module = sys.modules.get("gpuwatchd.collect.host")
     if missing and module is not None:
-        boot = state_location.state_dir() / BOOT
-        with contextlib.closing(module.Host(anchor=boot, writes_anchor=False)) as host:
+        boot = module.BootAnchor(state_location.state_dir() / BOOT, writes=False)
+        with contextlib.closing(module.Host(anchor=boot)) as host:
             seen = host.processes([key.pid for key in missing])
     # Whom the host does not see has ended: those of elsewhere, and hidden ones, it does tell.
     state = "gone" if module is not None else None

@@ -12,7 +12,7 @@ from msgspec import structs
 
 from gpuwatchd.analysis import attribution
 from gpuwatchd.analysis.idle import DAEMONS, DeviceSnapshot, Limits, ProcessMemory, snapshot
-from gpuwatchd.collect.host import Host, procfs
+from gpuwatchd.collect.host import BootAnchor, Host, procfs
 from gpuwatchd.collect.host.procfs import absent, inside_container, probe
 from gpuwatchd.core.errors import SourceUnavailable
 from gpuwatchd.core.model import Value
@@ -120,8 +120,8 @@ def unlisted_openers(view: View) -> UnlistedOpeners:
     others = [holder for holder in seen.found if holder.pid not in listed and holder.pid not in own]
     infos: dict[int, ProcessInfo] = {}
     if others:
-        boot = state_location.state_dir() / BOOT
-        with closing(Host(maps_per_look=len(others), anchor=boot, writes_anchor=False)) as host:
+        boot = BootAnchor(state_location.state_dir() / BOOT, writes=False)
+        with closing(Host(maps_per_look=len(others), anchor=boot)) as host:
             infos = host.processes([other.pid for other in others])
     return UnlistedOpeners(
         found=tuple(

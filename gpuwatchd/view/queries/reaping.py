@@ -16,7 +16,7 @@ from msgspec import structs
 
 from gpuwatchd.act import reap
 from gpuwatchd.act.target import SAME_S
-from gpuwatchd.collect.host import Host, process_identity
+from gpuwatchd.collect.host import BootAnchor, Host, process_identity
 from gpuwatchd.core import units
 from gpuwatchd.core.codes import ReapResult
 from gpuwatchd.core.errors import (
@@ -373,8 +373,8 @@ def _read(query: Query, pid: int) -> tuple[View, reap.Subject, float | None]:
     view = structs.replace(view, holdings=tuple(it for it in mine if it.device_uid in local))
     kinds = frozenset(holding.kind for holding in view.holdings)
     reap.require_freed(f"pid {pid}", kinds)
-    boot = state_location.state_dir() / current_state.BOOT
-    with closing(Host(anchor=boot, writes_anchor=False)) as host:
+    boot = BootAnchor(state_location.state_dir() / current_state.BOOT, writes=False)
+    with closing(Host(anchor=boot)) as host:
         info = host.processes([pid]).get(pid)
     if info is None:
         raise TargetGone(f"pid {pid}: there is no such process")

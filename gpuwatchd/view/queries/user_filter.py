@@ -176,10 +176,10 @@ def own_process(pid: int, verb: str, what: str) -> ProcessInfo:
     GpuwatchdError
         There is no such process, or it is another user's and we are not root.
     """
-    from gpuwatchd.collect.host import Host  # noqa: PLC0415 - 60 ms, no view needs it
+    from gpuwatchd.collect.host import BootAnchor, Host  # noqa: PLC0415 - 60 ms, no view needs it
 
-    anchor = state_location.state_dir() / "boot.json"
-    with closing(Host(anchor=anchor, writes_anchor=False)) as host:
+    anchor = BootAnchor(state_location.state_dir() / "boot.json", writes=False)
+    with closing(Host(anchor=anchor)) as host:
         info = host.processes([pid]).get(pid)
     if info is None or info.foreign:
         raise GpuwatchdError(

@@ -1,8 +1,9 @@
-"""Formats of logs: one format = one reader + one line here; formats of one kind share a file.
+"""Formats of logs: one format = one class + one line here; formats of one kind share a file.
 
-A reader is made with the collector, says in ``starts`` whether a block of its format begins at a
-line, takes lines in ``line`` (or ``feed``) until one is not its own, and ends a block in ``close``.
-The order of the rows is the order in which formats are tried.
+A class declares how a block of the format begins (``start``) and what its rows lack or leave out
+(``lacking``, ``units``, ``vendor``). It takes lines in ``line`` (JSON: objects in ``value``) until
+one is not its own, takes each apart into a row, role -> text, and hands that to its ``_rows``.
+The order here is the order in which formats are tried.
 """
 
 FORMATS: dict[str, str] = {

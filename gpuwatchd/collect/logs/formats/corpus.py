@@ -7,6 +7,7 @@ the beginning of the file; long lists hold differences: the first value, then ea
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import msgspec
@@ -14,11 +15,11 @@ import numpy as np
 from msgspec import Meta
 
 from gpuwatchd import __version__
-from gpuwatchd.collect.logs.collector import BadRow, LineReader, Place, remember
+from gpuwatchd.collect.logs.collector import BadRow, Place
 from gpuwatchd.collect.logs.fields import MIB
+from gpuwatchd.collect.logs.reader import LineReader
 from gpuwatchd.core.decoding import decode
 from gpuwatchd.core.model import Value
-from gpuwatchd.core.text import clean
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -155,11 +156,11 @@ class CorpusLines(LineReader):
             return
         row = Place(uuid=subject.device, name=subject.card, total=total, vendor="other")
         place = sink.places.find(row)
-        framework = clean(subject.framework) if subject.framework else None
-        who = None if name is None else sink.process(int(name[1:]), name, framework=framework)
+        who = None if name is None else sink.processes.find(int(name[1:]), name)
         track = sink.track(place, who, timed=True)
         if track is None or len(track.t) or (subject.kind == "process") != (who is not None):
             raise BadRow("torn")
-        sink.good(t_s.size)
-        track.add(t_s, used, None, breaks=tuple(b for b in subject.breaks if 0 < b < t_s.size))
-        remember(track, total, None)
+        sink.counts.good(t_s.size)
+        track.add(t_s.tolist(), used.tolist())
+        track.breaks = tuple(at for at in subject.breaks if 0 < at < t_s.size)
+        track.remember(math.nan if total is None else total, math.nan)

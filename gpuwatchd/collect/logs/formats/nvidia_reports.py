@@ -10,109 +10,63 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
 from gpuwatchd.collect.logs import fields
-from gpuwatchd.collect.logs.collector import BadRow, DocumentReader, LineReader, Place
+from gpuwatchd.collect.logs.collector import Place
 from gpuwatchd.collect.logs.fields import Clock
+from gpuwatchd.collect.logs.reader import DocumentReader, LineReader
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from gpuwatchd.collect.logs.collector import Collector, Time
+    from gpuwatchd.collect.logs.collector import Collector
 
 
 @dataclass(slots=True)
-class _Process:
-    """A process in the list of a card, as printed; None where a line is missing."""
-
-    pid: str | None = None
-    name: str | None = None
-    used: str | None = None
-    gi: str | None = None
-    ci: str | None = None
-
-
-@dataclass(slots=True, kw_only=True)
 class _Card:
-    """What one report says about one card, or about a MIG instance on it."""
+    """What one report says about one card: rows of itself, its MIG instances, its processes."""
 
-    bus: str | None = None
-    index: int | None = None
-    uuid: str | None = None
-    name: str | None = None
-    total: str | None = None
-    used: str | None = None
-    free: str | None = None
-    gi: str = "-"
-    ci: str = "-"
-    instances: list[_Card] = field(default_factory=list)
-    processes: list[_Process] = field(default_factory=list)
+    row: dict[str, str]
+    instances: list[dict[str, str]] = field(default_factory=list)
+    processes: list[dict[str, str]] = field(default_factory=list)
+
+
+_NO_USED = {"used": ""}
+"""Of a report without its line: total and free leave the driver's reserve in the rest."""
 
 
 class _ReportReader(LineReader):
     """Base of the three: puts the readings of a card into the collector."""
 
-    _t: Time = None
+    documents = True
 
-    def _keep(self, card: _Card, line: int, tick: Hashable) -> None:
-        sink = self._sink
-        sink.ticks.of(tick)
-        try:
-            row = Place(
-                uuid=fields.uuid(card.uuid),
-                bus=fields.bus(card.bus),
-                index=card.index,
-                name=fields.value_or_none(card.name),
-                total=_bytes(card.total) or None,
-            )
-        except ValueError:
-            sink.bad("torn", line)
-            return
-        place = sink.places.find(row)
-        if self._t is not None and math.isnan(self._t[0]) and math.isnan(self._t[1]):
-            sink.bad("bad time", line)
-            return
-        with sink.row(line):
-            self._level(place, card)
-        parts = {}
-        for instance in card.instances:
-            key = f"{instance.gi}/{instance.ci}"
-            parts[key] = sink.places.find(Place(parent=place, key=key, name=f"MIG {key}"))
-            with sink.row(line):
-                self._level(parts[key], instance)
-        for process in card.processes:
-            key = f"{process.gi}/{process.ci}"
-            where = parts.get(key, place)
-            if where is place and fields.whole(process.gi) is not None:
-                where = sink.places.find(Place(parent=place, key=key, name=f"MIG {key}"))
-            with sink.row(line):
-                self._process(where, process)
+    def __init__(self, sink: Collector) -> None:
+        super().__init__(sink)
+        self._stamp: dict[str, str] = {}
+        """The time of the report, where it says one."""
 
-    def _level(self, place: Place, card: _Card) -> None:
-        used, free, total = _bytes(card.used), _bytes(card.free), _bytes(card.total)
-        if used is None:
-            if card.used is not None and total is None:
-                self._sink.no_memory = "unified memory: this log holds no memory figure"
-            raise BadRow("not available")
-        if total is not None and (used > total or (free or 0.0) > total * 1.02):
-            raise BadRow("torn")
-        usable = None if free is None else used + free
-        self._sink.point(place, self._t, used, total=total, usable=usable)
-
-    def _process(self, place: Place, process: _Process) -> None:
-        pid = fields.whole(process.pid)
-        if pid is None:
-            raise BadRow("not available" if fields.not_available(process.pid or "") else "torn")
-        who = self._sink.process(pid, fields.value_or_none(process.name))
-        used = _bytes(process.used)
-        if used is None or who is None:
-            raise BadRow("not available")
-        if place.total is not None and used > place.total:
-            raise BadRow("torn")
-        self._sink.point(place, self._t, used, process=who)
+    def _keep(self, card: _Card, line: int) -> None:
+        sink, rows = self._sink, self._rows
+        with sink.counts.row(line, "torn"):
+            place = rows.devices.of(card.row)
+            t = rows.time(self._stamp)
+            with sink.counts.row(line):
+                rows.device(_NO_USED | card.row, t, place)
+            parts = {}
+            for instance in card.instances:
+                key = _part(instance)
+                parts[key] = sink.places.find(Place(parent=place, key=key, name=f"MIG {key}"))
+                with sink.counts.row(line):
+                    rows.device(_NO_USED | instance, t, parts[key])
+            for process in card.processes:
+                key = _part(process)
+                where = parts.get(key, place)
+                if where is place and fields.whole(process.get("gi")) is not None:
+                    where = sink.places.find(Place(parent=place, key=key, name=f"MIG {key}"))
+                with sink.counts.row(line):
+                    rows.process(process, t, where)
 
 
-def _bytes(text: str | None) -> float | None:
-    value = math.nan if text is None else fields.amount(text)
-    return None if math.isnan(value) else value
+def _part(row: Mapping[str, str]) -> str:
+    return f"{row.get('gi') or '-'}/{row.get('ci') or '-'}"
 
 
 # The default table, repeated by ``watch`` or a loop.
@@ -121,14 +75,15 @@ _RULE = re.compile(r"\s*\+[-=+]{20,}\s*$")
 _BANNER = re.compile(r"\s*\|\s*NVIDIA-SMI\s")
 _DATED = re.compile(r".*\d\d:\d\d:\d\d.*\d{4}|.*\d{4}.*\d\d:\d\d")
 _CARD_ROW = re.compile(
-    r"\s*\|\s*(\d{1,3})\s+(\S.*?)\s+(?:On|Off|N/A|WDDM|TCC|MCDM)\s*"
-    r"\|\s*([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f])\s"
+    r"\s*\|\s*(?P<index>\d{1,3})\s+(?P<name>\S.*?)\s+(?:On|Off|N/A|WDDM|TCC|MCDM)\s*"
+    r"\|\s*(?P<bus>[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f])\s"
 )
-_MEMORY = re.compile(r"(\d+)\s*MiB\s*/\s*(\d+)\s*MiB")
+_MEMORY = re.compile(r"(?P<used>\d+)\s*MiB\s*/\s*(?P<total>\d+)\s*MiB")
+_UNKNOWN = {"used": "N/A", "total": "N/A"}
 _PART_ROW = re.compile(r"\s*\|\s*(\d{1,3})\s+(\d{1,4})\s+(\d{1,4})\s+(\d{1,4})\s*\|")
 _PROCESS_ROW = re.compile(
-    r"\s*\|\s*(\d{1,3})\s+(?:(N/A|\d+)\s+(N/A|\d+)\s+)?(\d+)\s+(?:[CGM](?:\+[CGM])*)"
-    r"\s+(.*?)\s+(\d+\s*MiB|N/A)\s*\|"
+    r"\s*\|\s*(?P<index>\d{1,3})\s+(?:(?P<gi>N/A|\d+)\s+(?P<ci>N/A|\d+)\s+)?(?P<pid>\d+)"
+    r"\s+(?:[CGM](?:\+[CGM])*)\s+(?P<process>.*?)\s+(?P<used>\d+\s*MiB|N/A)\s*\|"
 )
 _CLOCK = Clock()
 
@@ -169,7 +124,7 @@ class TableReader(_ReportReader):
             if date is None:
                 return False
             self.close()
-            self._t = self._sink.clock.both(date)
+            self._stamp = {"time": date}
         return True
 
     def _inside(self, line: str, number: int) -> None:
@@ -186,26 +141,21 @@ class TableReader(_ReportReader):
         elif self._box == "parts" and (match := _PART_ROW.match(line)):
             memory, card = _MEMORY.search(line), self._cards.get(int(match.group(1)))
             if memory and card is not None:
-                part = _Card(gi=match.group(2), ci=match.group(3))
-                part.used, part.total = (f"{each} MiB" for each in memory.groups())
-                card.instances.append(part)
+                ids = {"gi": match.group(2), "ci": match.group(3)}
+                card.instances.append(ids | memory.groupdict())
         elif self._box == "processes" and (match := _PROCESS_ROW.match(line)):
-            index, gi, ci, pid, name, used = match.groups()
-            if int(index) in self._cards:
-                process = _Process(pid, name, used, gi, ci)
-                self._cards[int(index)].processes.append(process)
+            card = self._cards.get(int(match.group("index")))
+            if card is not None:
+                card.processes.append(match.groupdict(""))
 
     def _card(self, line: str, number: int) -> None:
         if match := _CARD_ROW.match(line):
-            index = int(match.group(1))
-            self._open = _Card(bus=match.group(3), index=index, name=match.group(2))
-            self._cards[index] = self._open
+            self._open = _Card(match.groupdict())
+            self._cards[int(match.group("index"))] = self._open
             self._line = number
-        elif self._open is not None and (memory := _MEMORY.search(line)):
-            self._open.used, self._open.total = (f"{each} MiB" for each in memory.groups())
-            self._open = None
         elif self._open is not None and "|" in line[1:-1]:
-            self._open.used = "N/A"
+            memory = _MEMORY.search(line)
+            self._open.row |= memory.groupdict() if memory else _UNKNOWN
             self._open = None
 
     def close(self) -> None:
@@ -214,32 +164,44 @@ class TableReader(_ReportReader):
         self._box, self._open = "", None
         if not cards:
             return
-        self._sink.ticks.advance()
+        self._sink.ticks.document()
         for card in cards.values():
-            self._keep(card, self._line, ("table", card.index))
-        self._t = None
+            self._keep(card, self._line)
+        self._stamp = {}
 
 
 # ``-q`` as text: sections by indentation, ``Key : Value``.
 
-_REPORT = re.compile(r"=+NVSMI LOG=+\s*$")
 _GPU = re.compile(r"GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f])\s*$")
 _KEY_VALUE = re.compile(r"( *)([^:]*?[^:\s])\s*(?:: (.*)|:)?$")
 _TOP_KEYS = ("Timestamp", "Driver Version", "CUDA", "KMD", "Attached GPUs", "NVML")
-_CARD_KEYS = {"Product Name": "name", "GPU UUID": "uuid"}
-_INSTANCE_KEYS = {"GPU Instance ID": "gi", "Compute Instance ID": "ci"}
-_AMOUNTS = {"Total": "total", "Used": "used", "Free": "free"}
-_PROCESS_KEYS = {
+_CARD_ROLES = {
+    "Product Name": "name",
+    "GPU UUID": "uuid",
+    "FB Memory Usage/Total": "total",
+    "FB Memory Usage/Used": "used",
+    "FB Memory Usage/Free": "free",
+}
+_INSTANCE_ROLES = {
+    "GPU Instance ID": "gi",
+    "Compute Instance ID": "ci",
+    "Shared FB Memory Usage/Total": "total",
+    "Shared FB Memory Usage/Used": "used",
+    "Shared FB Memory Usage/Free": "free",
+} | _CARD_ROLES
+_PROCESS_ROLES = {
     "gpu instance id": "gi",
     "compute instance id": "ci",
     "process id": "pid",
-    "name": "name",
+    "name": "process",
     "used gpu memory": "used",
 }
 
 
 class TextReader(_ReportReader):
     """``nvidia-smi -q`` as text: sections by indentation, ``Key : Value``."""
+
+    start = re.compile(r"=+NVSMI LOG=+\s*$")
 
     def __init__(self, sink: Collector) -> None:
         super().__init__(sink)
@@ -248,29 +210,24 @@ class TextReader(_ReportReader):
         self._count = 0
         self._path: list[str] = []
 
-    @staticmethod
-    def starts(lines: Sequence[str], at: int) -> bool:
-        """Say whether a report begins here."""
-        return bool(_REPORT.match(lines[at]))
-
     def line(self, line: str, _stripped: str, number: int) -> bool:
         """Take a line of a report."""
         if line[0] == " ":
             if self._card is not None:
                 self._inner(line, self._card)
-        elif _REPORT.match(line):
+        elif self.start.match(line):
             self.close()
-            self._sink.ticks.advance()
+            self._sink.ticks.document()
             self._count = 0
         elif match := _GPU.match(line):
             self._flush()
-            self._card = _Card(bus=match.group(1), index=self._count)
+            self._card = _Card({"bus": match.group(1), "index": str(self._count)})
             self._line, self._path = number, []
             self._count += 1
         elif line.startswith(_TOP_KEYS):
             key, _, value = line.partition(" : ")
             if key.strip() == "Timestamp":
-                self._t = self._sink.clock.both(" ".join(value.split()))
+                self._stamp = {"time": " ".join(value.split())}
         else:
             return False
         return True
@@ -278,12 +235,12 @@ class TextReader(_ReportReader):
     def close(self) -> None:
         """End the last card."""
         self._flush()
-        self._t = None
+        self._stamp = {}
 
     def _flush(self) -> None:
         card, self._card = self._card, None
         if card is not None:
-            self._keep(card, self._line, ("q", card.bus))
+            self._keep(card, self._line)
 
     def _inner(self, line: str, card: _Card) -> None:
         match = _KEY_VALUE.match(line.rstrip())
@@ -291,40 +248,28 @@ class TextReader(_ReportReader):
             return
         depth, key, value = len(match.group(1)) // 4, match.group(2), match.group(3)
         del self._path[depth - 1 :]
-        path = self._path.copy()
-        self._path += [""] * (depth - 1 - len(path)) + [key]
+        self._path += [""] * (depth - 1 - len(self._path)) + [key]
         if value is not None:
-            _enter(card, path, key, value.strip())
-        elif not path and key == "MIG Device":
-            card.instances.append(_Card())
+            _enter(card, self._path, value.strip())
+        elif self._path == ["MIG Device"]:
+            card.instances.append({})
 
 
-def _enter(card: _Card, path: list[str], key: str, value: str) -> None:
+def _enter(card: _Card, path: list[str], value: str) -> None:
     """Put one value where its sections say."""
-    if not path and key in _CARD_KEYS:
-        setattr(card, _CARD_KEYS[key], value)
-    elif path == ["FB Memory Usage"]:
-        _amount(card, key, value)
-    elif path[:1] == ["MIG Device"] and card.instances:
-        instance = card.instances[-1]
-        if key in _INSTANCE_KEYS:
-            setattr(instance, _INSTANCE_KEYS[key], value)
-        elif path[1:] in (["Shared FB Memory Usage"], ["FB Memory Usage"]):
-            _amount(instance, key, value)
-    elif path[:1] == ["Processes"] and (name := _PROCESS_KEYS.get(key.lower())):
-        last = card.processes[-1] if card.processes else None
+    section, inner = path[0], "/".join(path[1:])
+    if section == "MIG Device":
+        if card.instances and inner in _INSTANCE_ROLES:
+            card.instances[-1].setdefault(_INSTANCE_ROLES[inner], value)
+    elif section != "Processes":
+        if role := _CARD_ROLES.get("/".join(path)):
+            card.row.setdefault(role, value)
+    elif role := _PROCESS_ROLES.get(path[-1].lower()):
         # The instance ids of a process stand before its pid.
-        if name == "gi" or (name == "pid" and (last is None or last.pid is not None)):
-            last = _Process()
-            card.processes.append(last)
-        if last is not None:
-            setattr(last, name, value)
-
-
-def _amount(card: _Card, key: str, value: str) -> None:
-    name = _AMOUNTS.get(key)
-    if name is not None and getattr(card, name) is None:
-        setattr(card, name, value)
+        if role == "gi" or (role == "pid" and "pid" in (card.processes or [{"pid": ""}])[-1]):
+            card.processes.append({})
+        if card.processes:
+            card.processes[-1][role] = value
 
 
 # ``-q -x``: one XML document per look; loops put them one after another.
@@ -333,6 +278,25 @@ _MAX_CHARS = 16 << 20
 _BEGIN = re.compile(r"\s*<(?:\?xml|!DOCTYPE nvidia_smi_log|nvidia_smi_log)\b")
 _END = "</nvidia_smi_log>"
 _PROLOGUE = re.compile(r"<\?xml[^>]*\?>|<!DOCTYPE[^>\[]*>")
+
+
+_XML_ROLES = {
+    "uuid": "uuid",
+    "product_name": "name",
+    # Direct children: a MIG device has a memory of its own.
+    "fb_memory_usage/total": "total",
+    "fb_memory_usage/used": "used",
+    "fb_memory_usage/free": "free",
+    "gpu_instance_id": "gi",
+    "compute_instance_id": "ci",
+}
+_XML_PROCESS_ROLES = {
+    "pid": "pid",
+    "process_name": "process",
+    "used_memory": "used",
+    "gpu_instance_id": "gi",
+    "compute_instance_id": "ci",
+}
 
 
 class XmlReader(DocumentReader, _ReportReader):
@@ -368,39 +332,21 @@ class XmlReader(DocumentReader, _ReportReader):
             with suppress(ET.ParseError, ValueError):
                 root = ET.fromstring(text)  # noqa: S314 - no DTD and no entity is left in it
         if root is None:
-            self._sink.bad("torn", self._line)
+            self._sink.counts.bad("torn", self._line)
             return
         stamp = root.findtext("timestamp")
-        t = None if stamp is None else self._sink.clock.both(" ".join(stamp.split()))
-        self._t = (math.nan, math.nan) if t is not None and math.isnan(t[0]) else t
-        self._sink.ticks.advance()
-        for index, element in enumerate(root.findall("gpu")):
-            card = _card(element, index)
-            card.instances = [_card(part) for part in element.findall("mig_devices/mig_device")]
-            self._keep(card, self._line, ("xml", index))
-        self._sink.ticks.advance()
+        self._stamp = {} if stamp is None else {"time": " ".join(stamp.split())}
+        self._sink.ticks.document()
+        for index, gpu in enumerate(root.findall("gpu")):
+            card = _Card({"index": str(index), "bus": gpu.get("id", "")} | _row(gpu, _XML_ROLES))
+            parts = gpu.findall("mig_devices/mig_device")
+            card.instances = [_row(part, _XML_ROLES) for part in parts]
+            listed = gpu.findall("processes/process_info")
+            card.processes = [_row(each, _XML_PROCESS_ROLES) for each in listed]
+            self._keep(card, self._line)
 
 
-def _card(gpu: ET.Element, index: int | None = None) -> _Card:
-    """Return a card or a part of one; its memory is a direct child, not that of a MIG part."""
-    return _Card(
-        bus=gpu.get("id"),
-        index=index,
-        uuid=gpu.findtext("uuid"),
-        name=gpu.findtext("product_name"),
-        total=gpu.findtext("fb_memory_usage/total"),
-        used=gpu.findtext("fb_memory_usage/used"),
-        free=gpu.findtext("fb_memory_usage/free"),
-        gi=gpu.findtext("gpu_instance_id") or "-",
-        ci=gpu.findtext("compute_instance_id") or "-",
-        processes=[
-            _Process(
-                pid=each.findtext("pid"),
-                name=each.findtext("process_name"),
-                used=each.findtext("used_memory"),
-                gi=each.findtext("gpu_instance_id"),
-                ci=each.findtext("compute_instance_id"),
-            )
-            for each in gpu.findall("processes/process_info")
-        ],
-    )
+def _row(element: ET.Element, roles: Mapping[str, str]) -> dict[str, str]:
+    """Return what an element holds under the paths that have a role."""
+    texts = {role: element.findtext(path) for path, role in roles.items()}
+    return {role: text for role, text in texts.items() if text is not None}

@@ -15,14 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from gpuwatchd.collect.logs import fields
-from gpuwatchd.collect.logs.collector import (
-    BadRow,
-    FormatReader,
-    JsonReader,
-    LineReader,
-    head_of,
-    text_of,
-)
+from gpuwatchd.collect.logs.collector import BadRow
 from gpuwatchd.collect.logs.fields import (
     MIB,
     Clock,
@@ -38,14 +31,16 @@ from gpuwatchd.collect.logs.fields import (
     whole,
     words_of,
 )
-from gpuwatchd.collect.logs.tables import (
-    NAME_COLUMNS,
+from gpuwatchd.collect.logs.reader import (
+    GIVE_TOTAL,
     NO_AMOUNT,
-    WHAT_TO_LOG,
-    Table,
-    between,
-    table_of,
+    FormatReader,
+    JsonReader,
+    LineReader,
+    head_of,
+    text_of,
 )
+from gpuwatchd.collect.logs.tables import NAME_COLUMNS, WHAT_TO_LOG, Table, between
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -68,6 +63,9 @@ _NVIDIA_WORDS = re.compile(
 )
 
 
+_ONLY_FREE = "free memory without a total; columns found: {columns}", GIVE_TOTAL
+
+
 def _below(lines: Sequence[str], at: int) -> str:
     """Return the next line that is not blank; "" without one."""
     return next((line for line in lines[at + 1 :] if line.strip()), "")
@@ -77,6 +75,7 @@ class HeadedTable(FormatReader):
     """Tables that people write themselves: header words matched loosely, ``,`` ``;`` or tab."""
 
     _table: Table | None = None
+    lacking = "no memory column; columns found: {columns}", f"{WHAT_TO_LOG}, or {NAME_COLUMNS}"
 
     @staticmethod
     def starts(lines: Sequence[str], at: int) -> bool:
@@ -108,23 +107,14 @@ class HeadedTable(FormatReader):
             done = 1
             if self._table is None or header.strip() != self._table.header.strip():
                 self.close()
-                self._table = table_of(layout, self._sink, header)
-            self._say_missing(self._table)
+                lacking = _ONLY_FREE if "free" in layout.roles else self.lacking
+                self._table = Table(layout, self._sink, lacking, header)
         return done + self._table.feed(lines[done:], first_line + done)
 
     def close(self) -> None:
         """End the table; rows that follow another block's still belong to it."""
         if self._table is not None:
             self._table.close()
-
-    def _say_missing(self, table: Table) -> None:
-        if table.has_memory:
-            return
-        what, hint = "no memory column", f"{WHAT_TO_LOG}, or {NAME_COLUMNS}"
-        if "free" in table.layout.roles:
-            what, hint = "free memory without a total", "pass --total, for example --total 24GiB"
-        why = f"{what}; columns found: {table.layout.column_names()}"
-        self._sink.lacks_memory(why, hint)
 
 
 class NvidiaTable(HeadedTable):
@@ -181,7 +171,7 @@ class AccountedTable(LineReader):
         if self.starts([line], 0):
             self._width = line.count(",")
             if "max_memory_usage" in line and not self._sink.no_memory:
-                self._sink.no_memory = "accounted applications hold peaks only: no series"
+                self._sink.lacks_memory("accounted applications hold peaks only: no series")
         return line.count(",") >= self._width
 
 
@@ -226,6 +216,8 @@ def _bare(line: str) -> Layout | None:
 class AppsTable(HeadedTable):
     """``nvidia-smi --query-compute-apps``, with or without a header, and tables with pids."""
 
+    lacking = f"{NO_AMOUNT}; columns found: {{columns}}", ""
+
     @staticmethod
     def starts(lines: Sequence[str], at: int) -> bool:
         """Say whether a header with a pid column, or such a row without a header, stands here."""
@@ -247,14 +239,8 @@ class AppsTable(HeadedTable):
             layout = _bare(lines[0])
             if layout is None:
                 return 0
-            self._table = table_of(layout, self._sink)
-            if "used" not in layout.roles:
-                self._sink.no_memory = NO_AMOUNT
+            self._table = Table(layout, self._sink, (NO_AMOUNT, ""))
         return self._table.feed(lines, first_line)
-
-    def _say_missing(self, table: Table) -> None:
-        if "pid" in table.layout.roles and "used" not in table.layout.roles:
-            self._sink.no_memory = f"{NO_AMOUNT}; columns found: {table.layout.column_names()}"
 
 
 # The columns of a table without a header, told by what they hold: only if one reading fits.
@@ -381,6 +367,9 @@ _ROW = re.compile(
 _NUMBER = re.compile(r"\s*(?:\d+(?:\.\d+)?(?: (?:MiB|%|W|C|MHz))?|\[[A-Z][^\]]*\])\s*")
 
 
+_UNNAMED = "no memory column; columns named: {columns}", ""
+
+
 class BareTable(FormatReader):
     """Rows of a table without a header (``noheader``): columns given, or guessed, or refused."""
 
@@ -433,14 +422,14 @@ class BareTable(FormatReader):
         layout = None if self._refused else guess(held)
         if layout is None:
             self._refused = True
-            self._sink.bad("no header", self._first_line, len(held))
+            self._sink.counts.bad("no header", self._first_line, len(held))
             why = "a table without a header, and its columns cannot be identified"
             self._sink.lacks_memory(f"line {self._first_line}: {why}", NAME_COLUMNS)
             return
         names = {at: role for role, at in layout.roles.items()}
         text = ", ".join(names.get(at, "-") for at in range(layout.width))
         self._sink.note(f"no header; the only columns that fit: {text}")
-        self._table = Table(layout, self._sink)
+        self._table = Table(layout, self._sink, _UNNAMED)
         self._table.feed(held, self._first_line)
 
     def _feed_named(self, layout: Layout, lines: Sequence[str], first_line: int) -> int:
@@ -448,10 +437,7 @@ class BareTable(FormatReader):
         at = next((at for at, line in enumerate(lines) if any(map(str.isdigit, line))), len(lines))
         if self._table is None and at < len(lines):
             separator = max(",;\t", key=lines[at].count)
-            self._table = table_of(replace(layout, separator=separator), self._sink)
-            if not self._table.has_memory:
-                text = f"no memory column; columns named: {layout.column_names()}"
-                self._sink.no_memory = text
+            self._table = Table(replace(layout, separator=separator), self._sink, _UNNAMED)
         return at if self._table is None else at + self._table.feed(lines[at:], first_line + at)
 
 
@@ -478,7 +464,7 @@ class ExportLines(JsonReader):
 
     def __init__(self, sink: Collector) -> None:
         super().__init__(sink)
-        self._table = table_of(layout_from(_EXPORTED), sink)
+        self._table = Table(layout_from(_EXPORTED), sink, HeadedTable.lacking)
 
     @staticmethod
     def starts(lines: Sequence[str], at: int) -> bool:
@@ -496,7 +482,7 @@ class ExportLines(JsonReader):
         flat = value | {"process_name": value.get("process_name") or process}
         if isinstance(process, dict):
             flat |= {"pid": process.get("pid"), "process_name": process.get("name")}
-        self._table.take([text_of(flat.get(key)) for key in _EXPORTED], line)
+        self._table.take_cells([text_of(flat.get(key)) for key in _EXPORTED], line)
 
 
 class JsonLines(JsonReader):
@@ -514,19 +500,16 @@ class JsonLines(JsonReader):
     def value(self, value: dict[str, Any], line: int) -> None:
         """Read the rows of one object."""
         for row in rows_of(value):
-            with self._sink.row(line):
-                self._table(tuple(row)).take([text_of(each) for each in row.values()], line)
+            with self._sink.counts.row(line):
+                self._table(tuple(row)).take_cells([text_of(each) for each in row.values()], line)
 
     def _table(self, keys: tuple[str, ...]) -> Table:
         table = self._tables.get(keys)
         if table is None:
             if len(self._tables) >= _MAX_LAYOUTS:
                 raise BadRow("torn")
-            layout = layout_from(keys)
-            table = self._tables[keys] = table_of(layout, self._sink)
-            if not table.has_memory:
-                self._sink.no_memory = f"no memory key; keys found: {layout.column_names()}"
-                self._sink.no_memory_hint = WHAT_TO_LOG
+            lacking = "no memory key; keys found: {columns}", WHAT_TO_LOG
+            table = self._tables[keys] = Table(layout_from(keys), self._sink, lacking)
         return table
 
 

@@ -11,8 +11,6 @@ import sys
 from contextlib import suppress
 from typing import IO, TYPE_CHECKING, Final
 
-import numpy as np
-
 from gpuwatchd.collect.logs.collector import Place
 from gpuwatchd.collect.logs.snapshot_reader import Answer, SnapshotError
 from gpuwatchd.core import run_program, text
@@ -110,8 +108,8 @@ def _device(sink: Collector, memory: DeviceMemory, *, timed: bool) -> None:
         uuid = f"cuda:{memory.index} {kind}"
         place = sink.places.find(Place(uuid=uuid, index=memory.index, name=f"PyTorch {kind}"))
         if at_s and (track := sink.track(place, timed=True)) is not None:
-            sink.good(len(at_s))
-            track.add(np.array(at_s), np.array(used), None)
+            sink.counts.good(len(at_s))
+            track.add(at_s, used)
             grown[kind] = used[-1] - used[0]
         elif not timed:  # beside series with times a level without one is no use
             sink.point(place, None, float(now))
