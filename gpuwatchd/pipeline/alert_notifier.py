@@ -311,7 +311,7 @@ class AlertNotifier:
         this tick, resolved ones among them. Alerts, decisions and messages are one transaction.
         """
         if changes:
-            self._state.silences.follow(changes, self._wall())
+            self._state.silences.take_changes(changes, self._wall())
         holders = {
             holder.alert.key: holder
             for holder in alerted
