@@ -27,7 +27,7 @@ from gpuwatchd.pipeline.history_log import HISTORY
 from gpuwatchd.pipeline.live_state import worst
 from gpuwatchd.pipeline.state import State
 from gpuwatchd.pipeline.track import DAYS_BACK_S, Headroom, Track, TrackedDevice
-from gpuwatchd.pipeline.track_evaluation import TrackEvaluator, judge_days
+from gpuwatchd.pipeline.track_evaluation import Evaluator, judge_days
 from gpuwatchd.store.ring import thin
 
 if TYPE_CHECKING:
@@ -229,14 +229,14 @@ def analyze(
     config: Config,
     *,
     only: Container[str] | None = None,
-    evaluator: TrackEvaluator | None = None,
+    evaluator: Evaluator | None = None,
     passed: Callable[[float], None] | None = None,
 ) -> list[SubjectResult]:
     """Return what the daemon would have said, live, of each subject of a log.
 
     With ``only`` the others are not judged: they are there for the room that they leave.
     """
-    evaluator = evaluator or TrackEvaluator(State(config))
+    evaluator = evaluator or Evaluator(State(config))
     chosen = [series for series in log.series if series.t_s.size]
     if not chosen:
         return []
@@ -315,7 +315,7 @@ def _member(process: ProcessInfo | None) -> ProcessInfo | None:
     return replace(process, group=name)
 
 
-def _begin(evaluator: TrackEvaluator, replay: _Replay) -> None:
+def _begin(evaluator: Evaluator, replay: _Replay) -> None:
     """Have a subject watched from now on."""
     track, tracked = replay.track, replay.tracked
     evaluator.state.tracks[track.subject.id] = track
@@ -328,7 +328,7 @@ def _begin(evaluator: TrackEvaluator, replay: _Replay) -> None:
 
 
 def _play(
-    evaluator: TrackEvaluator,
+    evaluator: Evaluator,
     replays: list[_Replay],
     rooms: _Headrooms,
     instants: FloatArray,
@@ -409,11 +409,7 @@ def _judged(replays: list[_Replay]) -> list[_Replay]:
 
 
 def _step(
-    evaluator: TrackEvaluator,
-    replays: list[_Replay],
-    rooms: _Headrooms,
-    position: int,
-    instant: float,
+    evaluator: Evaluator, replays: list[_Replay], rooms: _Headrooms, position: int, instant: float
 ) -> None:
     changes: list[Alert] = []
     devices: dict[str, TrackedDevice] = {}
@@ -440,11 +436,7 @@ def _step(
 
 
 def _due(
-    evaluator: TrackEvaluator,
-    replays: list[_Replay],
-    position: int,
-    instant: float,
-    beside: set[str],
+    evaluator: Evaluator, replays: list[_Replay], position: int, instant: float, beside: set[str]
 ) -> tuple[list[_Replay], list[Alert]]:
     """Move every window to the instant; end processes that have gone.
 
@@ -516,7 +508,7 @@ def _with_moves(replay: _Replay, finding: Finding) -> Finding:
     return replace(finding, facts=(*(finding.facts or ()), *facts)) if facts else finding
 
 
-def _end(evaluator: TrackEvaluator, replay: _Replay, instant: float) -> list[Alert]:
+def _end(evaluator: Evaluator, replay: _Replay, instant: float) -> list[Alert]:
     replay.close()
     if replay.tracked is not None and replay.track.subject.process is not None:
         replay.tracked.processes.pop(replay.track.subject.process, None)

@@ -26,7 +26,7 @@ from gpuwatchd.pipeline.restored_state import PREVIOUS_RUN
 from gpuwatchd.pipeline.source_workers import Problem, Sources
 from gpuwatchd.pipeline.state import Settings, State
 from gpuwatchd.pipeline.step_runner import StepRunner
-from gpuwatchd.pipeline.track_evaluation import TrackEvaluator
+from gpuwatchd.pipeline.track_evaluation import Evaluator
 from gpuwatchd.pipeline.tracker import SampleIntake
 from gpuwatchd.store.live import LiveState  # noqa: TC001 - a field
 
@@ -96,14 +96,9 @@ class Pipeline:
             deadline_s=config.daemon.source_deadline, fresh=inputs.fresh, absences=inputs.absences,
         )  # fmt: skip
         self.intake = SampleIntake(state, host)
-        self.evaluator = TrackEvaluator(state)
+        self.evaluator = Evaluator(state)
         self.context = ProcessContext(
-            state,
-            guard,
-            process_names=self.intake.process_names,
-            host=host,
-            shelf=shelf,
-            mono=clocks.mono,
+            state, guard, self.intake.process_names, host=host, shelf=shelf, mono=clocks.mono
         )
         self.conditions = ConditionAlerts(state)
         self.outbox = Outbox(
@@ -208,12 +203,10 @@ class Pipeline:
         intake = partial(self.intake.take, label, sample, read.devices, now_s)
         ended = self.guard(f"{label} intake", intake)
         wall_s = self._clocks.wall()
-        allocators = self.guard(
-            "mailboxes", partial(self.intake.prepared.feed, label, now_s, wall_s)
-        )
+        figures = self.guard("mailboxes", partial(self.intake.prepared.feed, label, now_s, wall_s))
         self.guard("events", partial(state.events.take, label, sample, state.devices, state.infos))
         if self.link is not None:
-            record = partial(self.link.record, sample, read.devices, read.step_s, allocators or ())
+            record = partial(self.link.record, sample, read.devices, read.step_s, figures or ())
             self.guard("history", record)
         return ended or []
 

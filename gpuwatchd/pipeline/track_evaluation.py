@@ -1,7 +1,7 @@
 """Judge each subject that is due: its window, the screen, the detectors, its open alert.
 
-The same :class:`TrackEvaluator` judges live samples and recorded logs; only where the window comes
-from differs. It does no I/O and has no clock: time is that of the samples.
+The same :class:`Evaluator` judges live samples and recorded logs; only where the window comes from
+differs. It does no I/O and has no clock: time is that of the samples.
 """
 
 from __future__ import annotations
@@ -71,12 +71,8 @@ def subject_facts(
     )
 
 
-def cap_by_rules(
-    finding: Finding,
-    rules: alerts.Rules,
-    device: Device,
-    info: ProcessInfo | None,
-    level_bytes: float,
+def _cap_by_rules(
+    finding: Finding, track: Track, level_bytes: float, rules: alerts.Rules
 ) -> Finding:
     """Return a judgement that is a watch at most where a rule says that it may grow."""
     if finding.tier != "alert" or not any(
@@ -92,7 +88,7 @@ def cap_by_rules(
         finding=finding,
         opened_at_s=finding.judged_at_s,
         changed_at_s=finding.judged_at_s,
-        about=subject_facts(device, info, finding),
+        about=subject_facts(track.device, track.info, finding),
     )
     rule = alerts.may_grow(as_alert, alerts.rules_for(as_alert, rules), level_bytes)
     if rule is None:
@@ -148,7 +144,7 @@ def _moves(track: Track) -> int:
     return track.evidence.moves + (0 if track.allocator is None else track.allocator.moves)
 
 
-class TrackEvaluator:
+class Evaluator:
     """Judges tracks when they are due and keeps their alerts."""
 
     def __init__(self, state: State) -> None:
@@ -240,9 +236,7 @@ class TrackEvaluator:
             elif track.subject.process is None:
                 finding = unless_explained(track, series, finding, self.state.tracks.values())
             finding = track.suppressed(finding)
-            finding = cap_by_rules(
-                finding, self.state.settings.rules, track.device, track.info, level
-            )
+            finding = _cap_by_rules(finding, track, level, self.state.settings.rules)
             change = self._apply(track, finding, now_s)
             changed += self.state.tracks.take_passed_on()
             self._schedule(track, finding, now_s)
@@ -282,17 +276,13 @@ class TrackEvaluator:
 
     def _schedule(self, track: Track, finding: Finding, now_s: float) -> None:
         alert = track.alert if track.lead is None else track.lead.alert
-        calm = finding.pattern in _CALM and finding.tier == "none" and alert is None
+        quiet = finding.tier == "none" and alert is None
+        calm = quiet and finding.pattern in _CALM
         track.calm_looks = track.calm_looks + 1 if calm else 0
         young = finding.samples < 2 * self.state.settings.config.detection.minimum_samples
         track.pause_s = alerts.pause_s(finding, alert, young=young, calm_looks=track.calm_looks)
         whole = track.subject.process is None and not track.subject.unattributed
-        if (
-            whole
-            and finding.tier == "none"
-            and alert is None
-            and track.headroom.owners_known(now_s)
-        ):
+        if whole and quiet and track.headroom.owners_known(now_s):
             # Its parts are judged; it is looked at sooner when it passes what was seen of it.
             longer = min(1 + track.calm_looks // 3, _JOINT_LONGER)
             track.pause_s = max(track.pause_s, _JOINT_PAUSE_S * longer)
@@ -426,15 +416,14 @@ def _is_explained(device: TrackedDevice) -> bool:
 
 def drop_whole(state: State, device: TrackedDevice, now_s: float) -> list[Alert]:
     """End what was only suspected of the whole device, once its processes are known."""
-    before, device.judged_by_process = device.judged_by_process, device.headroom.owners_known(now_s)
+    before, by_process = device.judged_by_process, device.headroom.owners_known(now_s)
+    device.judged_by_process = by_process
     if device.own_tracks and device.arrivals is not None:
         for position, ring in device.arrivals.rings.items():
-            device.own_tracks[position].joint = ring if device.judged_by_process else None
-    if device.device.memory_kind == "coherent" and device.judged_by_process:
+            device.own_tracks[position].joint = ring if by_process else None
+    if device.device.memory_kind == "coherent" and by_process:
         return _mark_unjudged(state, device, now_s)
-    if not device.own_tracks or not (
-        (device.judged_by_process and not before) or _is_explained(device)
-    ):
+    if not device.own_tracks or not ((by_process and not before) or _is_explained(device)):
         return []
     alert = device.own_tracks[0].alert
     if alert is None or alert.state == "firing":
@@ -467,13 +456,7 @@ def _replace_superseded(state: State, changes: Iterable[Alert], now_s: float) ->
         fired = alert.state == "firing" and alert.firing_at_s == now_s and not alert.subject.host
         if fired and track is not None and track.alert is None:
             continue  # taken over in this very tick
-        if (
-            not fired
-            or track is None
-            or track.alert is None
-            or device is None
-            or not device.own_tracks
-        ):
+        if not fired or track is None or track.alert is None or not (device and device.own_tracks):
             out.append(alert)
             continue
         whole = track is device.own_tracks[0]
@@ -509,14 +492,10 @@ def _parts_explain(device: TrackedDevice) -> bool:
 def _with_attribution(alert: Alert, device: TrackedDevice, state: State) -> Alert:
     """Return the alert with the shares of those who grew since its onset; its track has it, too."""
     finding = alert.finding
-    if (
-        alert.state not in {"watch", "firing"}
-        or not device.own_tracks
-        or finding.onset_at_s is None
-    ):
+    if alert.state not in {"watch", "firing"} or finding.onset_at_s is None:
         return alert
     track = state.tracks.get(alert.subject.id)
-    if alert.subject.host or (track is not None and track.leads):
+    if not device.own_tracks or alert.subject.host or (track is not None and track.leads):
         return alert
     kind, ledger = device.device.memory_kind, device.ledger
     fresh = device.uses is not None and device.uses_s == device.taken_s

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpuwatchd.analysis import attribution, frameworks
-from gpuwatchd.collect.host.procfs import headroom as host_headroom
+from gpuwatchd.collect.host.procfs import headroom
 from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import Fault, ProcessInfo, ProcessKey, Sample, Subject
 from gpuwatchd.core.model.alerts import UNOWNED, Title, device_title, host_title, process_title
@@ -35,9 +35,7 @@ UNCHANGED_S = 60.0
 class HostMemory:
     """Feeds what processes hold on the host."""
 
-    def __init__(
-        self, state: State, look: Callable[[], procfs.Headroom | None] = host_headroom
-    ) -> None:
+    def __init__(self, state: State, look: Callable[[], procfs.Headroom | None] = headroom) -> None:
         self.headroom = Headroom()
         self._state = state
         self._look = look
@@ -75,7 +73,7 @@ class HostMemory:
         return [
             alert
             for tracked_device in listed
-            for alert in self._end_missing(tracked_device, present, now_s)
+            for alert in self._end_gone(tracked_device, present, now_s)
         ]
 
     def _measure(self, now_s: float) -> None:
@@ -100,7 +98,7 @@ class HostMemory:
         if last is None or last[1] != held or now_s - last[0] >= UNCHANGED_S:
             _ring(track).add(now_s, held)
 
-    def _end_missing(
+    def _end_gone(
         self, device: TrackedDevice, present: set[ProcessKey], now_s: float
     ) -> list[Alert]:
         """Retire the tracks of processes that two lists in a row did not name."""
@@ -234,7 +232,7 @@ class SampleIntake:
             or tracked_device.names_updates != self.process_names.updates
             or self._state.restored.alerts
         ):
-            changed += self._end_missing(tracked_device, reading, now_s)
+            changed += self._end_gone(tracked_device, reading, now_s)
         if reading.uses is None and boot_id is not None:
             changed += self._end_unlisted(tracked_device, now_s)
         return changed + track_evaluation.drop_whole(self._state, tracked_device, now_s)
@@ -390,18 +388,12 @@ class SampleIntake:
         device.processes[key], device.listed = track, None
         return track
 
-    def _end_missing(
-        self, device: TrackedDevice, reading: DeviceReading, now_s: float
-    ) -> list[Alert]:
+    def _end_gone(self, device: TrackedDevice, reading: DeviceReading, now_s: float) -> list[Alert]:
         if reading.uses is None or reading.state != "ok":
             return []
         listed = [use.key for use in reading.uses]
-        news = self.process_names.updates
-        if (
-            listed == device.listed
-            and device.names_updates == news
-            and not self._state.restored.alerts
-        ):
+        news, restored = self.process_names.updates, self._state.restored
+        if listed == device.listed and device.names_updates == news and not restored.alerts:
             return []  # As in most ticks: the same processes, and nothing new about them.
         present = set(listed)
         changed: list[Alert] = []
@@ -424,8 +416,8 @@ class SampleIntake:
             if info.program != track.program:
                 track.program, self._state.tracks.renamed = info.program, True
         uid, rules = device.device.uid, self._state.settings.rules
-        left = self._state.restored.left(uid, present)
-        for subject, ring in self._state.restored.gone(uid, left):
+        left = restored.left(uid, present)
+        for subject, ring in restored.gone(uid, left):
             gone = Track(
                 subject=subject,
                 device=device.device,
@@ -435,9 +427,9 @@ class SampleIntake:
             )
             self._state.tracks.ended.append(EndedProcess(track=gone, unobserved=True))
         # Nobody is missing any more, or it must be looked at once more.
-        again = device.missing or self._state.restored.missing[uid]
+        again = device.missing or restored.missing[uid]
         device.listed, device.names_updates = None if again else listed, news
-        return changed + self._state.restored.orphaned(uid, left, rules, now_s)
+        return changed + restored.orphaned(uid, left, rules, now_s)
 
 
 def begin(

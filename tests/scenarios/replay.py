@@ -17,7 +17,7 @@ from gpuwatchd.core.model.alerts import Title
 from gpuwatchd.pipeline.replay import Recorded
 from gpuwatchd.pipeline.state import State
 from gpuwatchd.pipeline.track import Headroom, Track
-from gpuwatchd.pipeline.track_evaluation import TrackEvaluator
+from gpuwatchd.pipeline.track_evaluation import Evaluator
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -128,7 +128,7 @@ def replay(
     whole: Series,
     settings: DetectionSection | None = None,
     *,
-    evaluator: TrackEvaluator | None = None,
+    evaluator: Evaluator | None = None,
     until_s: float | None = None,
     stop_at_alert: bool = False,
     history: Callable[[float], tuple[Profile, ...]] | None = None,
@@ -145,7 +145,7 @@ def replay(
     """
     settings = settings or DEFAULTS
     recorded = Recorded(whole.t_s, whole.used_bytes, (), settings.analysis_window_hours * 3600.0)
-    evaluator = evaluator or TrackEvaluator(State(Config(detection=settings)))
+    evaluator = evaluator or Evaluator(State(Config(detection=settings)))
     track = track_of(whole, recorded)
     track.runs, track.beside = history, beside
     life = Life()

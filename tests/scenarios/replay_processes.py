@@ -18,7 +18,7 @@ from gpuwatchd.pipeline import recorded_ledger, track_evaluation
 from gpuwatchd.pipeline.replay import Recorded
 from gpuwatchd.pipeline.state import State
 from gpuwatchd.pipeline.track import Headroom, Track, TrackedDevice
-from gpuwatchd.pipeline.track_evaluation import TrackEvaluator
+from gpuwatchd.pipeline.track_evaluation import Evaluator
 from tests.scenarios.replay import DEFAULTS, device_of, instants_of
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def replay_processes(item: LabelledSeries) -> list[Course]:
     whole = item.series
     room = Headroom(total_bytes=whole.total_bytes, attributed_at_s=float("inf"))
     tracked = TrackedDevice(device=device_of(whole), reading=None, headroom=room)
-    evaluator = TrackEvaluator(State(Config(detection=DEFAULTS)))
+    evaluator = Evaluator(State(Config(detection=DEFAULTS)))
     instants = instants_of(whole.t_s)
     start = float(whole.t_s[0])
     joint = Course(name=DEVICE, truth=item.truth, onset_s=item.truth.onset_s or 0.0)
@@ -163,7 +163,7 @@ def _player(
 
 
 def _is_there(
-    evaluator: TrackEvaluator, tracked: TrackedDevice, player: _Player, position: int, now: float
+    evaluator: Evaluator, tracked: TrackedDevice, player: _Player, position: int, now: float
 ) -> bool:
     """Move the window of a subject to the instant; begin or end it; say whether it is there."""
     known, track = player.known[position], player.track
@@ -184,7 +184,7 @@ def _is_there(
 
 
 def _judge(
-    evaluator: TrackEvaluator, tracked: TrackedDevice, due: list[_Player], now: float, start: float
+    evaluator: Evaluator, tracked: TrackedDevice, due: list[_Player], now: float, start: float
 ) -> None:
     """Judge subjects; an alert in the place of one on the device is not counted once more."""
     before = [_state(player.track) for player in due]

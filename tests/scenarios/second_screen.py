@@ -17,7 +17,7 @@ import numpy as np
 from gpuwatchd.analysis import screen
 from gpuwatchd.core.config import Config, DetectionSection
 from gpuwatchd.pipeline.state import State
-from gpuwatchd.pipeline.track_evaluation import TrackEvaluator
+from gpuwatchd.pipeline.track_evaluation import Evaluator
 from tests.scenarios import blind, replay, worlds
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ MOST_S = 1200.0
 """No watch may come later by more than this."""
 
 
-class Gated(TrackEvaluator):
+class Gated(Evaluator):
     """Judges a series while the second screen passes it, while anything is open, and each hour."""
 
     def __init__(self, state: State) -> None:
@@ -90,7 +90,7 @@ def delays_s(series: Series) -> tuple[float | None, float | None, float]:
     return later(before.watch_s, after.watch_s), later(before.alert_s, after.alert_s), share
 
 
-class Counting(TrackEvaluator):
+class Counting(Evaluator):
     """Judges as the daemon does, and counts it."""
 
     judged = 0

@@ -177,10 +177,8 @@ class NvmlSource:
         self._life.release_until(self._monotonic() + duration_s)
 
     def _read_cards(self, mono_s: float, faults: list[Fault]) -> list[DeviceReading]:
-        """Return a reading of every card, a blank one of those that do not answer.
-
-        A lane is the thread of one card, by its UUID; MIG instances are read in their card's.
-        """
+        """Return a reading of every card, a blank one of those that do not answer."""
+        # A lane is the thread of one card, by its UUID; MIG instances are read in their card's.
         life = self._life
         lanes: dict[str, list[Card]] = {}
         for card in life.cards.values():
@@ -211,10 +209,7 @@ class NvmlSource:
         readings: dict[str, DeviceReading],
         faults: list[Fault],
     ) -> tuple[dict[str, list[Card]], int]:
-        """Ask every lane once; return the cards with a fresh handle, to be read in a second turn.
-
-        Also the code by which NVML itself is gone, 0 while it is not.
-        """
+        """Ask every lane once; return the cards to read again, and NVML's code if it is gone."""
         jobs = {lane: partial(self._read_lane, cards, mono_s) for lane, cards in lanes.items()}
         answers = self._lanes.run(jobs, deadline_s)
         back: dict[str, list[Card]] = {}
