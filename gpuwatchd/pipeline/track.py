@@ -450,13 +450,10 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
 
     def suppressed(self, finding: Finding) -> Finding:
         """Return a judgement that is none as long as this is what the user called normal."""
-        if (
-            self.suppression is None
-            or finding.tier == "none"
-            or self.peak > self.suppression.level_bytes
-        ):
+        normal = self.suppression
+        if normal is None or finding.tier == "none" or self.peak > normal.level_bytes:
             return finding
-        return dismissed_finding(finding, self.suppression.why, Reason.NORMAL)
+        return dismissed_finding(finding, normal.why, Reason.NORMAL)
 
     def move(self, by_s: float) -> None:
         """Move what is remembered in time: the wall clock was stepped. Not the window."""
