@@ -242,13 +242,13 @@ class Busy(Machine):
 def test_the_daemon_knows_epochs_also_after_a_restart(tmp_path: Path) -> None:
     machine = Busy(tmp_path, lambda age_s: 12e9 + 1e9 * np.sum(Busy.ends[4:] < age_s), 24)
     machine.live(6.5 * PERIOD_S)
-    known = present(machine.track.room.activity)
+    known = present(machine.track.headroom.activity)
     before = present(known.period(machine.time.now_s))
     assert before.period_s == pytest.approx(PERIOD_S, rel=0.05)
     machine.history.chores(machine.time.now_s)
     machine.restart(clean=True)
     machine.live(machine.age_s + 60.0)
-    again = present(machine.track.room.activity)
+    again = present(machine.track.headroom.activity)
     assert again is not known
     after = present(present(again).period(machine.time.now_s))
     assert after.period_s == pytest.approx(before.period_s, rel=0.02)

@@ -1,4 +1,4 @@
-"""Findings + rules + past alerts -> decisions: when people are told, by what, and why not.
+"""Findings + rules + past alerts -> decisions: when a notice is sent, by what, and why not.
 
 Pure: the state comes in as an :class:`~gpuwatchd.core.model.Alert` and goes out as a new one; the
 store keeps it, so that a restart, a crash or a reboot changes nothing.
@@ -34,4 +34,4 @@ from gpuwatchd.alerts.lifecycle import (
 )
 from gpuwatchd.alerts.matching import matches, rules_for
 from gpuwatchd.alerts.policy_types import Outcome, Override, Route, Rules
-from gpuwatchd.alerts.routing import Until, may_grow, quiet_until, routes, silenced, told_as
+from gpuwatchd.alerts.routing import Until, capped_severity, may_grow, quiet_until, routes, silenced

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from gpuwatchd.alerts import wording
-from gpuwatchd.alerts.lifecycle import ladder_s, passes
+from gpuwatchd.alerts.lifecycle import passes_cooldown, reminder_at_s
 from gpuwatchd.alerts.matching import rules_for
 from gpuwatchd.alerts.policy_types import HOUR_S, RANK, Effective, Route, Rules
-from gpuwatchd.alerts.routing import InhibitingAlerts, held_route, inhibitor, told_as
+from gpuwatchd.alerts.routing import InhibitingAlerts, capped_severity, held_route, inhibitor
 from gpuwatchd.alerts.routing import routes as routes_of
 from gpuwatchd.core.codes import Hold, TitleRole
 from gpuwatchd.core.model import Alert, Decision, NoticeKind, Silence, Value
@@ -113,7 +113,7 @@ def notice_due(alert: Alert, now_s: float) -> NoticeKind | None:
         return None
     if alert.notices == 0:
         return "firing" if due else None
-    if passes(alert):
+    if passes_cooldown(alert):
         return "escalated"
     return "repeat" if due else None
 
@@ -156,16 +156,16 @@ class Notifications(NamedTuple):
 
 
 class SendingContext(Value, frozen=True, kw_only=True):
-    """What counts beside the alerts that are announced."""
+    """What counts beside the alerts themselves."""
 
     local: Local | None = None
     """The time where people are; None: it is never quiet."""
     silences: tuple[Silence, ...] = ()
     """Those in force."""
     others: tuple[Alert, ...] = ()
-    """Open alerts that are announced elsewhere: they may make one of these no news."""
+    """Open alerts of other sources: they may inhibit one of these."""
     past: tuple[Alert, ...] = ()
-    """Alerts that are over and of whose group people were told lately."""
+    """Resolved alerts: their groups may be in their pause."""
     levels: dict[str, float] = msgspec.field(default_factory=dict)
     """Alert key -> bytes that its subject holds now, where that is known."""
 
@@ -179,31 +179,31 @@ def due_notices(
     *,
     now_s: float,
     sent_at_s: Sequence[float],
-    around: SendingContext = ALONE,
+    context: SendingContext = ALONE,
 ) -> Notifications:
-    """Return what is to be told now of these alerts, and what is held back and why.
+    """Return the notices that are due now, and why others are held back.
 
-    ``alerts`` are open, or over while that is still owed; ``sent_at_s`` is when messages went out
-    lately, for the limit per hour.
+    ``alerts`` are open, or resolved with a notice of that to send; ``sent_at_s`` is when messages
+    went out lately, for the limit per hour. All times are of the alerts' own clock.
     """
-    mine = list(alerts)
-    teller = _NoticeCollector(rules, now_s, around, [*mine, *around.others])
-    due = [due_notice for alert in mine if (due_notice := teller.collect(alert)) is not None]
+    alerts = list(alerts)
+    collector = _NoticeCollector(rules, now_s, context, [*alerts, *context.others])
+    due = [due_notice for alert in alerts if (due_notice := collector.collect(alert)) is not None]
     if due:
-        due = teller.grouped(due, [*mine, *around.others, *around.past])
-        teller.send(grouped_by_message(due + teller.joining(mine, due)), sent_at_s)
-    return Notifications(list(teller.changed.values()), teller.decisions, teller.notices)
+        due = collector.grouped(due, [*alerts, *context.others, *context.past])
+        collector.send(grouped_by_message(due + collector.joining(alerts, due)), sent_at_s)
+    return Notifications(list(collector.changed.values()), collector.decisions, collector.notices)
 
 
 class _NoticeCollector:
-    """Looks at alerts one after the other and keeps what comes of it."""
+    """Takes alerts one after the other; keeps changed ones, decisions and notices."""
 
     def __init__(
-        self, rules: Rules, now_s: float, around: SendingContext, beside: Iterable[Alert]
+        self, rules: Rules, now_s: float, context: SendingContext, beside: Iterable[Alert]
     ) -> None:
         self.rules = rules
         self.now_s = now_s
-        self.around = around
+        self.context = context
         self.above = InhibitingAlerts(beside)
         self.reminds = bool(rules.repeat_s) or any(
             override.repeat_s for override in rules.overrides
@@ -213,7 +213,7 @@ class _NoticeCollector:
         self.notices: list[Notice] = []
 
     def collect(self, alert: Alert) -> Due | None:
-        """Return what is due of an alert and may leave; note why it may not."""
+        """Return the notice of an alert that is due and may leave; else note why it is held."""
         if alert.next_notice_at_s is None and self.reminds:
             alert = self._planned(alert)
         notice = notice_due(alert, self.now_s)
@@ -243,14 +243,14 @@ class _NoticeCollector:
         last_s, steps_s = alert.last_notice_at_s, rules_for(alert, self.rules).repeat_s
         if alert.state != "firing" or last_s is None or not (alert.notices and steps_s):
             return alert
-        next_s = ladder_s(alert.notices - 1, steps_s, self.rules, last_s)
+        next_s = reminder_at_s(alert.notices - 1, steps_s, self.rules, last_s)
         return self._change(alert, next_notice_at_s=next_s)
 
     def _due(self, alert: Alert) -> Due | None:
         """Return what is due of an alert as people are told of it; None where nothing is."""
         effective = rules_for(alert, self.rules)
-        severity = told_as(alert, effective)
-        capped = alert if severity == alert.severity else _as(alert, severity)
+        severity = capped_severity(alert, effective)
+        capped = alert if severity == alert.severity else _with_severity(alert, severity)
         notice = notice_due(capped, self.now_s)
         if notice is None:
             return None
@@ -258,10 +258,10 @@ class _NoticeCollector:
             alert,
             notice,
             self.rules,
-            local=self.around.local,
-            silences=self.around.silences,
+            local=self.context.local,
+            silences=self.context.silences,
             others=self.above.near(alert),
-            level_bytes=self.around.levels.get(alert.key),
+            level_bytes=self.context.levels.get(alert.key),
         )
         return Due(alert, notice, severity, effective, routes)
 
@@ -387,7 +387,7 @@ class _NoticeCollector:
         booked = []
         for due_notice in batch:
             alert = self._change(due_notice.alert, **self._booked(due_notice))
-            booked.append(_as(alert, due_notice.severity))
+            booked.append(_with_severity(alert, due_notice.severity))
             self.decisions += [
                 _decision(due_notice, self.now_s, route) for route in due_notice.routes
             ]
@@ -415,7 +415,7 @@ class _NoticeCollector:
         return {
             **changes,
             "last_notice_at_s": self.now_s,
-            "next_notice_at_s": ladder_s(alert.notices, steps_s, rules, self.now_s),
+            "next_notice_at_s": reminder_at_s(alert.notices, steps_s, rules, self.now_s),
             "told_flapping": alert.told_flapping or flapping,
         }
 
@@ -455,6 +455,6 @@ def _decision(due_notice: Due, now_s: float, route: Route) -> Decision:
     )
 
 
-def _as(alert: Alert, severity: Severity) -> Alert:
+def _with_severity(alert: Alert, severity: Severity) -> Alert:
     """Return an alert as severe as people are told."""
     return msgspec.structs.replace(alert, severity=severity)

@@ -32,16 +32,16 @@ if TYPE_CHECKING:
 
 
 class AlertHistory(Value, frozen=True, kw_only=True):
-    """The last times that one key was open, as far as they still matter."""
+    """The resolved alerts of one key, as far as they still matter."""
 
     last: Alert
     """The last one that people were told of; without any, the last one."""
     ends_s: tuple[float, ...] = ()
-    """When it was over, within the last hour."""
+    """When they ended, within the last hour."""
 
 
 def remembered(past: AlertHistory | None, over: Alert, now_s: float) -> AlertHistory:
-    """Return the past of a key after an alert of it is over, or an owed notice of it was told."""
+    """Return the history of a key after its alert has ended, or the notice of that was sent."""
     ends = () if past is None else past.ends_s
     at_s = over.resolved_at_s
     if at_s is not None and over.firing_at_s is not None and at_s not in ends:
@@ -52,7 +52,7 @@ def remembered(past: AlertHistory | None, over: Alert, now_s: float) -> AlertHis
 
 
 def recalled(alerts: Iterable[Alert], now_s: float) -> dict[str, AlertHistory]:
-    """Return key -> its past, from alerts that are over; those in the future end now."""
+    """Return key -> its history, from resolved alerts; those in the future end now."""
     pasts: dict[str, AlertHistory] = {}
     for over in sorted(alerts, key=lambda alert: alert.resolved_at_s or 0.0):
         pasts[over.key] = remembered(pasts.get(over.key), over, now_s)
@@ -60,14 +60,14 @@ def recalled(alerts: Iterable[Alert], now_s: float) -> dict[str, AlertHistory]:
 
 
 def matters(past: AlertHistory, rules: Rules, now_s: float) -> bool:
-    """Say whether a past can still change what people are told."""
+    """Say whether a history can still change when a notice of its key is sent."""
     ends_s = max((past.last.resolved_at_s or 0.0, past.last.last_notice_at_s or 0.0))
     owes = past.last.next_notice_at_s is not None
     return owes or now_s - ends_s < max(HOUR_S, rules.cooldown_s, rules.group_interval_s)
 
 
 def reopened(alert: Alert, past: AlertHistory | None, rules: Rules, now_s: float) -> Alert:
-    """Return an alert that has just fired, with what people know of it from before.
+    """Return an alert that has just fired, with the notices that were sent before it was resolved.
 
     Where they still believe that it goes on (its end has not been told yet), or know that it comes
     and goes, it takes up where it was: the next they hear is a reminder. Otherwise it is news: at
@@ -87,7 +87,7 @@ def reopened(alert: Alert, past: AlertHistory | None, rules: Rules, now_s: float
             alert,
             notices=last.notices,
             last_notice_at_s=told_s,
-            next_notice_at_s=ladder_s(
+            next_notice_at_s=reminder_at_s(
                 last.notices - 1, rules_for(alert, rules).repeat_s, rules, told_s
             ),
             told_severity=last.told_severity or last.severity,
@@ -104,12 +104,12 @@ def first_notice_s(alert: Alert, rules: Rules) -> float:
     """Return when the first notice of an alert that fires is due."""
     fired_s = alert.opened_at_s if alert.firing_at_s is None else alert.firing_at_s
     held_s = fired_s + rules.flap_hold_s
-    if alert.last_notice_at_s is None or passes(alert):
+    if alert.last_notice_at_s is None or passes_cooldown(alert):
         return held_s
     return max(held_s, alert.last_notice_at_s + rules.cooldown_s)
 
 
-def passes(alert: Alert) -> bool:
+def passes_cooldown(alert: Alert) -> bool:
     """Say whether an alert passes the cool-down: it is worse than what people were last told."""
     if alert.notices == 0:
         return alert.severity == "critical" and alert.told_severity != "critical"
@@ -117,7 +117,9 @@ def passes(alert: Alert) -> bool:
     return told is not None and RANK[alert.severity] > RANK[told]
 
 
-def ladder_s(notices: int, steps_s: tuple[float, ...], rules: Rules, now_s: float) -> float | None:
+def reminder_at_s(
+    notices: int, steps_s: tuple[float, ...], rules: Rules, now_s: float
+) -> float | None:
     """Return when the reminder after a notice is due; None without reminders.
 
     ``steps_s``: pauses after the first, the second ... notice; the last one repeats.
@@ -404,9 +406,9 @@ def _regraded(alert: Alert, rules: Rules, now_s: float) -> Outcome:
 def _replanned_s(alert: Alert, rules: Rules, *, worse: bool) -> float | None:
     """Return when the next notice of an alert is due whose severity has just changed.
 
-    What is worse than people know passes every pause by itself (see :func:`passes`). What is as bad
-    again as they know it, after it was milder, is told when the first reminder would be: on a long
-    ladder they would not hear of it for hours.
+    What is worse than people know passes every pause (see :func:`passes_cooldown`). What is as bad
+    again as they know it, after it was milder, is sent when the first reminder would be: on a long
+    ladder that would take hours.
     """
     planned_s, last_s = alert.next_notice_at_s, alert.last_notice_at_s
     if alert.notices == 0:
@@ -414,10 +416,10 @@ def _replanned_s(alert: Alert, rules: Rules, *, worse: bool) -> float | None:
     steps_s = rules_for(alert, rules).repeat_s
     if last_s is None or not steps_s:
         return planned_s
-    usual_s = ladder_s(alert.notices - 1, steps_s, rules, last_s)
+    usual_s = reminder_at_s(alert.notices - 1, steps_s, rules, last_s)
     if not worse:
         return usual_s
-    soon_s = ladder_s(0, steps_s, rules, last_s)
+    soon_s = reminder_at_s(0, steps_s, rules, last_s)
     return min(one for one in (usual_s, soon_s) if one is not None)
 
 
@@ -456,7 +458,7 @@ def ended(
 ) -> Outcome:
     """Return the alert after its subject has gone (the process ended, the memory came back).
 
-    ``quietly`` tells nobody: another alert goes on in its place.
+    ``quietly``: no notice is sent, another alert goes on in its place.
     """
     if alert.state == "pending":
         return Outcome(alert=None, changed=False)
@@ -490,16 +492,16 @@ def inherited(alert: Alert, before: Alert) -> Alert:
 
 
 def _resolve(alert: Alert, why: dict[str, Any], rules: Rules, now_s: float) -> Alert:
-    tell = rules.recovered and alert.notices > 0
+    notified = rules.recovered and alert.notices > 0
     # Of one that comes and goes people hear when it has been calm for an hour.
-    tell_s = now_s + HOUR_S if alert.told_flapping else now_s
+    notify_at_s = now_s + HOUR_S if alert.told_flapping else now_s
     return msgspec.structs.replace(
         alert,
         state="resolved",
         resolved_at_s=now_s,
         changed_at_s=now_s,
         **why,
-        next_notice_at_s=tell_s if tell else None,
+        next_notice_at_s=notify_at_s if notified else None,
         inhibited_by="",
         # Of what nobody was told it stays known why.
         **(wording.hold_fields(None) if alert.notices > 0 else {}),

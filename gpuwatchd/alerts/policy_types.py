@@ -1,4 +1,4 @@
-"""What policy is told, and what it answers: rules, local time, routes. Values only."""
+"""What policy takes and returns: rules, overrides, routes, outcomes. Values only."""
 
 from __future__ import annotations
 

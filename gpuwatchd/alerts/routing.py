@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class InhibitingAlerts:
-    """Open alerts that may make others no news.
+    """Open alerts that may inhibit others.
 
     Looking at each of hundreds for each of hundreds would take a tick longer than its interval.
     """
@@ -41,25 +41,27 @@ class InhibitingAlerts:
                 self._near.setdefault(alert.subject.device_uid, []).append(alert)
 
     def near(self, alert: Alert) -> list[Alert]:
-        """Return those among which is any that makes an alert no news."""
+        """Return those among which is any that inhibits an alert."""
         subject = alert.subject
         same = subject.device_uid if subject.process is None else subject.process
         return [*self.lost, *self._near.get(same, ())]
 
 
 def inhibitor(alert: Alert, others: Iterable[Alert]) -> Alert | None:
-    """Return the open alert that makes this one no news; None without any.
+    """Return the open alert that inhibits this one (makes it no news); None without any.
 
     A GPU that is lost or hangs, its card, or a driver that is down says all that can be said of its
     memory; on one that should be reset jobs go on, and leak. A process that is about to run out of
     memory is told of once, by its worst alert. A device as a whole only echoes what one of its
     processes does.
     """
-    return next((other for other in others if other.key != alert.key and _over(other, alert)), None)
+    return next(
+        (other for other in others if other.key != alert.key and _inhibits(other, alert)), None
+    )
 
 
-def _over(one: Alert, alert: Alert) -> bool:
-    """Say whether ``one`` makes ``alert`` no news; never both of each other."""
+def _inhibits(one: Alert, alert: Alert) -> bool:
+    """Say whether ``one`` inhibits ``alert``; never both of each other."""
     if one.state != "firing" or alert.kind == "gpu":
         return False
     mine, its = alert.subject, one.subject
@@ -126,8 +128,8 @@ _ENDLESS_S = 7.5 * 86_400.0
 """Quiet hours that last longer than a week are those of every day."""
 
 
-def told_as(alert: Alert, effective: Effective) -> Severity:
-    """Return the severity that people are told of."""
+def capped_severity(alert: Alert, effective: Effective) -> Severity:
+    """Return the severity of its notices: its own, at most that of the override."""
     cap = effective.severity
     return alert.severity if cap is None or RANK[alert.severity] <= RANK[cap] else cap
 
@@ -202,7 +204,7 @@ def routes(
     better than by its judgement.
     """
     effective = rules_for(alert, rules)
-    case = _RoutingCase(alert, notice, effective, told_as(alert, effective), local)
+    case = _RoutingCase(alert, notice, effective, capped_severity(alert, effective), local)
     held = _held(case, silences, others, level_bytes)
     if held is not None:
         return tuple(msgspec.structs.replace(held, channel=name) for name in effective.channels)

@@ -175,7 +175,7 @@ class _Judgement(msgspec.Struct, frozen=True):
     severity: Severity
 
 
-class _Watcher(recorded_runs.LearningWatcher):
+class _Watcher(recorded_runs.LearningEvaluator):
     """Keeps what the bar for a leak says of each judgement while an alert fires."""
 
     def __init__(
@@ -270,14 +270,14 @@ def play_log(
     log = _part_of(log, device)
     if not log.series:
         return backtest.report_of(log, device), []
-    watcher = _Watcher(config, log, labels=beside.labels, busy=busy)
-    results = replay.analyze(log, config, watcher=watcher, passed=passed)
+    evaluator = _Watcher(config, log, labels=beside.labels, busy=busy)
+    results = replay.analyze(log, config, evaluator=evaluator, passed=passed)
     played = backtest.played("as it is", results, log, words or {}, backtest.deaths(log))
     out = []
     for case in played.cases:
         if case.alert_at_s is not None:
-            judged = watcher.judgements.get(case.subject.id, [])
-            out += _Walk(case, log, config, watcher.state.settings.rules, beside).steps(judged)
+            judged = evaluator.judgements.get(case.subject.id, [])
+            out += _Walk(case, log, config, evaluator.state.settings.rules, beside).steps(judged)
     return backtest.report_of(log, device, [played]), out
 
 

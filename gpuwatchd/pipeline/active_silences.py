@@ -81,8 +81,8 @@ class ActiveSilences:
         self._hold([*others, self._with_end(silence, now_s)], now_s)
         return silence
 
-    def follow(self, changes: Sequence[Alert], now_s: float) -> None:
-        """Go with alerts that have just changed, before anybody is told of them.
+    def take_changes(self, changes: Sequence[Alert], now_s: float) -> None:
+        """Follow alerts that have just changed, before their notices are sent.
 
         One that goes on under another key, since it is now known who holds the memory or another
         rank leaks on, stays silenced there. One that is over ends what was to last until then.

@@ -261,7 +261,7 @@ class AlertCosts:
 
         def rows(uid: str, since_s: float, until_s: float) -> list[MemoryBucket]:
             device = self._state.devices.get(uid)
-            total = None if device is None else device.room.total_bytes
+            total = None if device is None else device.headroom.total_bytes
             return cost.with_rest(self._rows(uid, since_s, until_s), total)
 
         return self._charged(alert, self._holders(alert), rows, now_s, alert.opened_at_s)
@@ -302,8 +302,8 @@ class AlertCosts:
         pairs = [] if shelf is None else shelf.minutes(uid, None, since_s, until_s)
         minutes = {end_s - WIDTH_S for end_s, _ in pairs}
         device = self._state.devices.get(uid)
-        if device is not None and device.others:
-            minutes |= _minutes(device.others[0], since_s, until_s).keys()
+        if device is not None and device.own_tracks:
+            minutes |= _minutes(device.own_tracks[0], since_s, until_s).keys()
         return [cost.MemoryBucket(at_s, None, None) for at_s in minutes]
 
 

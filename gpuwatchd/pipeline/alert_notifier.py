@@ -1,4 +1,4 @@
-"""Who is told what and when: notices that are due become messages, and both are written down."""
+"""Makes messages of the notices that are due, writes both down, and hands them to the outbox."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from gpuwatchd.alerts import wording
 from gpuwatchd.core import units
 from gpuwatchd.core.codes import Hold
 from gpuwatchd.core.model import Alert, Decision, Delivery
-from gpuwatchd.core.model.findings import with_blame
 from gpuwatchd.pipeline import action_handler, messages
 from gpuwatchd.pipeline.clock import moved_resolved
 from gpuwatchd.pipeline.live_state import RecentDeaths
@@ -21,69 +20,16 @@ from gpuwatchd.pipeline.track import Track
 from gpuwatchd.pipeline.track_evaluation import subject_facts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from gpuwatchd.alerts import Notice, Notifications
-    from gpuwatchd.core.model import Device, Message, ProcessInfo, ProcessKey, Proposal
+    from gpuwatchd.core.model import Device, Message, ProcessInfo, Proposal
     from gpuwatchd.notify.outbox.outbox import Outbox
     from gpuwatchd.pipeline.alert_cost import AlertCosts
     from gpuwatchd.pipeline.clock import Clocks
     from gpuwatchd.pipeline.proposals import Proposals
     from gpuwatchd.pipeline.state import State
-    from gpuwatchd.pipeline.track import TrackedDevice
     from gpuwatchd.store.writer import History
-
-# Whose growth explains the device's: asked when an alert opens, not at every look.
-
-
-def with_attribution(
-    alert: Alert,
-    device: TrackedDevice,
-    infos: Mapping[ProcessKey, ProcessInfo],
-    tracks: Mapping[str, Track],
-) -> Alert:
-    """Return the alert with the shares of those who grew since its onset; its track has it, too."""
-    from gpuwatchd.analysis import attribution  # noqa: PLC0415 - its numbers need numpy
-
-    finding = alert.finding
-    if alert.state not in {"watch", "firing"} or not device.others or finding.onset_at_s is None:
-        return alert
-    track = tracks.get(alert.subject.id)
-    if alert.subject.host or (track is not None and track.leads):
-        return alert
-    kind, ledger = device.device.memory_kind, device.ledger
-    fresh = device.uses is not None and device.uses_s == device.taken_s
-    # The whole beside its parts is told of without those who came since.
-    joint = track is device.others[0] and device.apart
-    processes = {key: track.series() for key, track in device.processes.items()} if fresh else {}
-    if joint:
-        processes = {k: s for k, s in processes.items() if s.t_s[0] <= finding.onset_at_s}
-    shares = attribution.share(
-        None if kind == "coherent" else device.others[0].series(raw=not joint),
-        # What was last known of a list that cannot be read now says nothing of the growth since.
-        processes,
-        since_s=finding.onset_at_s,
-        names={
-            key: info.attribution
-            for key in device.processes
-            if (info := infos.get(key)) is not None
-        },
-        complete=fresh and kind == "dedicated" and ledger is not None and ledger.state == "whole",
-    )
-    told = msgspec.structs.replace(alert, finding=with_blame(finding, shares))
-    if track is not None and track.alert is not None and track.alert.key == alert.key:
-        track.alert = told
-    return told
-
-
-def explained(alert: Alert, state: State) -> Alert:
-    """Return an alert that has changed with who caused it, and with what broke meanwhile."""
-    device = state.devices.get(alert.subject.device_uid)
-    if device is None:
-        return alert
-    told = with_attribution(alert, device, state.infos, state.tracks)
-    return state.events.advised(told, device.device, state.tracks)
-
 
 PROPOSED = 4
 """Alerts of one message whose next step it names."""
@@ -105,25 +51,28 @@ class MessageBuilder:
         self._proposals = proposals
         self._booted_at_s = booted_at_s
 
-    def introduced(self, alert: Alert) -> Alert:
-        """Return an alert with what is known now of whom it is about."""
-        found = subject_facts(self._device(alert), self._info(alert), alert.finding)
+    def with_subject(self, alert: Alert) -> Alert:
+        """Return an alert with its ``about`` as known now."""
+        facts = subject_facts(self._device(alert), self._info(alert), alert.finding)
         before = alert.about
-        if before == found or (before is not None and before.process and not found.process):
+        if before == facts or (before is not None and before.process and not facts.process):
             return alert  # Who has ended is not forgotten.
-        return msgspec.structs.replace(alert, about=found)
+        return msgspec.structs.replace(alert, about=facts)
 
-    def priced(
+    def with_cost(
         self, alert: Alert, now_s: float, thread: str = "", *, counted: bool = True
     ) -> Alert:
-        """Return an alert that is being told, with what it costs at this moment."""
+        """Return an alert of a notice with its cost now and the first message of its thread.
+
+        ``thread``: that of the alert whose message it joins. Without ``counted`` its cost stays.
+        """
         own = messages.message_id(alert, "firing", 1)
         first = alert.first_message or (thread if thread and alert.notices == 1 else own)
         # What a death has cost was counted when it died.
         cost = self._costs.of(alert, now_s) if counted and not alert.died else alert.cost
         return msgspec.structs.replace(alert, cost=cost, first_message=first)
 
-    def final(self, alert: Alert, now_s: float) -> Alert:
+    def with_final_cost(self, alert: Alert, now_s: float) -> Alert:
         """Return an alert that is over, with all that its job has cost since its checkpoint."""
         try:
             return msgspec.structs.replace(alert, cost=self._costs.of(alert, now_s))
@@ -132,8 +81,8 @@ class MessageBuilder:
             log.exception("failed part=cost key=%s", alert.key)
             return alert
 
-    def message(self, notice: Notice, curve: Track | None, now_s: float) -> Message:
-        """Return the message of a notice."""
+    def message(self, notice: Notice, track: Track | None, now_s: float) -> Message:
+        """Return the message of a notice; ``track`` is drawn in it, None: without a chart."""
         alert = notice.alert
         buttons = action_handler.buttons_for(
             alert, self._state.settings.config, self._info(alert), booted_at_s=self._booted_at_s
@@ -144,10 +93,10 @@ class MessageBuilder:
             proposals = self._proposals.for_message((alert, *notice.also[: PROPOSED - 1]), own)
             buttons += self._proposals.buttons(it for it in proposals if it[0].key == alert.key)
         chart = None
-        if curve is not None:
+        if track is not None:
             from gpuwatchd.pipeline import chart_points  # noqa: PLC0415 - numpy comes with it
 
-            chart = chart_points.chart(curve, alert)
+            chart = chart_points.chart(track, alert)
         message = messages.compose(
             alert,
             notice.kind,
@@ -169,79 +118,87 @@ class MessageBuilder:
         return None if process is None else self._state.infos.get(process)
 
 
-# Alerts that are over: what people know of them, and what they are still to be told.
+# Resolved alerts: what people know of them, and whose last notice is still to be sent.
 
 
 class ResolvedAlerts:
-    """Remembers by key; times are on the clock of the source that an alert is of."""
+    """Resolved alerts by key; times are on the clock of the source that an alert is of."""
 
     def __init__(self) -> None:
-        self.owing: dict[str, Alert] = {}
-        """Alert key -> the alert whose end is still to be told."""
-        self.pasts: dict[str, policy.AlertHistory] = {}
+        self.pending_resolved: dict[str, Alert] = {}
+        """Alert key -> the resolved alert whose notice of that is still to be sent."""
+        self.histories: dict[str, policy.AlertHistory] = {}
         self._sources: dict[str, str] = {}
         """Alert key -> its source, once that is known."""
 
     def recall(self, alerts: Iterable[Alert], now_s: float) -> None:
         """Take over what an earlier run left."""
-        found = list(alerts)
-        self.pasts.update(policy.recalled(found, now_s))
-        self.owing.update(
-            {alert.key: alert for alert in found if alert.next_notice_at_s is not None}
+        resolved = list(alerts)
+        self.histories.update(policy.recalled(resolved, now_s))
+        self.pending_resolved.update(
+            {alert.key: alert for alert in resolved if alert.next_notice_at_s is not None}
         )
 
     def add(self, source: str, alert: Alert, rules: policy.Rules, now_s: float) -> None:
-        """Take in an alert that is over, or of which that was told."""
+        """Take in a resolved alert: that has just ended, or whose last notice is sent."""
         key = alert.key
         self._sources[key] = source
-        self.pasts[key] = policy.remembered(self.pasts.get(key), alert, now_s)
+        self.histories[key] = policy.remembered(self.histories.get(key), alert, now_s)
         if alert.next_notice_at_s is not None:
-            self.owing[key] = alert
-        elif key in self.owing and self.owing[key].opened_at_s == alert.opened_at_s:
-            del self.owing[key]
+            self.pending_resolved[key] = alert
+        elif (
+            key in self.pending_resolved
+            and self.pending_resolved[key].opened_at_s == alert.opened_at_s
+        ):
+            del self.pending_resolved[key]
         for old in [
-            k for k, history in self.pasts.items() if not policy.matters(history, rules, now_s)
+            k for k, history in self.histories.items() if not policy.matters(history, rules, now_s)
         ]:
-            del self.pasts[old]
+            del self.histories[old]
             self._sources.pop(old, None)
 
     def reopened(
         self, source: str, alert: Alert, rules: policy.Rules, now_s: float
     ) -> tuple[Alert, Alert | None]:
-        """Return an alert that has just fired as people see it, and the one that is not over."""
-        past = self.pasts.get(alert.key)
+        """Return an alert that has just fired, going on from its resolved predecessor.
+
+        Also that predecessor where its last notice was still to be sent: it will not be.
+        """
+        past = self.histories.get(alert.key)
         self._sources[alert.key] = source
         alert = policy.reopened(alert, past, rules, now_s)
-        owed = self.owing.pop(alert.key, None)
-        if owed is None or past is None:
-            return alert, owed
-        owed = msgspec.structs.replace(
-            owed, next_notice_at_s=None, **wording.hold_fields(Hold.REOPENED)
+        pending = self.pending_resolved.pop(alert.key, None)
+        if pending is None or past is None:
+            return alert, pending
+        pending = msgspec.structs.replace(
+            pending, next_notice_at_s=None, **wording.hold_fields(Hold.REOPENED)
         )
-        self.pasts[alert.key] = policy.remembered(past, owed, now_s)
-        return alert, owed
+        self.histories[alert.key] = policy.remembered(past, pending, now_s)
+        return alert, pending
 
-    def owed(self, source: str) -> list[Alert]:
-        """Return what a source's alerts still owe; what nobody has claimed is everybody's."""
-        return [alert for key, alert in self.owing.items() if self._is_of(key, source)]
+    def to_notify(self, source: str) -> list[Alert]:
+        """Return resolved alerts with a notice to send, of a source or of none that is known."""
+        return [alert for key, alert in self.pending_resolved.items() if self._is_of(key, source)]
 
-    def lately(self) -> tuple[Alert, ...]:
-        """Return alerts that are over and still matter."""
-        return tuple(past.last for past in self.pasts.values())
+    def recent(self) -> tuple[Alert, ...]:
+        """Return the last resolved alert of each key that still matters."""
+        return tuple(past.last for past in self.histories.values())
 
     def move(self, source: str, by_s: float) -> list[Alert]:
-        """Move a source's alerts in time; return those that still owe something."""
-        keys = [key for key in {*self.owing, *self.pasts} if self._is_of(key, source)]
+        """Move a source's alerts in time; return those with a notice to send."""
+        keys = [
+            key for key in {*self.pending_resolved, *self.histories} if self._is_of(key, source)
+        ]
         moved: list[Alert] = []
         for key in keys:
             self._sources[key] = source
-            if key in self.owing:
-                self.owing[key] = moved_resolved(self.owing[key], by_s)
-                moved.append(self.owing[key])
-            past = self.pasts.get(key)
+            if key in self.pending_resolved:
+                self.pending_resolved[key] = moved_resolved(self.pending_resolved[key], by_s)
+                moved.append(self.pending_resolved[key])
+            past = self.histories.get(key)
             if past is not None:
                 ends_s = tuple(end + by_s for end in past.ends_s)
-                self.pasts[key] = policy.AlertHistory(
+                self.histories[key] = policy.AlertHistory(
                     last=moved_resolved(past.last, by_s), ends_s=ends_s
                 )
         return moved
@@ -263,33 +220,33 @@ Opening = tuple[str, float]
 
 
 class AlertHolder(Protocol):
-    """What an alert is kept with: a track, or an alarm."""
+    """What has an alert: a track, a ``ConditionAlert``, or an ``UnclaimedAlert``."""
 
     alert: Alert | None
 
 
-def _heard_at_s(bearer: AlertHolder) -> float | None:
+def _last_known_s(holder: AlertHolder) -> float | None:
     """Return when something was last known of a subject."""
-    if isinstance(bearer, Track):
-        newest = bearer.window.last
+    if isinstance(holder, Track):
+        newest = holder.window.last
         return None if newest is None else newest[0]
-    at_s: float | None = getattr(bearer, "heard_at_s", None)
+    at_s: float | None = getattr(holder, "last_known_s", None)
     return at_s
 
 
-def _aged(bearer: AlertHolder, now_s: float) -> Alert | None:
-    """Mark an alert as stale, or take that back; return it when that is news."""
-    alert, heard_s = bearer.alert, _heard_at_s(bearer)
-    fresh = heard_s is not None and now_s - heard_s <= STALE_S
+def _mark_stale(holder: AlertHolder, now_s: float) -> Alert | None:
+    """Mark an alert as stale, or take that back; return it where that is a change."""
+    alert, known_s = holder.alert, _last_known_s(holder)
+    fresh = known_s is not None and now_s - known_s <= STALE_S
     if alert is None or (alert.held_code is Hold.NO_DATA) != fresh:
         return None
     # Of one that is still to be told, another reason says more.
     if not fresh and alert.held_code and not alert.notices:
         return None
-    bearer.alert = msgspec.structs.replace(
+    holder.alert = msgspec.structs.replace(
         alert, **wording.hold_fields(None if fresh else Hold.NO_DATA)
     )
-    return bearer.alert
+    return holder.alert
 
 
 def _regrouped(alert: Alert, holders: dict[str, AlertHolder]) -> dict[Opening, Alert]:
@@ -301,7 +258,7 @@ def _regrouped(alert: Alert, holders: dict[str, AlertHolder]) -> dict[Opening, A
 
 
 class AlertNotifier:
-    """Announces alerts."""
+    """Sends what policy says is due, for one source's alerts at a time."""
 
     def __init__(
         self,
@@ -316,7 +273,7 @@ class AlertNotifier:
         self._outbox = outbox
         self._history = history
         self._builder = message_builder
-        # Clocks of the people who are told: the clock of a source may be a recorded one.
+        # The clock of a source may be a recorded one: people's own.
         self._wall, self._mono = clocks
         self._resolved = ResolvedAlerts()
         self.deaths = RecentDeaths(history)
@@ -326,12 +283,12 @@ class AlertNotifier:
         """Alert key -> why no message could be made of it."""
 
     def is_busy(self, source: str) -> bool:
-        """Say whether a source has anything to announce even where no alert is given."""
-        return source in self._open or bool(self._resolved.owing)
+        """Say whether a source may have notices to send even where no alert is given."""
+        return source in self._open or bool(self._resolved.pending_resolved)
 
-    def resume(self, over: Iterable[Alert], sent_at_s: Iterable[float], now_s: float) -> None:
+    def resume(self, resolved: Iterable[Alert], sent_at_s: Iterable[float], now_s: float) -> None:
         """Take up what an earlier run left."""
-        self._resolved.recall(over, now_s)
+        self._resolved.recall(resolved, now_s)
         mono_s = self._mono()
         # What was sent "in the future" of a clock that was set back counts as sent now; further
         # away it cannot be of this hour.
@@ -345,86 +302,91 @@ class AlertNotifier:
             self._history.apply(alerts, [])
 
     def notify(
-        self, source: str, bearers: Iterable[AlertHolder], changes: list[Alert], now_s: float
+        self, source: str, alerted: Iterable[AlertHolder], changes: list[Alert], now_s: float
     ) -> list[Decision]:
-        """Book the notices that are due for one source's alerts, and send them."""
+        """Send the notices that are due of one source's alerts; return policy's decisions.
+
+        ``source``: a label of :class:`.source_workers.Sources`, or ``CONDITIONS`` or
+        ``PREVIOUS_RUN``. ``alerted`` has its open alerts, ``changes`` those whose state changed in
+        this tick, resolved ones among them. Alerts, decisions and messages are one transaction.
+        """
         if changes:
-            self._state.silences.follow(changes, self._wall())
+            self._state.silences.take_changes(changes, self._wall())
         holders = {
-            bearer.alert.key: bearer
-            for bearer in bearers
-            if bearer.alert is not None and bearer.alert.state != "pending"
+            holder.alert.key: holder
+            for holder in alerted
+            if holder.alert is not None and holder.alert.state != "pending"
         }
-        news = self._news(source, holders, changes, now_s)
-        owed = self._resolved.owed(source)
-        if not (holders or news or owed):
+        updated = self._take_changes(source, holders, changes, now_s)
+        resolved = self._resolved.to_notify(source)
+        if not (holders or updated or resolved):
             self._open.pop(source, None)
             return []
         for holder in holders.values():
-            aged = _aged(holder, now_s)
-            if aged is not None:
-                news[aged.key, aged.opened_at_s] = aged
+            stale = _mark_stale(holder, now_s)
+            if stale is not None:
+                updated[stale.key, stale.opened_at_s] = stale
         self._open[source] = _alerts(holders)
-        notifications = self._announced(source, holders, owed, now_s)
-        deliveries, unmade, priced = self._messages(notifications, holders, now_s)
+        notifications = self._due_notices(source, holders, resolved, now_s)
+        deliveries, failed, priced = self._messages(notifications, holders, now_s)
         decisions = [
-            decision for decision in notifications.decisions if decision.alert_key not in unmade
+            decision for decision in notifications.decisions if decision.alert_key not in failed
         ]
         for alert in notifications.alerts:
-            if alert.key not in unmade:
+            if alert.key not in failed:
                 alert = priced.get(alert.key, alert)  # noqa: PLW2901
                 if alert.state == "resolved":
                     self._resolved.add(source, alert, self._state.settings.rules, now_s)
                 else:
                     holders[alert.key].alert = alert
-                news[alert.key, alert.opened_at_s] = alert
+                updated[alert.key, alert.opened_at_s] = alert
         self._open[source] = _alerts(holders)
-        self.deaths.note(news.values())
-        if self._history is not None and (news or deliveries or decisions):
+        self.deaths.note(updated.values())
+        if self._history is not None and (updated or deliveries or decisions):
             self._history.decide(decisions)
-            deliveries = self._history.apply(list(news.values()), deliveries)
+            deliveries = self._history.apply(list(updated.values()), deliveries)
         self._outbox.send(deliveries)
         return decisions
 
-    def _news(
+    def _take_changes(
         self, source: str, holders: dict[str, AlertHolder], changes: list[Alert], now_s: float
     ) -> dict[Opening, Alert]:
-        """Take in alerts whose state changed; return them as they stand now."""
-        rules, news = self._state.settings.rules, dict[Opening, Alert]()
+        """Take in alerts whose state changed; return what is to be written of them."""
+        rules, updated = self._state.settings.rules, dict[Opening, Alert]()
         for alert in changes:
             log.info("alert %s key=%s title=%r", alert.state, alert.key, alert.title)
             now = alert
-            bearer = holders.get(alert.key)
+            holder = holders.get(alert.key)
             if alert.state == "resolved":
                 if alert.died and alert.kind == "leak":
-                    now = self._builder.final(alert, now_s)
-                if alert.next_notice_at_s is not None and self._is_unheard(alert.key):
+                    now = self._builder.with_final_cost(alert, now_s)
+                if alert.next_notice_at_s is not None and self._is_undelivered(alert.key):
                     why = wording.hold_fields(Hold.BEGINNING_UNDELIVERED)
                     now = msgspec.structs.replace(now, next_notice_at_s=None, **why)
                     self._explain(now, now_s)
                 if now.next_notice_at_s is None:
                     self.failing.pop(now.key, None)
                 self._resolved.add(source, now, rules, now_s)
-            elif bearer is not None and bearer.alert is not None:
-                now = self._builder.introduced(bearer.alert)
+            elif holder is not None and holder.alert is not None:
+                now = self._builder.with_subject(holder.alert)
                 if not now.group:
                     beside = [*_alerts(holders), *self._elsewhere(source)]
                     now = msgspec.structs.replace(now, group=policy.group_of(now, beside))
-                    news |= _regrouped(now, holders)
+                    updated |= _regrouped(now, holders)
                 if now.state == "firing" and now.firing_at_s == now.changed_at_s:
                     now, not_over = self._resolved.reopened(source, now, rules, now_s)
                     if not_over is not None:
-                        news[not_over.key, not_over.opened_at_s] = not_over
+                        updated[not_over.key, not_over.opened_at_s] = not_over
                         self._explain(not_over, now_s)
-                bearer.alert = now
-            news[now.key, now.opened_at_s] = now
-        return news
+                holder.alert = now
+            updated[now.key, now.opened_at_s] = now
+        return updated
 
-    def _is_unheard(self, key: str) -> bool:
-        """Say whether every channel has given up to tell that an alert began."""
-        if self._history is None or key not in self._outbox.reach.untold():
+    def _is_undelivered(self, key: str) -> bool:
+        """Say whether no channel has delivered, or will deliver, that an alert began."""
+        if self._history is None or key not in self._outbox.reach.undelivered():
             return False
-        # What still waits is dropped by the post, with the end of what it tells.
+        # What still waits is dropped by the outbox, with the end of what it is about.
         return not any(
             key in {pending_delivery.alert_key, *pending_delivery.message.also}
             for pending_delivery in self._history.pending_deliveries()
@@ -446,16 +408,16 @@ class AlertNotifier:
         if self._history is not None:
             self._history.decide([decision])
 
-    def _announced(
-        self, source: str, holders: dict[str, AlertHolder], owed: list[Alert], now_s: float
+    def _due_notices(
+        self, source: str, holders: dict[str, AlertHolder], resolved: list[Alert], now_s: float
     ) -> Notifications:
-        """Ask policy what is to be told."""
+        """Return what policy says is due."""
         rules = self._state.settings.rules
         alerts = list(_alerts(holders))
         # One that has fired again is not over.
         alerts += [
             one
-            for one in owed
+            for one in resolved
             if (same := holders.get(one.key)) is None
             or same.alert is None
             or same.alert.state != "firing"
@@ -467,29 +429,29 @@ class AlertNotifier:
                 if newest is not None:
                     levels[key] = newest[1]
         silences = self._state.silences.active
-        around = policy.SendingContext(
+        context = policy.SendingContext(
             local=units.Local.at(self._wall()) if silences or rules.quiet else None,
             silences=tuple(silences),
             others=tuple(self._elsewhere(source)),
-            past=self._resolved.lately(),
+            past=self._resolved.recent(),
             levels=levels,
         )
-        return self._asked(alerts, around, now_s)
+        return self._evaluate_policy(alerts, context, now_s)
 
     def _elsewhere(self, source: str) -> list[Alert]:
         """Return the open alerts of other sources."""
         return [alert for name, some in self._open.items() if name != source for alert in some]
 
-    def _asked(
-        self, alerts: list[Alert], around: policy.SendingContext, now_s: float
+    def _evaluate_policy(
+        self, alerts: list[Alert], context: policy.SendingContext, now_s: float
     ) -> Notifications:
         """Ask policy; an alert that it cannot judge costs no other its notice."""
         rules, sent_s = self._state.settings.rules, self._sent_at_s(now_s)
         try:
-            return policy.due_notices(alerts, rules, now_s=now_s, sent_at_s=sent_s, around=around)
+            return policy.due_notices(alerts, rules, now_s=now_s, sent_at_s=sent_s, context=context)
         except Exception as error:
             if len(alerts) != 1:
-                parts = [self._asked([one], around, now_s) for one in alerts]
+                parts = [self._evaluate_policy([one], context, now_s) for one in alerts]
                 return policy.Notifications(
                     [alert for part in parts for alert in part.alerts],
                     [decision for part in parts for decision in part.decisions],
@@ -511,7 +473,7 @@ class AlertNotifier:
     def _messages(
         self, notifications: Notifications, holders: dict[str, AlertHolder], now_s: float
     ) -> tuple[list[Delivery], set[str], dict[str, Alert]]:
-        """Return the messages; the alerts of which none could be made; and what the others cost.
+        """Return the messages, the keys of alerts without one, and key -> alert with its cost.
 
         Those of which none could be made stay due.
         """
@@ -520,41 +482,41 @@ class AlertNotifier:
                 log.info("held back key=%s reason=%r", decision.alert_key, decision.reason)
         booked = {alert.key: alert for alert in notifications.alerts}
         out: list[Delivery] = []
-        unmade: set[str] = set()
+        failed: set[str] = set()
         priced: dict[str, Alert] = {}
         for notice in notifications.notices:
             keys = [notice.alert.key, *(one.key for one in notice.also)]
             try:
                 first, *others = (booked[key] for key in keys)
-                costs = {first.key: self._builder.priced(first, now_s)}
+                costs = {first.key: self._builder.with_cost(first, now_s)}
                 thread = costs[first.key].first_message
                 costs |= {
-                    one.key: self._builder.priced(one, now_s, thread, counted=number < PRICED)
+                    one.key: self._builder.with_cost(one, now_s, thread, counted=number < PRICED)
                     for number, one in enumerate(others, start=1)
                 }
-                out += self._deliveries(_priced(notice, costs), holders, now_s)
+                out += self._deliveries(_with_costs(notice, costs), holders, now_s)
             except Exception as error:
-                if not unmade.union(self.failing).issuperset(keys):
+                if not failed.union(self.failing).issuperset(keys):
                     log.exception("failed part=message key=%s", keys[0])
                 self.failing.update(
                     {key: f"no message could be made of {key}: {error!r}" for key in keys}
                 )
-                unmade.update(keys)
+                failed.update(keys)
                 continue
             priced.update(costs)
             for key in keys:
                 self.failing.pop(key, None)
             self._outbox.made_mono_s.append(self._mono())  # for the limit per hour
-        return out, unmade, priced
+        return out, failed, priced
 
     def _deliveries(
         self, notice: Notice, holders: dict[str, AlertHolder], now_s: float
     ) -> list[Delivery]:
-        bearer = holders.get(notice.alert.key)
+        holder = holders.get(notice.alert.key)
         died = self._state.tracks.died.pop(notice.alert.key, None)
-        curve = bearer if isinstance(bearer, Track) else died
-        message = self._builder.message(notice, curve, now_s)
-        if notice.kind == "resolved" and self._goes_on(notice):
+        track = holder if isinstance(holder, Track) else died
+        message = self._builder.message(notice, track, now_s)
+        if notice.kind == "resolved" and self._others_open(notice):
             message = msgspec.structs.replace(message, others_open=True)
         at_s = self._wall()
         return [
@@ -571,8 +533,8 @@ class AlertNotifier:
             for route in notice.routes
         ]
 
-    def _goes_on(self, notice: Notice) -> bool:
-        """Say whether others are open of which people were told in the same thread."""
+    def _others_open(self, notice: Notice) -> bool:
+        """Say whether other alerts of the same thread of messages are open."""
         thread = notice.alert.first_message
         return any(
             alert.state == "firing" and alert.first_message == thread
@@ -585,7 +547,7 @@ def _alerts(holders: dict[str, AlertHolder]) -> tuple[Alert, ...]:
     return tuple(holder.alert for holder in holders.values() if holder.alert is not None)
 
 
-def _priced(notice: Notice, costs: dict[str, Alert]) -> Notice:
+def _with_costs(notice: Notice, costs: dict[str, Alert]) -> Notice:
     def priced(alert: Alert) -> Alert:
         known = costs[alert.key]
         return msgspec.structs.replace(alert, cost=known.cost, first_message=known.first_message)

@@ -18,7 +18,7 @@ from gpuwatchd.analysis import verdict
 from gpuwatchd.core.model import EtaRange, Finding, Subject, Value
 from gpuwatchd.core.model.alerts import device_title, process_title
 from gpuwatchd.pipeline import history_log, recorded_ledger, replay
-from gpuwatchd.pipeline.recorded_runs import LearningWatcher
+from gpuwatchd.pipeline.recorded_runs import LearningEvaluator
 from gpuwatchd.pipeline.state import Settings
 
 if TYPE_CHECKING:
@@ -368,7 +368,7 @@ def play(
     words, labels = user_labels(history), history.user_labels()
     died = deaths(log)
     busy = partial(busy_in, history)
-    scout = LearningWatcher(_scout(tried), log, labels=labels, busy=busy)
+    scout = LearningEvaluator(_scout(tried), log, labels=labels, busy=busy)
     stirred = _stirred(log, scout, _share_of(tell, _READ_SHARE, _SCOUT_SHARE))
     plays = []
     recall: dict[DetectionSection, Findings] = {}
@@ -379,7 +379,7 @@ def play(
             log,
             trial.config,
             only=None if trial.whole else stirred,
-            watcher=RecallingWatcher(trial.config, recall, log, labels=labels, busy=busy),
+            evaluator=RecallingEvaluator(trial.config, recall, log, labels=labels, busy=busy),
             passed=_share_of(tell, begin, each),
         )
         plays.append(played(trial.name, results, log, words, died))
@@ -458,12 +458,12 @@ def _scout(tried: Sequence[Trial]) -> Config:
     )
 
 
-def _stirred(log: LogFile, scout: LearningWatcher, tell: Callable[[float], None]) -> set[str]:
-    results = replay.analyze(log, scout.state.settings.config, watcher=scout, passed=tell)
+def _stirred(log: LogFile, scout: LearningEvaluator, tell: Callable[[float], None]) -> set[str]:
+    results = replay.analyze(log, scout.state.settings.config, evaluator=scout, passed=tell)
     return {result.subject.id for result in results if result.watches or result.alerts}
 
 
-class RecallingWatcher(LearningWatcher):
+class RecallingEvaluator(LearningEvaluator):
     """Judges each series once for all trials that differ in the threshold or in policy alone.
 
     Above the level of a watch the threshold decides between watch and alert alone: it is judged

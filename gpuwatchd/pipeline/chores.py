@@ -39,13 +39,13 @@ class When(enum.Enum):
     """At which place of a tick a chore is done."""
 
     BEFORE = enum.auto()
-    """Before anything is sampled: what people have said meanwhile."""
-    BESIDE = enum.auto()
-    """After the judgements: what no curve tells, for the alerts on it."""
+    """Before anything is sampled: what users have entered meanwhile."""
+    CONDITIONS = enum.auto()
+    """After the judgements: what condition alerts are about."""
     AFTER = enum.auto()
-    """When all alerts stand: what is sent and written."""
+    """After all alerts: what is sent and written."""
     LAST = enum.auto()
-    """When everybody knows."""
+    """After the live state is written: what may take some milliseconds."""
 
 
 class Chore(NamedTuple):
@@ -57,7 +57,7 @@ class Chore(NamedTuple):
     name: str
     when: When
     run: Callable[[float], object]
-    """Gets the time: of people, beside the judgements that of the first sample; epoch seconds."""
+    """Gets epoch seconds: of the wall clock, for ``CONDITIONS`` of the first sample."""
     budget_s: float = 0.25
     """What takes longer is logged: the next sample waits for it."""
 
@@ -72,7 +72,7 @@ class Guard:
         self._slow: dict[str, float] = {}
 
     @property
-    def whys(self) -> list[str]:
+    def problems(self) -> list[str]:
         """What fails now, one sentence each."""
         return [why for why, _ in self._failed.values()]
 
@@ -151,24 +151,26 @@ class UserInput:
         """Yield what is done each tick."""
         runs = self.run_baselines
         if runs is not None:
-            yield Chore("feedback", When.BEFORE, lambda _: runs.listen())
+            yield Chore("feedback", When.BEFORE, lambda _: runs.read_labels())
         yield Chore("silences", When.BEFORE, self._state.silences.refresh)
         yield Chore("buttons", When.BEFORE, partial(self.buttons.step, self._take_step))
         if runs is not None:
             # Now that everybody knows: this may take some milliseconds.
-            yield Chore("knowledge", When.LAST, lambda _: runs.step())
+            yield Chore("run baselines", When.LAST, lambda _: runs.step())
 
-    def obey(self, source: str, now_s: float) -> list[Alert]:
-        """Do what was said of the subjects of a source; return the alerts that this ended."""
+    def apply_labels(self, source: str, now_s: float) -> list[Alert]:
+        """Apply labels to the subjects of a source; return the alerts that this ended."""
         if self.run_baselines is None:
             return []
         tracks = (track for it in self._state.devices_of(source) for track in it.tracks())
-        return self._guard("feedback", partial(self.run_baselines.obey, tracks, now_s)) or []
+        return (
+            self._guard("feedback", partial(self.run_baselines.apply_labels, tracks, now_s)) or []
+        )
 
     def close(self) -> None:
         """Write what was learned of runs."""
         if self.run_baselines is not None:
-            self._guard("knowledge", self.run_baselines.close)
+            self._guard("run baselines", self.run_baselines.close)
 
 
 class ProcessContext:
@@ -178,15 +180,15 @@ class ProcessContext:
         self,
         state: State,
         guard: Guard,
+        process_names: ProcessNames,
         *,
-        people: ProcessNames,
         host: Host | None,
         shelf: ProfileStore | None,
         clocks: Clocks,
     ) -> None:
         self._state = state
         self._guard = guard
-        self._people = people
+        self._process_names = process_names
         self._clocks = clocks
         self.serving = Serving(state, host)
         self.declared = DeclaredSizes(state, host)
@@ -196,24 +198,24 @@ class ProcessContext:
 
     def chores(self) -> Iterator[Chore]:
         """Yield what is done each tick."""
-        yield Chore("beside the curve", When.BESIDE, self._look)
-        yield Chore("holdings", When.BESIDE, self.idle_memory.update)
+        yield Chore("process context", When.CONDITIONS, self._refresh)
+        yield Chore("idle memory", When.CONDITIONS, self.idle_memory.update)
         # Before the alerts on conditions, whose costs and steps depend on both; by the clock of
         # people, as what jobs report of checkpoints.
         wall, prices = self._clocks.wall, self._state.prices
-        yield Chore("checkpoints", When.BESIDE, lambda _: self.checkpoints.step(wall()))
-        yield Chore("power", When.BESIDE, lambda _: prices.measure(wall()))
+        yield Chore("checkpoints", When.CONDITIONS, lambda _: self.checkpoints.step(wall()))
+        yield Chore("power", When.CONDITIONS, lambda _: prices.measure(wall()))
 
-    def _look(self, _: float) -> None:
-        """Let what no curve tells be read, where somebody is new or its time has come."""
-        present = self._people.present(self._state.devices.values())
+    def _refresh(self, _: float) -> None:
+        """Read servers, declared sizes and limits, where a process is new or they are due."""
+        present = self._process_names.present(self._state.devices.values())
         self._guard("endpoints", lambda: self.serving.step(present))
         news = (present, self._state.engines.readings, self._state.tracks.created)
-        told = bool(self.declared.waiting) or news != self.declared.news
-        if told:
+        changed = bool(self.declared.waiting) or news != self.declared.news
+        if changed:
             self._guard("declared sizes", lambda: self.declared.step(news))
-        if told or self._clocks.mono() >= self.limits.due_s:
-            self._guard("memory limits", lambda: self.limits.step(told=told))
+        if changed or self._clocks.mono() >= self.limits.due_s:
+            self._guard("memory limits", lambda: self.limits.step(told=changed))
 
     def problems(self) -> list[str]:
         """Return what is wrong now, one sentence each."""

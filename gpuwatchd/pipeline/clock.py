@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from gpuwatchd import alerts
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gpuwatchd import alerts
     from gpuwatchd.core.model import Alert, Finding, Holder
 
 STEP_S = 2.0
@@ -87,22 +86,3 @@ def resumed(alert: Alert, rules: alerts.Rules, now_s: float) -> Alert:
         finding = moved_finding(alert.finding, -ahead_s)
         alert = msgspec.structs.replace(alert, finding=finding)
     return msgspec.structs.replace(alert, **times) if times else alert
-
-
-def carried_over(alert: Alert, finding: Finding, now_s: float) -> Alert:
-    """Return the alert of an earlier run, at the first judgement of its subject in this one.
-
-    After a pause its evidence counts for the growth that began before the pause, not for another.
-    """
-    last_s, onset_s = alert.finding.judged_at_s, finding.onset_at_s
-    same = onset_s is not None and onset_s <= last_s
-    if same or now_s - last_s <= 2.0 * alerts.SLOW_S or alert.state == "firing":
-        return alert
-    return msgspec.structs.replace(
-        alert,
-        confirmations=0,
-        held_since_s=None,
-        alert_confirmations=0,
-        alert_since_s=None,
-        evidence=None,
-    )

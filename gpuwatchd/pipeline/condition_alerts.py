@@ -1,4 +1,4 @@
-"""Alerts that no curve is judged for: a GPU that is lost, idle memory, a limit that is near.
+"""Condition alerts: no series is judged. A lost GPU, idle memory, a limit that is near.
 
 What is not known changes nothing: an alert opens when something bad was seen for long enough, and
 ends when something good was. So a driver that is restarted, a release, or a GPU that sleeps is
@@ -70,7 +70,7 @@ _ADVICE: Final[dict[str, tuple[tuple[str, str], ...]]] = {
 }
 
 
-class Ailment(msgspec.Struct, frozen=True, kw_only=True):
+class Condition(msgspec.Struct, frozen=True, kw_only=True):
     """What is wrong with one subject now."""
 
     kind: str
@@ -112,9 +112,9 @@ class DeviceHealth:
         """Let what has lasted last no longer for a step of the clock, or a time without looks."""
         self._since_s = {uid: since_s + by_s for uid, since_s in self._since_s.items()}
 
-    def conditions(self, now_s: float) -> dict[str, Ailment]:
+    def conditions(self, now_s: float) -> dict[str, Condition]:
         """Return what is wrong, by the key of its alert; some microseconds when all is well."""
-        ailments: dict[str, Ailment] = {}
+        conditions: dict[str, Condition] = {}
         for uid, device in self._state.devices.items():
             state = _state(device)
             if state == "ok":
@@ -129,9 +129,9 @@ class DeviceHealth:
             ):
                 since_s = self._since_s.setdefault(uid, now_s)
                 if now_s - since_s >= self._hold_s(device, state):
-                    ail = self._ail(device, state, since_s)
-                    ailments[ail.key] = ail
-        return ailments
+                    ail = self._condition(device, state, since_s)
+                    conditions[ail.key] = ail
+        return conditions
 
     def is_well(self, subject: Subject) -> tuple[Ending, float] | None:
         """Return that a GPU answers again, and for how long it must; None where it does not."""
@@ -154,7 +154,7 @@ class DeviceHealth:
         ]
         return sum(_state(other) == "ok" for other in others), len(others)
 
-    def _ail(self, tracked_device: TrackedDevice, state: str, since_s: float) -> Ailment:
+    def _condition(self, tracked_device: TrackedDevice, state: str, since_s: float) -> Condition:
         device = tracked_device.device
         answer, others = self._others(tracked_device)
         texts = [
@@ -173,7 +173,7 @@ class DeviceHealth:
             reset = f"sudo nvidia-smi --gpu-reset -i {device.index}"
             again = f"gpuwatchctl release --for 5m && {reset}"
             advice = (*advice, ("end what runs on it, then", again))
-        return Ailment(
+        return Condition(
             kind="gpu",
             subject=Subject(device_uid=device.uid),
             severity="critical" if state in {"lost", "hung"} else "warning",
@@ -225,7 +225,7 @@ class IdleAlerts:
         self._doubted: set[ProcessKey] = set()
         """Those of which nobody knows what they did while nobody looked."""
         self._seen: tuple[object, object] = (None, None)
-        self._found: dict[str, Ailment] = {}
+        self._found: dict[str, Condition] = {}
 
     def recall(self, subject: Subject) -> None:
         """Take over what an earlier run knew."""
@@ -239,7 +239,7 @@ class IdleAlerts:
 
     def conditions(
         self, kinds: Collection[HoldingKind], acted_on: Collection[ProcessKey], now_s: float
-    ) -> dict[str, Ailment]:
+    ) -> dict[str, Condition]:
         """Return what is to be told, by the key of its alert; the same until there is news.
 
         ``acted_on`` are processes of which every kind is.
@@ -260,7 +260,7 @@ class IdleAlerts:
             whose.setdefault(
                 holding.process.key if holding.process else holding.device_uid, []
             ).append(holding)
-        ails = [self._ail(those) for those in whose.values()]
+        ails = [self._condition(those) for those in whose.values()]
         self._found = {ail.key: ail for ail in ails}
         keys = {holding.process.key for holding in meant if holding.process is not None}
         self._doubted -= keys
@@ -284,7 +284,7 @@ class IdleAlerts:
             self._doubted.discard(subject.process)
         return Ending.AT_WORK, BUSY_S
 
-    def _ail(self, those: list[Holding]) -> Ailment:
+    def _condition(self, those: list[Holding]) -> Condition:
         """Return what is told of one process; ``those`` begin with the surest."""
         first = those[0]
         info = first.process
@@ -302,7 +302,7 @@ class IdleAlerts:
             gone = device_title(device.device, TitlePart(text=f"pid {info.key.pid} (gone)"))
             title = process_title(device.device, info) if named else gone
         owner = _owner(first)
-        return Ailment(
+        return Condition(
             kind="held",
             subject=Subject(
                 device_uid=uid,
@@ -344,13 +344,13 @@ def _owner(first: Holding) -> tuple[str, ...]:
     return (f"it belongs to {info.attribution}",)
 
 
-def _limited(track: Track, since_s: float) -> Ailment:
+def _limited(track: Track, since_s: float) -> Condition:
     """Return what is said of a control group that is near its limit."""
     limit, pid = track.limit, track.subject.process.pid if track.subject.process else ""
     hard, name = (limit.hard_bytes, limit.name) if limit else (None, "")
     used, explain = units.size(group_bytes(track)), f"gpuwatchctl explain {pid}"
     raised = "beyond it allocations fail: end what is not needed, or have the limit raised"
-    return Ailment(
+    return Condition(
         kind="limit",
         subject=track.subject,
         severity="warning",
@@ -364,8 +364,8 @@ def _limited(track: Track, since_s: float) -> Ailment:
     )
 
 
-SOURCE: Final = "alarms"
-"""Under what the alert notifier announces them."""
+SOURCE: Final = "conditions"
+"""``source`` of them for the notifier, beside the labels of sources."""
 KINDS: Final = frozenset({"gpu", "held", "limit"})
 """Kinds of alerts that are opened here."""
 GAP_S: Final = 600.0
@@ -384,8 +384,8 @@ class ConditionAlerts:
         self._health = DeviceHealth(state)
         self._waste = IdleAlerts(state)
         self._limits = NearLimits(state)
-        self._alarms = state.conditions
-        """Alert key -> its alarm."""
+        self._alerts = state.conditions
+        """By alert key."""
         self._told_s: dict[str, float] = {}
         """Alert key -> when an earlier one was last told, for the cool-down."""
         self._acted_on: frozenset[ProcessKey] = frozenset()
@@ -400,7 +400,7 @@ class ConditionAlerts:
 
     def adopt(self, alert: Alert, now_s: float) -> None:
         """Take over an alert of an earlier run."""
-        self._alarms[alert.key] = ConditionAlert(alert, now_s)
+        self._alerts[alert.key] = ConditionAlert(alert, now_s)
         if alert.kind == "gpu":
             self._health.recall(alert.subject.device_uid, alert.opened_at_s)
         elif alert.kind == "held":
@@ -412,86 +412,86 @@ class ConditionAlerts:
         self._limits.move(by_s)
         self._told_s = {key: at_s + by_s for key, at_s in self._told_s.items()}
         self._last_s = None if self._last_s is None else self._last_s + by_s
-        for alarm in self._alarms.values():
-            if alarm.alert is not None:
-                alarm.alert = moved_alert(alarm.alert, by_s)
-            alarm.heard_at_s += by_s
-            if alarm.well_since_s is not None:
-                alarm.well_since_s += by_s
-        return [alarm.alert for alarm in self._alarms.values() if alarm.alert is not None]
+        for entry in self._alerts.values():
+            if entry.alert is not None:
+                entry.alert = moved_alert(entry.alert, by_s)
+            entry.last_known_s += by_s
+            if entry.well_since_s is not None:
+                entry.well_since_s += by_s
+        return [entry.alert for entry in self._alerts.values() if entry.alert is not None]
 
     def step(self, now_s: float) -> list[Alert]:
         """Take in what is so now; return the alerts whose state changed."""
         self._keep_time(now_s)
         config, changed = self._state.settings.config.policy, list[Alert]()
-        ailments = self._health.conditions(now_s) if config.tell_hardware else {}
+        conditions = self._health.conditions(now_s) if config.tell_hardware else {}
         if config.tell_held or self._acted_on:
             held = self._waste.conditions(config.tell_held, self._acted_on, now_s)
-            ailments = ailments | held
-        near = self._limits.conditions(now_s, self._alarms) if config.tell_limit else ()
-        ailments = ailments | {ail.key: ail for ail in (_limited(*one) for one in near)}
-        if not ailments and not self._alarms:
+            conditions = conditions | held
+        near = self._limits.conditions(now_s, self._alerts) if config.tell_limit else ()
+        conditions = conditions | {ail.key: ail for ail in (_limited(*one) for one in near)}
+        if not conditions and not self._alerts:
             return changed
-        for key, ailment in ailments.items():
-            alarm = self._alarms.get(key)
-            if alarm is None:
-                alarm = self._alarms[key] = ConditionAlert(None, now_s)
-            alarm.heard_at_s, alarm.well_since_s = now_s, None
-            if alarm.alert is None:
-                alarm.alert, news = self._opened(ailment, now_s), True
+        for key, condition in conditions.items():
+            entry = self._alerts.get(key)
+            if entry is None:
+                entry = self._alerts[key] = ConditionAlert(None, now_s)
+            entry.last_known_s, entry.well_since_s = now_s, None
+            if entry.alert is None:
+                entry.alert, news = self._opened(condition, now_s), True
             else:
-                alarm.alert, news = _again(alarm.alert, ailment, now_s)
+                entry.alert, news = _again(entry.alert, condition, now_s)
             if news:
-                changed.append(alarm.alert)
-        for key in [key for key in self._alarms if key not in ailments]:
-            over = self._missing(key, self._alarms[key], now_s)
+                changed.append(entry.alert)
+        for key in [key for key in self._alerts if key not in conditions]:
+            over = self._missing(key, self._alerts[key], now_s)
             if over is not None:
                 changed.append(over)
         return changed
 
-    def _opened(self, ailment: Ailment, now_s: float) -> Alert:
+    def _opened(self, condition: Condition, now_s: float) -> Alert:
         rules = self._state.settings.rules
-        since_s = now_s if ailment.since_s is None else min(ailment.since_s, now_s)
-        last_s = self._told_s.get(ailment.key)
+        since_s = now_s if condition.since_s is None else min(condition.since_s, now_s)
+        last_s = self._told_s.get(condition.key)
         first_s = now_s + rules.flap_hold_s
         return Alert(
-            key=ailment.key,
-            kind=ailment.kind,
-            subject=ailment.subject,
+            key=condition.key,
+            kind=condition.kind,
+            subject=condition.subject,
             state="firing",
-            severity=ailment.severity,
-            finding=_finding(ailment, since_s, now_s),
+            severity=condition.severity,
+            finding=_finding(condition, since_s, now_s),
             opened_at_s=since_s,
             changed_at_s=now_s,
             watch_at_s=now_s,
             firing_at_s=now_s,
-            critical_at_s=now_s if ailment.severity == "critical" else None,
+            critical_at_s=now_s if condition.severity == "critical" else None,
             last_notice_at_s=last_s,
             next_notice_at_s=first_s if last_s is None else max(first_s, last_s + rules.cooldown_s),
-            **ailment.title.fields,
-            group=ailment.group,
+            **condition.title.fields,
+            group=condition.group,
         )
 
-    def _missing(self, key: str, alarm: ConditionAlert, now_s: float) -> Alert | None:
+    def _missing(self, key: str, entry: ConditionAlert, now_s: float) -> Alert | None:
         """Take in that nothing bad was seen of an alert's subject; return the alert if it ends."""
-        alert = alarm.alert
+        alert = entry.alert
         if alert is None:
-            del self._alarms[key]
+            del self._alerts[key]
             return None
         setting = self._unwanted(alert)
         facts: Facts = {"setting": setting} if setting else {}
-        why = Ending.TURNED_OFF if setting else self._over(alarm, alert, now_s)
+        why = Ending.TURNED_OFF if setting else self._over(entry, alert, now_s)
         if why is None:
             return None
         if alert.last_notice_at_s is not None:
             cooldown_s = self._state.settings.rules.cooldown_s
             kept = {k: at for k, at in self._told_s.items() if now_s - at < cooldown_s}
             self._told_s = kept | {key: alert.last_notice_at_s}
-        del self._alarms[key]
+        del self._alerts[key]
         rules = self._state.settings.rules
         return alerts.ended(alert, why, rules, now_s=now_s, facts=facts).alert
 
-    def _over(self, alarm: ConditionAlert, alert: Alert, now_s: float) -> Ending | None:
+    def _over(self, entry: ConditionAlert, alert: Alert, now_s: float) -> Ending | None:
         """Return why an alert is over; None while it is not, or nobody knows."""
         if alert.kind == "gpu":
             pair = self._health.is_well(alert.subject)
@@ -502,12 +502,12 @@ class ConditionAlerts:
                 alert.subject, float(self._state.settings.config.zombies.idle_after)
             )
         if pair is None:
-            alarm.well_since_s = None
-            return Ending.NOT_SEEN if now_s - alarm.heard_at_s >= FORGET_S else None
-        alarm.heard_at_s = now_s
-        if alarm.well_since_s is None:
-            alarm.well_since_s = now_s
-        return pair[0] if now_s - alarm.well_since_s >= pair[1] else None
+            entry.well_since_s = None
+            return Ending.NOT_SEEN if now_s - entry.last_known_s >= FORGET_S else None
+        entry.last_known_s = now_s
+        if entry.well_since_s is None:
+            entry.well_since_s = now_s
+        return pair[0] if now_s - entry.well_since_s >= pair[1] else None
 
     def _unwanted(self, alert: Alert) -> str:
         """Return which setting says that nobody wants to be told of an alert any more."""
@@ -527,49 +527,49 @@ class ConditionAlerts:
         by_s = now_s - last_s
         self._health.move(by_s)
         self._limits.move(by_s)
-        self._waste.doubt(alert.alert.subject for alert in self._alarms.values() if alert.alert)
-        for alarm in self._alarms.values():
-            alarm.well_since_s = None
-            if by_s < 0.0 and alarm.alert is not None:
-                alarm.alert, alarm.heard_at_s = moved_alert(alarm.alert, by_s), now_s
+        self._waste.doubt(alert.alert.subject for alert in self._alerts.values() if alert.alert)
+        for entry in self._alerts.values():
+            entry.well_since_s = None
+            if by_s < 0.0 and entry.alert is not None:
+                entry.alert, entry.last_known_s = moved_alert(entry.alert, by_s), now_s
         self._told_s = {key: min(at_s, now_s) for key, at_s in self._told_s.items()}
 
 
-def _finding(ailment: Ailment, since_s: float, now_s: float) -> Finding:
+def _finding(condition: Condition, since_s: float, now_s: float) -> Finding:
     return Finding(
-        id=f"{ailment.key}@{since_s:.0f}",
-        subject=ailment.subject,
+        id=f"{condition.key}@{since_s:.0f}",
+        subject=condition.subject,
         judged_at_s=now_s,
         pattern="unknown",
         tier="alert",
-        severity=ailment.severity,
+        severity=condition.severity,
         confidence=1.0,
         rate_bytes_per_s=None,
         eta=None,
         onset_at_s=since_s,
-        **reason_fields(*ailment.reasons),
-        advice=ailment.advice,
-        commands=ailment.commands,
-        framework=ailment.framework,
+        **reason_fields(*condition.reasons),
+        advice=condition.advice,
+        commands=condition.commands,
+        framework=condition.framework,
     )
 
 
-def _again(before: Alert, ailment: Ailment, now_s: float) -> tuple[Alert, bool]:
+def _again(before: Alert, condition: Condition, now_s: float) -> tuple[Alert, bool]:
     """Return an open alert with what is so now, and whether that is news."""
-    worse = RANK[ailment.severity] > RANK[before.severity]
+    worse = RANK[condition.severity] > RANK[before.severity]
     if now_s - before.finding.judged_at_s < FRESH_S and not worse:
         return before, False
     since_s = before.finding.onset_at_s
-    finding = _finding(ailment, before.opened_at_s if since_s is None else since_s, now_s)
-    alert = msgspec.structs.replace(before, **ailment.title.fields, finding=finding)
+    finding = _finding(condition, before.opened_at_s if since_s is None else since_s, now_s)
+    alert = msgspec.structs.replace(before, **condition.title.fields, finding=finding)
     if worse:
         # As with leaks: an escalation passes the cool-down.
         next_s = now_s if before.notices > 0 else before.next_notice_at_s
         alert = msgspec.structs.replace(
             alert,
-            severity=ailment.severity,
+            severity=condition.severity,
             changed_at_s=now_s,
             next_notice_at_s=next_s,
-            critical_at_s=now_s if ailment.severity == "critical" else alert.critical_at_s,
+            critical_at_s=now_s if condition.severity == "critical" else alert.critical_at_s,
         )
     return alert, worse

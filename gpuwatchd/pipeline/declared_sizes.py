@@ -71,7 +71,7 @@ class DeclaredSizes:
             for key in self._state.engines.members(reading.url)
         }
         for device in self._state.devices.values():
-            for key, track in (*device.processes.items(), *device.hosts.items()):
+            for key, track in (*device.processes.items(), *device.host_tracks.items()):
                 settings = self._settings.get(key)
                 track.declare(served.get(key, Declared())._replace(settings=settings))
 

@@ -178,14 +178,16 @@ class EventLog:
         """Return the newest events of a device, oldest first."""
         return self._shown.get(uid, ())
 
-    def accompany(self, judged: Iterable[Track], tracks: Mapping[str, Track]) -> None:
+    def update_advice(self, judged: Iterable[Track], tracks: Mapping[str, Track]) -> None:
         """Say again, of open alerts that have just been judged anew, what broke meanwhile."""
         for track in judged if self._shown else ():
             alert = track.alert
             if alert is not None and alert.state in {"watch", "firing"}:
-                self.advised(alert, track.device, tracks)
+                self.with_hardware_advice(alert, track.device, tracks)
 
-    def advised(self, alert: Alert, device: Device, tracks: Mapping[str, Track]) -> Alert:
+    def with_hardware_advice(
+        self, alert: Alert, device: Device, tracks: Mapping[str, Track]
+    ) -> Alert:
         """Return the alert with what broke while its memory grew, said before all other advice.
 
         Its track takes over the answer, for its judgement too.

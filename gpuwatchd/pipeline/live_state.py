@@ -133,16 +133,16 @@ class LiveDevices:
         uid, processes = device.device.uid, device.processes.values()
         kept = self._kept.get(uid)
         # What is the very same object is not looked into: values are never changed in place.
-        now: list[object] = [uses, known, Track.changes, len(processes), len(device.hosts)]
-        now.append(device.others[:])
+        now: list[object] = [uses, known, Track.changes, len(processes), len(device.host_tracks)]
+        now.append(device.own_tracks[:])
         if kept is not None and kept.now == now:
             return kept
-        tracks = [*processes, *device.others, *device.hosts.values()]
+        tracks = [*processes, *device.own_tracks, *device.host_tracks.values()]
         # Of these is made all that a track shows.
         parts: list[object] = [uses, known]
         parts += [track.finding for track in tracks]
         parts += [track.alert if track.lead is None else track.lead.alert for track in tracks]
-        parts += [track.memo.shown for track in processes]
+        parts += [track.run_baseline.shown for track in processes]
         parts += [track.limit for track in processes]
         if kept is not None and kept.parts == parts:
             kept.now = now
@@ -170,21 +170,21 @@ class LiveDevices:
 
 def _others(device: TrackedDevice) -> list[Track]:
     """Return what is shown beside processes: of the whole only what it is told of beside them."""
-    alert = device.others[0].alert if device.others else None
+    alert = device.own_tracks[0].alert if device.own_tracks else None
     told = alert is not None and alert.state in {"watch", "firing"}
-    return device.others[1:] if device.apart and not told else device.others
+    return device.own_tracks[1:] if device.judged_by_process and not told else device.own_tracks
 
 
 def _process(
     use: ProcessUse, info: ProcessInfo, device: TrackedDevice, finding: Finding | None
 ) -> LiveProcess:
-    track, host = device.processes.get(use.key), device.hosts.get(use.key)
+    track, host = device.processes.get(use.key), device.host_tracks.get(use.key)
     return LiveProcess(
         info=info,
         used_bytes=use.used_bytes,
         kind=use.kind,
         finding=finding,
-        history=track.memo.shown if track is not None and track.memo.key else None,
+        history=track.run_baseline.shown if track is not None and track.run_baseline.key else None,
         sm_pct=use.sm_pct,
         host_bytes=use.host_bytes,
         host_finding=None if host is None else host.shown(),
@@ -213,7 +213,7 @@ class RecentDeaths:
         """Follow a step of the wall clock."""
         self.note([moved_resolved(alert, by_s) for alert in self._alerts.values()])
 
-    def unseen(self, now_s: float) -> tuple[Alert, ...]:
+    def to_show(self, now_s: float) -> tuple[Alert, ...]:
         """Return those that are to be named now, newest first."""
         if not self._alerts:
             return ()
@@ -301,11 +301,11 @@ class LiveWriter:
         self._devices = LiveDevices()
         self._pieces = live.Pieces()
 
-    def before(self) -> LiveState | None:
+    def read_previous(self) -> LiveState | None:
         """Read what an earlier run has left."""
         return None if self._directory is None else live.read(self._directory)
 
-    def count(self) -> None:
+    def count_tick(self) -> None:
         """Count a tick."""
         self._ticks += 1
 
@@ -357,7 +357,7 @@ class LiveWriter:
             holdings=state.holdings,
             silences=state.silences.active,
             channels=self._outbox.channel_health(),
-            untold=self._outbox.reach.untold(),
+            untold=self._outbox.reach.undelivered(),
             lost=self._undelivered.lost(now_s),
             deaths=deaths,
             servers=state.engines.readings,

@@ -136,7 +136,7 @@ def declared_limits(track: Track, device: Device) -> Iterator[MemoryLimit]:
 
     vLLM's and SGLang's shares are none: they size a pool, and what else is taken has no bound.
     """
-    card, settings = track.room.total_bytes, track.sizes.settings or ()
+    card, settings = track.headroom.total_bytes, track.sizes.settings or ()
     of_cards: dict[str, float] = {}
     pool = track.framework in XLA and all(one.value for one in settings if one.kind == "pool")
     for one in settings:

@@ -151,7 +151,7 @@ def counters_of(
 
 def _reading(track: Track, counters: Counters, now_s: float) -> AllocatorReading:
     """Return figures that can be true: what the job writes is limited to the device's size."""
-    most = int(track.room.total_bytes or 1 << 62)
+    most = int(track.headroom.total_bytes or 1 << 62)
 
     def amount(value: int | None) -> int | None:
         return None if value is None else min(max(value, 0), most)

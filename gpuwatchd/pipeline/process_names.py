@@ -31,7 +31,7 @@ class ProcessNames:
     def __init__(self, infos: ProcessInfos, host: Host | None) -> None:
         self.infos = infos
         """Always the same dictionary."""
-        self.news = 0
+        self.updates = 0
         """How often something about a process has become known."""
         self.host_bytes: dict[int, int] = {}
         """pid -> what it holds on the host."""
@@ -52,9 +52,9 @@ class ProcessNames:
         self._resolved: dict[str, tuple[_Uses, _Uses, list[ProcessInfo | None]]] = {}
         """UUID -> the last process list, as it was read and with identities, and these."""
 
-    def meet(self, sample: Sample) -> dict[int, ProcessInfo]:
+    def identify(self, sample: Sample) -> dict[int, ProcessInfo]:
         """Return who has the pids of a sample now, as far as the sample does not say."""
-        self.news += len(sample.processes)
+        self.updates += len(sample.processes)
         for info in sample.processes:
             self.infos[info.key] = info
         self._same = False
@@ -143,7 +143,7 @@ class ProcessNames:
             if bound is not None and bound.key != info.key:
                 self.host_bytes.pop(pid, None)  # Another process's.
             self._bound[pid] = self.infos[info.key] = info
-            self.news += 1
+            self.updates += 1
         host_bytes = self.host_bytes.get(pid, use.host_bytes)
         if info.key == key and host_bytes == use.host_bytes:
             return use

@@ -15,7 +15,7 @@ from gpuwatchd.analysis import forecast, program_key
 from gpuwatchd.core.model import ProcessInfo, Profile, Series
 from gpuwatchd.pipeline.run_baselines import chosen
 from gpuwatchd.pipeline.state import State
-from gpuwatchd.pipeline.track_evaluation import Watcher
+from gpuwatchd.pipeline.track_evaluation import Evaluator
 from gpuwatchd.store.profiles import KEPT_RANKS, Run
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def key_of(info: ProcessInfo | None, device: Device) -> str | None:
     return program_key.key_on(program, device)
 
 
-class LearningWatcher(Watcher):
+class LearningEvaluator(Evaluator):
     """Judges each process of a record by what the record knows of the earlier runs of its program.
 
     ``labels`` are what the user said, ``busy`` when work was done: as far as that is recorded.

@@ -27,7 +27,7 @@ from gpuwatchd.pipeline.history_log import HISTORY
 from gpuwatchd.pipeline.live_state import worst
 from gpuwatchd.pipeline.state import State
 from gpuwatchd.pipeline.track import DAYS_BACK_S, Headroom, Track, TrackedDevice
-from gpuwatchd.pipeline.track_evaluation import Watcher, judge_days
+from gpuwatchd.pipeline.track_evaluation import Evaluator, judge_days
 from gpuwatchd.store.ring import thin
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ class _Headrooms:
         self._devices: dict[str, FloatArray] = {}
         self._processes: dict[str, list[_Replay]] = {}
         for replay in replays:
-            subject, total = replay.track.subject, replay.track.room.total_bytes
+            subject, total = replay.track.subject, replay.track.headroom.total_bytes
             if subject.process is not None:
                 self._processes.setdefault(subject.device_uid, []).append(replay)
             elif total is not None and not subject.unattributed:
@@ -215,7 +215,7 @@ class _Headrooms:
         if device is not None:
             return float(device[position])
         processes = self._processes.get(uid, [])
-        total = next((p.track.room.total_bytes for p in processes), None)
+        total = next((p.track.headroom.total_bytes for p in processes), None)
         if total is None:
             return None
         held = sum(
@@ -229,14 +229,14 @@ def analyze(
     config: Config,
     *,
     only: Container[str] | None = None,
-    watcher: Watcher | None = None,
+    evaluator: Evaluator | None = None,
     passed: Callable[[float], None] | None = None,
 ) -> list[SubjectResult]:
     """Return what the daemon would have said, live, of each subject of a log.
 
     With ``only`` the others are not judged: they are there for the room that they leave.
     """
-    watcher = watcher or Watcher(State(config))
+    evaluator = evaluator or Evaluator(State(config))
     chosen = [series for series in log.series if series.t_s.size]
     if not chosen:
         return []
@@ -265,7 +265,9 @@ def analyze(
     known = [ledgers.get(k) for k in range(len(chosen))]
     known += [ledger for ledger in ledgers.values() if ledger.rest is not None]
     tracked = {
-        chosen[k].device.uid: TrackedDevice(device=chosen[k].device, reading=None, room=Headroom())
+        chosen[k].device.uid: TrackedDevice(
+            device=chosen[k].device, reading=None, headroom=Headroom()
+        )
         for k in ledgers
     }
     replays = [
@@ -282,12 +284,12 @@ def analyze(
     ]
     for replay in replays:
         if replay.attributed_s is not None and replay.tracked is not None:
-            replay.tracked.room = replay.track.room
+            replay.tracked.headroom = replay.track.headroom
             replay.beside.extend(one.track for one in replays if one.ledger is replay.ledger)
     judged = _judged(replays)
     if only is not None:
         judged = [replay for replay in judged if replay.track.subject.id in only]
-    _play(watcher, judged, _Headrooms(replays, instants), instants, passed)
+    _play(evaluator, judged, _Headrooms(replays, instants), instants, passed)
     finals: dict[str, list[Finding | None]] = {}
     for replay in replays:
         if replay.attributed_s is None:
@@ -313,20 +315,20 @@ def _member(process: ProcessInfo | None) -> ProcessInfo | None:
     return replace(process, group=name)
 
 
-def _begin(watcher: Watcher, replay: _Replay) -> None:
+def _begin(evaluator: Evaluator, replay: _Replay) -> None:
     """Have a subject watched from now on."""
     track, tracked = replay.track, replay.tracked
-    watcher.state.tracks[track.subject.id] = track
+    evaluator.state.tracks[track.subject.id] = track
     if replay.member is not None:
-        watcher.state.tracks.ranks.place(track, replay.member)
+        evaluator.state.tracks.ranks.place(track, replay.member)
     if tracked is not None and track.subject.process is not None:
         tracked.processes[track.subject.process] = track
     elif tracked is not None and replay.attributed_s is not None:
-        tracked.others[:] = replay.beside
+        tracked.own_tracks[:] = replay.beside
 
 
 def _play(
-    watcher: Watcher,
+    evaluator: Evaluator,
     replays: list[_Replay],
     rooms: _Headrooms,
     instants: FloatArray,
@@ -337,9 +339,9 @@ def _play(
     present: list[int] = []
     for position, instant in enumerate(instants.tolist()):
         while waiting and replays[waiting[-1]].begins <= position:
-            _begin(watcher, replays[waiting[-1]])
+            _begin(evaluator, replays[waiting[-1]])
             bisect.insort(present, waiting.pop())
-        _step(watcher, [replays[k] for k in present], rooms, position, instant)
+        _step(evaluator, [replays[k] for k in present], rooms, position, instant)
         if position % _TELL_EVERY == 0:
             present = [k for k in present if not replays[k].done(position)]
             if passed is not None:
@@ -369,7 +371,7 @@ def _replay(
         subject=series.subject,
         device=device,
         window=recorded,
-        room=replace(beside, total_bytes=None if total is None else float(total)),
+        headroom=replace(beside, total_bytes=None if total is None else float(total)),
         title=title,
         framework=process.framework if process is not None else None,
         sizes=Declared(() if process is None else of_shown_argv(process.argv)),
@@ -407,34 +409,34 @@ def _judged(replays: list[_Replay]) -> list[_Replay]:
 
 
 def _step(
-    watcher: Watcher, replays: list[_Replay], rooms: _Headrooms, position: int, instant: float
+    evaluator: Evaluator, replays: list[_Replay], rooms: _Headrooms, position: int, instant: float
 ) -> None:
     changes: list[Alert] = []
-    devices = watcher.state.devices
+    devices = evaluator.state.devices
     devices.clear()
     beside: set[str] = set()
     for replay in replays:
         tracked = replay.tracked
         if replay.attributed_s is not None and tracked is not None:
             devices[replay.track.subject.device_uid] = tracked
-            tracked.room.attributed_at_s = float(replay.attributed_s[position])
-            changes += track_evaluation.drop_whole(watcher.state, tracked, instant)
-            beside.update(t.subject.id for t in track_evaluation.beside(tracked, instant))
-    due, ended = _due(watcher, replays, position, instant, beside)
+            tracked.headroom.attributed_at_s = float(replay.attributed_s[position])
+            changes += track_evaluation.drop_whole(evaluator.state, tracked, instant)
+            beside.update(t.subject.id for t in track_evaluation.further_tracks(tracked, instant))
+    due, ended = _due(evaluator, replays, position, instant, beside)
     changes += ended
     for replay in due:
         if replay.track.subject.process is not None or replay.tracked is not None:
-            replay.track.room.free_bytes = rooms.free(replay.track.subject.device_uid, position)
+            replay.track.headroom.free_bytes = rooms.free(replay.track.subject.device_uid, position)
         if replay.track.wants_days(instant):
-            judge_days(replay.track, watcher.state.settings, replay.recorded.hours(), instant)
+            judge_days(replay.track, evaluator.state.settings, replay.recorded.hours(), instant)
     if due:
-        changes += watcher.judge([r.track for r in due], instant)
+        changes += evaluator.judge([r.track for r in due], instant)
     if changes:
         _note_all({r.track.subject.id: r for r in replays}, changes, instant)
 
 
 def _due(
-    watcher: Watcher, replays: list[_Replay], position: int, instant: float, beside: set[str]
+    evaluator: Evaluator, replays: list[_Replay], position: int, instant: float, beside: set[str]
 ) -> tuple[list[_Replay], list[Alert]]:
     """Move every window to the instant; end processes that have gone.
 
@@ -451,11 +453,11 @@ def _due(
         recorded.count = known
         if known == recorded.judged:
             if subject.process is not None and instant > replay.end_s:
-                ended += _end(watcher, replay, instant)
+                ended += _end(evaluator, replay, instant)
             continue
         if subject.process is None and replay.tracked is not None and subject.id not in beside:
             continue
-        if watcher.due(replay.track, instant):
+        if evaluator.due(replay.track, instant):
             recorded.judged = known
             due.append(replay)
     return due, ended
@@ -506,12 +508,12 @@ def _with_moves(replay: _Replay, finding: Finding) -> Finding:
     return replace(finding, facts=(*(finding.facts or ()), *facts)) if facts else finding
 
 
-def _end(watcher: Watcher, replay: _Replay, instant: float) -> list[Alert]:
+def _end(evaluator: Evaluator, replay: _Replay, instant: float) -> list[Alert]:
     replay.close()
     if replay.tracked is not None and replay.track.subject.process is not None:
         replay.tracked.processes.pop(replay.track.subject.process, None)
-    ended = watcher.state.retire([replay.track], Ending.PROCESS_ENDED, instant)
-    return watcher.state.tracks.take_passed_on() + ended
+    ended = evaluator.state.retire([replay.track], Ending.PROCESS_ENDED, instant)
+    return evaluator.state.tracks.take_passed_on() + ended
 
 
 def _final(replay: _Replay) -> Finding | None:
@@ -527,7 +529,7 @@ def _result(replay: _Replay, parts: list[Finding | None]) -> SubjectResult:
     finding = _final(replay)
     end_s = float(series.t_s[-1])
     told = replay.noted is not None and replay.noted.state == "firing"
-    owned = tracked is not None and track_evaluation.is_owned(tracked, end_s) and not told
+    owned = tracked is not None and tracked.headroom.owners_known(end_s) and not told
     if series.process is None and not series.subject.unattributed and (owned or finding is None):
         # A device that is judged through its processes is shown with the worst of them, as live.
         finding = worst(parts)

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from gpuwatchd.pipeline.device_rings import RecentActivity
 
 Past = tuple[Subject, Sequence[tuple[float, float]]]
-EARLIER = "an earlier run"
-"""Under what alerts are announced whose subject has not appeared."""
-UNSEEN_S = 600.0
-"""So long they wait for it: until then nobody knows whether they are still true."""
+PREVIOUS_RUN = "an earlier run"
+"""``source`` for the notifier, of alerts whose subject has not appeared since the start."""
+UNCLAIMED_S = 600.0
+"""For so long they wait for it in silence: until then they may no longer be true."""
 
 
-class Unseen:
-    """The alert of a subject that has not appeared, as the alert notifier wants it."""
+class UnclaimedAlert:
+    """The alert of a subject that has not appeared: an ``AlertHolder`` over ``alerts[key]``."""
 
     def __init__(self, alerts: dict[str, Alert], key: str) -> None:
         self._alerts = alerts
@@ -44,7 +44,7 @@ class Unseen:
 
 
 class RestoredState:
-    """Waits for the subjects that it belongs to."""
+    """Handed out part by part, as the subjects appear that it belongs to."""
 
     def __init__(self) -> None:
         self.alerts: dict[str, Alert] = {}
@@ -103,12 +103,12 @@ class RestoredState:
         pending = self.pending.pop(subject.id, None) if self.pending else None
         return self.alerts.pop(subject.id, pending) if self.alerts else pending
 
-    def unseen(self, now_s: float) -> list[Unseen]:
-        """Return the alerts of whose subject nothing has been heard for some time."""
+    def unclaimed(self, now_s: float) -> list[UnclaimedAlert]:
+        """Return the alerts whose subject has not appeared for ten minutes."""
         return [
-            Unseen(self.alerts, key)
+            UnclaimedAlert(self.alerts, key)
             for key, alert in self.alerts.items()
-            if now_s - alert.finding.judged_at_s >= UNSEEN_S
+            if now_s - alert.finding.judged_at_s >= UNCLAIMED_S
         ]
 
     def left(self, uid: str, present: Container[ProcessKey]) -> set[ProcessKey]:

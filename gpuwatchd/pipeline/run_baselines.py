@@ -198,7 +198,7 @@ def whole(track: Track, shelf: ProfileStore, since_s: float | None = None) -> Se
 def _room_then(track: Track, series: Series) -> float | None:
     """Return where a process that has gone would have run out: all that is free now was its."""
     most = float(series.used_bytes.max())
-    free, total = track.room.free_bytes, track.room.total_bytes
+    free, total = track.headroom.free_bytes, track.headroom.total_bytes
     own = None if track.limit is None else track.limit.ends_at(most)
     if own is not None and (free is None or own < max(free, most)):
         return own
@@ -244,74 +244,74 @@ class RunBaselines:
     def __init__(self, state: State, shelf: ProfileStore) -> None:
         self._state = state
         self._shelf = shelf
-        self._words: dict[str, UserLabel] = {}
-        self._followed: set[str] = set()
-        self._unheard = self._missed = False
+        self._labels: dict[str, UserLabel] = {}
+        self._applied: set[str] = set()
+        self._unapplied = self._missed = False
         self._served = -1
         self._scanned_s = float("-inf")
-        self._wishes: deque[Track] = deque(maxlen=256)
+        self._requested: deque[Track] = deque(maxlen=256)
 
-    def listen(self) -> None:
-        """Notice that the user has spoken since the last tick; costs some microseconds."""
+    def read_labels(self) -> None:
+        """Read the user's labels where they have changed; else costs some microseconds."""
         if self._shelf.changed_elsewhere() or self._missed:
             words = self._shelf.user_labels()
             self._missed = words is None
             if words is not None:
-                self._words = {word.subject.id: word for word in words}
-                self._unheard = True
+                self._labels = {word.subject.id: word for word in words}
+                self._unapplied = True
                 # It may be on any run that anybody's judgement rests on.
                 self._served = -1
                 for track in self._state.tracks.values():
-                    track.memo.asked = None
+                    track.run_baseline.asked = None
         # A word from while the daemon was stopped waits for its process to be seen again.
-        self._unheard = self._unheard or self._served != self._state.tracks.created
+        self._unapplied = self._unapplied or self._served != self._state.tracks.created
 
-    def obey(self, tracks: Iterable[Track], now_s: float) -> list[Alert]:
-        """Do what the user said of these tracks; return the alerts that this ended."""
+    def apply_labels(self, tracks: Iterable[Track], now_s: float) -> list[Alert]:
+        """Apply the user's labels to these tracks; return the alerts that this ended."""
         if self._served != self._state.tracks.created:
             # An alert that goes on is not judged without what was known of its subject before.
             for track in self._state.tracks.values():
-                if track.alert is not None and track.memo.asked is None:
+                if track.alert is not None and track.run_baseline.asked is None:
                     self._look_up(track)
-        if not self._unheard:
+        if not self._unapplied:
             return []
         changed: list[Alert] = []
         mine = {track.subject.id: track for track in tracks}
-        for subject in (self._words.keys() | self._followed) & mine.keys():
-            word, track = self._words.get(subject), mine[subject]
-            if (None if word is None else word.row) == track.memo.heard:
+        for subject in (self._labels.keys() | self._applied) & mine.keys():
+            word, track = self._labels.get(subject), mine[subject]
+            if (None if word is None else word.row) == track.run_baseline.heard:
                 continue
-            ended = self._follow(track, word, now_s)
+            ended = self._apply_label(track, word, now_s)
             if ended is not None:
                 changed.append(ended)
         return changed
 
-    def _follow(self, track: Track, word: UserLabel | None, now_s: float) -> Alert | None:
-        """Take a word over (None: it was taken back); return the alert that it ended."""
-        if track.memo.asked != (track.program or ""):
+    def _apply_label(self, track: Track, word: UserLabel | None, now_s: float) -> Alert | None:
+        """Apply a label (None: it was taken back); return the alert that it ended."""
+        if track.run_baseline.asked != (track.program or ""):
             self._look_up(track)
-        track.hush = None
+        track.suppression = None
         if word is None:
-            track.memo.heard = None
-            self._followed.discard(track.subject.id)
+            track.run_baseline.heard = None
+            self._applied.discard(track.subject.id)
             self._look_up(track)
             return None
-        track.memo.heard = word.row
-        self._followed.add(track.subject.id)
+        track.run_baseline.heard = word.row
+        self._applied.add(track.subject.id)
         then = self._what_it_had_done(track, word)
         level = level_of(then) if then is not None else _level_then(track, word)
         if word.word == "normal" and level is not None:
             job = of_job(word, track.info)
-            track.hush = Suppression(level_bytes=level, why=said_to_be(word), job=job)
+            track.suppression = Suppression(level_bytes=level, why=said_to_be(word), job=job)
         self._look_up(track)
         alert = track.alert
-        if track.hush is None or alert is None:
+        if track.suppression is None or alert is None:
             return None
         newest = track.window.last
         meant = abs(alert.opened_at_s - word.opened_at_s) < 1.0
-        if not meant and (newest is None or newest[1] > track.hush.level_bytes):
+        if not meant and (newest is None or newest[1] > track.suppression.level_bytes):
             return None
-        label: Facts = {"label": track.hush.why}
+        label: Facts = {"label": track.suppression.why}
         return self._state.end(track, Ending.LABELLED_NORMAL, now_s, quietly=True, facts=label)
 
     def _what_it_had_done(self, track: Track, word: UserLabel) -> Profile | None:
@@ -330,15 +330,15 @@ class RunBaselines:
 
     def step(self) -> None:
         """Do at most one piece of work."""
-        if self._unheard and self._served == self._state.tracks.created:
-            self._unheard = self._owes()
+        if self._unapplied and self._served == self._state.tracks.created:
+            self._unapplied = self._owes()
         if self._served != self._state.tracks.created or self._state.tracks.renamed:
             self._serve_next()
         elif self._state.tracks.ended:
             while self._state.tracks.ended and not self._learn(self._state.tracks.ended.popleft()):
                 pass
-        elif self._wishes:
-            self._grant(self._wishes.popleft())
+        elif self._requested:
+            self._grant(self._requested.popleft())
         else:
             self._scan()
 
@@ -346,20 +346,21 @@ class RunBaselines:
         """Say whether a word on somebody who is here has not been followed yet."""
         tracks = self._state.tracks
         return any(
-            tracks[subject].memo.heard != (word.row if (word := self._words.get(subject)) else None)
-            for subject in (self._words.keys() | self._followed) & tracks.keys()
+            tracks[subject].run_baseline.heard
+            != (word.row if (word := self._labels.get(subject)) else None)
+            for subject in (self._labels.keys() | self._applied) & tracks.keys()
         )
 
     def close(self) -> None:
         """Learn from the runs that go on: the next start may not see them again."""
         while self._state.tracks.ended:
             self._learn(self._state.tracks.ended.popleft())
-        going = [t for t in self._state.tracks.values() if t.memo.key is not None]
+        going = [t for t in self._state.tracks.values() if t.run_baseline.key is not None]
         for track in going[:_LEAVE_AT_MOST]:
             newest = track.window.last
             profile = newest and profile_of(track, self._shelf, newest[0])
-            if profile and track.memo.key is not None:
-                self._shelf.keep(self._run(track, track.memo.key, profile))
+            if profile and track.run_baseline.key is not None:
+                self._shelf.keep(self._run(track, track.run_baseline.key, profile))
 
     def _serve_next(self) -> None:
         """Look up tracks that are new, or whose program has become known; who grows goes first."""
@@ -367,34 +368,34 @@ class RunBaselines:
         stale = [
             track
             for track in self._state.tracks.values()
-            if track.memo.asked is None or track.memo.asked != (track.program or "")
+            if track.run_baseline.asked is None or track.run_baseline.asked != (track.program or "")
         ]
         asked = 0
         for track in sorted(stale, key=lambda track: not _grows(track)):
             if asked == _LOOK_UPS:
                 return
             self._look_up(track)
-            asked += track.memo.key is not None
+            asked += track.run_baseline.key is not None
         self._served, self._state.tracks.renamed = created, False
 
     def _look_up(self, track: Track) -> None:
-        memo, known_as = track.memo, self._key(track)
-        memo.asked = track.program or ""
-        memo.key = program_key.key_on(track.program, track.device)
-        if memo.heard is not None and known_as != self._key(track):
+        baseline, known_as = track.run_baseline, self._key(track)
+        baseline.asked = track.program or ""
+        baseline.key = program_key.key_on(track.program, track.device)
+        if baseline.heard is not None and known_as != self._key(track):
             # What it runs has become known better: what the user said of it moves along.
             for run in self._shelf.runs(known_as):
-                if run.word == memo.heard:
+                if run.word == baseline.heard:
                     self._shelf.keep(msgspec.structs.replace(run, key=self._key(track)))
-        memo.own = False
-        if memo.key is None and memo.heard is None:
-            memo.runs = ()
+        baseline.own = False
+        if baseline.key is None and baseline.heard is None:
+            baseline.runs = ()
         else:
             runs = self._shelf.runs(self._key(track))
-            memo.own = any(run.word is not None and run.word == memo.heard for run in runs)
-            memo.runs = chosen(
+            baseline.own = any(run.word is not None and run.word == baseline.heard for run in runs)
+            baseline.runs = chosen(
                 runs,
-                self._words.values(),
+                self._labels.values(),
                 device_uid=track.subject.device_uid,
                 process=track.subject.process,
             )
@@ -402,13 +403,13 @@ class RunBaselines:
 
     @staticmethod
     def _show(track: Track) -> None:
-        memo, profiles = track.memo, track.memo.history
-        words = [run.word for run in memo.runs if run.word is not None]
-        memo.shown = KnownRuns(
-            runs=len(memo.runs) - int(memo.own),
+        baseline, profiles = track.run_baseline, track.run_baseline.history
+        words = [run.word for run in baseline.runs if run.word is not None]
+        baseline.shown = KnownRuns(
+            runs=len(baseline.runs) - int(baseline.own),
             word=words[-1] if words else None,
-            siblings=len(memo.siblings),
-            yesterday=bool(memo.yesterday),
+            siblings=len(baseline.siblings),
+            yesterday=bool(baseline.yesterday),
         )
         track.mark_changed()
         if profiles != track.history:
@@ -417,26 +418,26 @@ class RunBaselines:
 
     @staticmethod
     def _key(track: Track) -> str:
-        return track.memo.key or f"subject/{track.subject.id}"
+        return track.run_baseline.key or f"subject/{track.subject.id}"
 
     def _learn(self, leaver: EndedProcess) -> bool:
         """Keep the profile of a run that has ended; say whether that took any time."""
         program, label = leaver.program, leaver.label
         process = leaver.track.subject.process
-        if leaver.unseen and process is not None:
+        if leaver.unobserved and process is not None:
             program, label = self._shelf.program_of(process)
         key = program_key.key_on(program, leaver.track.device)
         newest = leaver.track.window.last
         if key is None or newest is None:
             return False
-        if leaver.unseen and any(
+        if leaver.unobserved and any(
             run.process == process and run.device_uid == leaver.track.subject.device_uid
             for run in self._shelf.runs(key)
             if run.word is None
         ):
             # What ended before the last stop of the daemon, or was kept by it, is known better.
             return False
-        profile = profile_of(leaver.track, self._shelf, newest[0], over=not leaver.unseen)
+        profile = profile_of(leaver.track, self._shelf, newest[0], over=not leaver.unobserved)
         if profile is not None:
             self._shelf.keep(self._run(leaver.track, key, profile, label=label))
         return True
@@ -470,47 +471,51 @@ class RunBaselines:
             last = track.window.last
             if last is None:
                 continue
-            memo, now_s = track.memo, last[0]
+            baseline, now_s = track.run_baseline, last[0]
             grows = _grows(track)
-            stale = abs(now_s - memo.siblings_s) >= SIBLINGS_EVERY_S and memo.key is not None
-            past = grows and abs(now_s - memo.yesterday_s) >= YESTERDAY_EVERY_S
-            days = abs(now_s - memo.days_s) >= DAYS_EVERY_S
+            stale = (
+                abs(now_s - baseline.siblings_s) >= SIBLINGS_EVERY_S and baseline.key is not None
+            )
+            past = grows and abs(now_s - baseline.yesterday_s) >= YESTERDAY_EVERY_S
+            days = abs(now_s - baseline.days_s) >= DAYS_EVERY_S
             if (grows and stale) or (
                 (past or days) and _is_old(track) and (past or track.wants_days(now_s))
             ):
-                self._wishes.append(track)
+                self._requested.append(track)
 
     def _grant(self, track: Track) -> None:
         """Do the next thing that a growing track wants to know."""
-        last, memo = track.window.last, track.memo
+        last, baseline = track.window.last, track.run_baseline
         if last is None or self._state.tracks.get(track.subject.id) is not track:
             return
         now_s = last[0]
         if _is_old(track) and track.wants_days(now_s):
             judge_days(track, self._state.settings, self._hours(track, now_s), now_s)
             if _grows(track):
-                self._wishes.append(track)
+                self._requested.append(track)
             return
         if not _grows(track):
             return
-        if _is_old(track) and abs(now_s - memo.yesterday_s) >= YESTERDAY_EVERY_S:
-            memo.yesterday_s = now_s
-            memo.yesterday = self._yesterday(track, now_s)
+        if _is_old(track) and abs(now_s - baseline.yesterday_s) >= YESTERDAY_EVERY_S:
+            baseline.yesterday_s = now_s
+            baseline.yesterday = self._yesterday(track, now_s)
             self._show(track)
-            self._wishes.append(track)
+            self._requested.append(track)
             return
-        if memo.key is None:
+        if baseline.key is None:
             return
         siblings = self._siblings(track)
         for other in siblings:
-            moved = other.window.moves != other.memo.live_moves
-            if moved and abs(now_s - other.memo.live_s) >= SIBLINGS_EVERY_S:
-                other.memo.live_s, other.memo.live_moves = now_s, other.window.moves
-                other.memo.live = profile_of(other, self._shelf, now_s, kind="sibling")
-                self._wishes.append(track)
+            moved = other.window.moves != other.run_baseline.live_moves
+            if moved and abs(now_s - other.run_baseline.live_s) >= SIBLINGS_EVERY_S:
+                other.run_baseline.live_s, other.run_baseline.live_moves = now_s, other.window.moves
+                other.run_baseline.live = profile_of(other, self._shelf, now_s, kind="sibling")
+                self._requested.append(track)
                 return
-        memo.siblings_s = now_s
-        memo.siblings = tuple(o.memo.live for o in siblings if o.memo.live is not None)
+        baseline.siblings_s = now_s
+        baseline.siblings = tuple(
+            o.run_baseline.live for o in siblings if o.run_baseline.live is not None
+        )
         self._show(track)
 
     def _siblings(self, track: Track) -> list[Track]:
@@ -520,7 +525,7 @@ class RunBaselines:
             other
             for other in self._state.tracks.values()
             if other is not track
-            and other.memo.key == track.memo.key
+            and other.run_baseline.key == track.run_baseline.key
             and other.subject.process != track.subject.process
             and _together(mine, self._info(other))
         ]

@@ -64,10 +64,10 @@ class SourceWorker:
             daemon=True,
         )
         self._thread.start()
-        self._hurry()
+        self._pass_deadline()
 
-    def _hurry(self) -> None:
-        """Tell the source how long it may take, where it can see to that itself."""
+    def _pass_deadline(self) -> None:
+        """Pass the deadline on to a source that keeps to one itself."""
         answer_within = getattr(self.source, "answer_within", None)
         if answer_within is not None:
             answer_within(self._deadline_s)
@@ -80,7 +80,7 @@ class SourceWorker:
     @deadline_s.setter
     def deadline_s(self, seconds: float) -> None:
         self._deadline_s = seconds
-        self._hurry()
+        self._pass_deadline()
 
     @property
     def stuck(self) -> bool:
@@ -188,8 +188,8 @@ def labelled(sources: Sequence[Source]) -> list[tuple[str, Source]]:
     return out
 
 
-class Clock:
-    """The time of each source."""
+class SourceClocks:
+    """The clock of each source: see :mod:`gpuwatchd.pipeline.clock`."""
 
     def __init__(self) -> None:
         self._offsets: dict[str, float] = {}
@@ -207,7 +207,7 @@ class Clock:
         return now_s, step if stepped else None
 
     def now(self, source: str, mono_s: float) -> float | None:
-        """Return what time it is for a source that is silent; None when it never spoke."""
+        """Return the time of a source without a sample; None when it never gave one."""
         last = self._last.get(source)
         return None if last is None else last[0] + (mono_s - last[1])
 
@@ -219,6 +219,7 @@ class SourceTick(NamedTuple):
     """What one source gave in a tick."""
 
     label: str
+    """The source's name, numbered where two have the same; elsewhere called ``source``."""
     now_s: float
     """On the clock of its samples: seconds that the detectors count in."""
     sample: Sample | None = None
@@ -250,7 +251,7 @@ class Sources:
     ) -> None:
         self._guard, self._mono = guard, mono
         self._absences = absences
-        self._clock = Clock()
+        self._clock = SourceClocks()
         self.workers = {
             label: SourceWorker(
                 source,
@@ -293,7 +294,7 @@ class Sources:
         return self.workers[label].absent or Fault(where="", why="no answer")
 
     def set_deadline(self, deadline_s: float) -> None:
-        """Wait for each source for so long from now on."""
+        """Wait for each source for so many seconds from now on."""
         for worker in self.workers.values():
             worker.deadline_s = deadline_s
 

@@ -1,4 +1,4 @@
-"""What the stages of a tick share: settings, devices, tracks, alerts, and what is beside them."""
+"""What the stages of a tick share: settings, devices, tracks, alerts, silences, prices."""
 
 from __future__ import annotations
 
@@ -95,11 +95,11 @@ class Settings:
 
 
 class ConditionAlert(msgspec.Struct, eq=False):
-    """One subject that an alert on what no curve tells is about."""
+    """One subject of a condition alert: one that no series is judged for."""
 
     alert: Alert | None
-    heard_at_s: float
-    """When something was last known of it."""
+    last_known_s: float
+    """When its condition could last be read."""
     well_since_s: float | None = None
     """Since when it has been well again."""
 
@@ -261,7 +261,7 @@ class DevicePrices:
 
 
 class State:
-    """What the stages of a tick share. Each stage reads it, and changes what it is the source of.
+    """What the stages of a tick share. Each stage reads it, and changes its own part.
 
     ``history`` is where events and silences are kept, ``mono`` the clock that ends the latter.
     """
@@ -280,7 +280,7 @@ class State:
         self.restored = RestoredState()
         self.idle_levels = IdleLevels()
         self.conditions: dict[str, ConditionAlert] = {}
-        """Alerts on what no curve tells, by key."""
+        """By alert key."""
         self.holdings: tuple[Holding, ...] = ()
         """Idle memory now."""
         self.engines = Engines()
@@ -299,7 +299,11 @@ class State:
         return [
             track
             for device in self.devices_of(source)
-            for tracks in (device.processes.values(), device.others, device.hosts.values())
+            for tracks in (
+                device.processes.values(),
+                device.own_tracks,
+                device.host_tracks.values(),
+            )
             for track in tracks
             if track.alert is not None
         ]
@@ -321,7 +325,7 @@ class State:
         """Judge a track no more: its subject has gone."""
         tracks = self.tracks
         tracks.pop(track.subject.id, None)
-        tracks.looks += 1
+        tracks.evaluations += 1
         tracks.unjudged.pop(track.subject.id, None)
         tracks.ranks.leave(track)
 
@@ -348,9 +352,9 @@ class State:
     ) -> Alert | None:
         """Resolve a track's alert because its subject has gone; return it if it was open.
 
-        ``quietly`` tells nobody: another alert goes on in its place.
+        ``quietly``: no notice is sent, another alert goes on in its place. ``facts`` of the code.
         """
-        track.room.growing.pop(track.subject.id, None)
+        track.headroom.growing.pop(track.subject.id, None)
         if track.alert is None:
             return None
         tracks = self.tracks
@@ -358,8 +362,8 @@ class State:
         if heir is not None:
             tracks.passed_on.append(tracks.ranks.pass_on(track, heir, why))
             why, quietly = Ending.OTHER_RANK, True
-        elif track.fate is not None:
-            why = track.fate
+        elif track.lead_ending is not None:
+            why = track.lead_ending
         outcome = policy.ended(
             track.alert, why, self.settings.rules, now_s=now_s, quietly=quietly, facts=facts
         )

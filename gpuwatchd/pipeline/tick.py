@@ -1,4 +1,4 @@
-"""One tick: every source read, every subject that is due judged, everybody told who must be."""
+"""One tick: read each source, update its tracks, judge what is due, send notices, show it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 from gpuwatchd.core.codes import ProblemCode
 from gpuwatchd.core.model import Alert, Decision, Finding, Sample  # noqa: TC001 - fields
 from gpuwatchd.notify.outbox.outbox import Outbox
-from gpuwatchd.pipeline import alert_notifier
+from gpuwatchd.pipeline import track_evaluation
 from gpuwatchd.pipeline.act_ladder import ActLadder
 from gpuwatchd.pipeline.alert_cost import AlertCosts
 from gpuwatchd.pipeline.alert_notifier import AlertNotifier, MessageBuilder
@@ -22,11 +22,11 @@ from gpuwatchd.pipeline.digests import Digests
 from gpuwatchd.pipeline.history_exchange import HistoryLink, Last
 from gpuwatchd.pipeline.live_state import LiveWriter, Outputs
 from gpuwatchd.pipeline.proposals import Proposals
-from gpuwatchd.pipeline.restored_state import EARLIER
+from gpuwatchd.pipeline.restored_state import PREVIOUS_RUN
 from gpuwatchd.pipeline.source_workers import Problem, Sources
 from gpuwatchd.pipeline.state import Settings, State
 from gpuwatchd.pipeline.step_runner import StepRunner
-from gpuwatchd.pipeline.track_evaluation import Watcher
+from gpuwatchd.pipeline.track_evaluation import Evaluator
 from gpuwatchd.pipeline.tracker import SampleIntake
 from gpuwatchd.store.live import LiveState  # noqa: TC001 - a field
 
@@ -45,12 +45,12 @@ _LAST_MESSAGES_S = 1.5
 
 
 class Inputs(NamedTuple):
-    """What a pipeline reads; see :class:`gpuwatchd.pipeline.source_workers.Sources`."""
+    """What a pipeline reads; ``fresh`` and ``absences``: see :class:`.source_workers.Sources`."""
 
     sources: Sequence[Source]
     """Read every tick, each in its own thread."""
     host: Host | None = None
-    """Looks processes up; None where the sources know them themselves."""
+    """Looks processes up by pid; None where the samples name them (logs, simulation)."""
     fresh: Callable[[int], Source] | None = None
     absences: Callable[[list[Fault | None]], list[Problem]] | None = None
 
@@ -75,7 +75,7 @@ class Tick(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pipeline:
-    """The main job: stages that share one :class:`State`, done in the order of :meth:`tick`."""
+    """The stages that share one :class:`State`; :meth:`tick` is their order."""
 
     def __init__(
         self,
@@ -96,9 +96,9 @@ class Pipeline:
             deadline_s=config.daemon.source_deadline, fresh=inputs.fresh, absences=inputs.absences,
         )  # fmt: skip
         self.intake = SampleIntake(state, host)
-        self.watcher = Watcher(state)
+        self.evaluator = Evaluator(state)
         self.context = ProcessContext(
-            state, guard, people=self.intake.people, host=host, shelf=shelf, clocks=clocks
+            state, guard, self.intake.process_names, host=host, shelf=shelf, clocks=clocks
         )
         self.conditions = ConditionAlerts(state)
         self.outbox = Outbox(
@@ -122,11 +122,11 @@ class Pipeline:
         guard.add(self._all_chores(digests))
 
     def _all_chores(self, digests: Digests) -> Iterator[Chore]:
-        """Yield all that is done beside samples and alerts, in order."""
+        """Yield all chores, in order."""
         yield from self.user_input.chores()
         yield from self.context.chores()
         yield Chore("digest", When.AFTER, digests.step)
-        # Asked anew: a digest that takes long is no step of the wall clock.
+        # The time is read again: a digest that took long is no step of the wall clock.
         yield Chore("outbox", When.AFTER, lambda _: self.outbox.collect(self._clocks.wall()))
         if self.link is not None:
             yield Chore("history", When.AFTER, self.link.history.flush_due, budget_s=1.0)
@@ -135,13 +135,13 @@ class Pipeline:
         """Take over new settings; sources stay as they are."""
         self.state.settings = Settings(config)
         self.ladder.reloaded()
-        self.outbox.follow(config.policy)
+        self.outbox.take_rules(config.policy)
         self.intake.reloaded()
         self.sources.set_deadline(config.daemon.source_deadline)
 
     def resume(self) -> None:
-        """Take up what the history and the live state know: points, alerts, unsent messages."""
-        before = self.guard("live state", self.live.before)
+        """Restore points, alerts and unsent messages from the history and the live state."""
+        before = self.guard("live state", self.live.read_previous)
         if self.link is not None:
             link, now_s = self.link, self._clocks.wall()
             last = Last.of(before, self.live.boot_id, now_s, now_s - self._clocks.mono())
@@ -151,37 +151,38 @@ class Pipeline:
                 "history",
                 lambda: link.resume(self.outbox, self.conditions, self.alert_notifier, now_s, last),
             )
-        self.guard("holdings", lambda: self.context.idle_memory.resume(before))
+        self.guard("idle memory", lambda: self.context.idle_memory.resume(before))
         self.guard("events", lambda: self.state.events.resume(before))
 
     def tick(self, problems: Sequence[Problem] = ()) -> Tick:
-        """Do the whole job once. Never raises: what fails is a fault, logged and shown.
+        """Do every stage once. Never raises: what fails is a fault, logged and shown.
 
-        ``problems``: what the caller wants shown beside our own.
+        ``problems`` are the caller's, shown beside those of the stages.
         """
         samples: list[Sample] = []
         changes: list[Alert] = []
         decisions: list[Decision] = []
+        # Conditions and the live state go by the clock of the first source that answers.
         shown_s: float | None = None
         self.guard.do(When.BEFORE, self._clocks.wall())
         for read in self.sources.read():
             if read.sample is not None:
                 samples.append(read.sample)
                 shown_s = read.now_s if shown_s is None else shown_s
-            changed = self._take(read) + self._judge(read)
+            changed = self._track(read) + self._judge(read)
             decisions += self._notify(
                 read.label, self.state.alerted(read.label), changed, read.now_s
             )
             changes += changed
         shown_s = self._clocks.wall() if shown_s is None else shown_s
-        self.guard.do(When.BESIDE, shown_s)
+        self.guard.do(When.CONDITIONS, shown_s)
         changed = self._conditions(shown_s)
         decisions += self._notify(CONDITIONS, [*self.state.conditions.values()], changed, shown_s)
         restored = self.state.restored
-        unseen = restored.unseen(shown_s) if restored.alerts else []
-        decisions += self._notify(EARLIER, unseen, [], shown_s)
+        unclaimed = restored.unclaimed(shown_s) if restored.alerts else []
+        decisions += self._notify(PREVIOUS_RUN, unclaimed, [], shown_s)
         self.guard.do(When.AFTER, self._clocks.wall())
-        self.live.count()
+        self.live.count_tick()
         live_state = self._live_state(shown_s, problems)
         self.guard("live state", partial(self.live.write, live_state))
         self.guard.do(When.LAST, self._clocks.wall())
@@ -191,22 +192,22 @@ class Pipeline:
             state=live_state,
         )  # fmt: skip
 
-    def _take(self, read: SourceTick) -> list[Alert]:
-        """Feed what a source gave to the tracks; return the alerts of who has gone."""
+    def _track(self, read: SourceTick) -> list[Alert]:
+        """Update the tracks of a source; return the alerts that ended: their subject has gone."""
         label, sample, now_s, state = read.label, read.sample, read.now_s, self.state
         if sample is None:
-            self.intake.silent(label, self.sources.absent(label))
+            self.intake.mark_unread(label, self.sources.absent(label))
             return []
         if read.step_s is not None:
             self._step_clock(label, read.step_s)
         intake = partial(self.intake.take, label, sample, read.devices, now_s)
         ended = self.guard(f"{label} intake", intake)
         wall_s = self._clocks.wall()
-        inside = self.guard("mailboxes", partial(self.intake.prepared.feed, label, now_s, wall_s))
+        figures = self.guard("mailboxes", partial(self.intake.prepared.feed, label, now_s, wall_s))
         self.guard("device log", partial(state.events.log_devices, label, state.devices))
         self.guard("events", partial(state.events.take, sample, state.devices, state.infos))
         if self.link is not None:
-            record = partial(self.link.record, sample, read.devices, read.step_s, inside or ())
+            record = partial(self.link.record, sample, read.devices, read.step_s, figures or ())
             self.guard("history", record)
         return ended or []
 
@@ -220,28 +221,28 @@ class Pipeline:
             notifier.deaths.move(step_s)
 
     def _judge(self, read: SourceTick) -> list[Alert]:
-        """Do what the user said of a source's subjects, then judge what is due, at its own time."""
+        """Apply the user's labels to a source's subjects, then judge those that are due."""
         if read.sample is None:
             return []
         state, now_s = self.state, read.now_s
-        ended = self.user_input.obey(read.label, now_s)
-        due = self.watcher.due_of(read.label, now_s)
+        ended = self.user_input.apply_labels(read.label, now_s)
+        due = self.evaluator.due_of(read.label, now_s)
         if not due:
             return ended
 
         def work() -> list[Alert]:
-            changed = self.watcher.judge(due, now_s)
-            alerts = [alert_notifier.explained(alert, state) for alert in changed]
-            state.events.accompany(due, state.tracks)
+            changed = self.evaluator.judge(due, now_s)
+            alerts = [track_evaluation.with_causes(alert, state) for alert in changed]
+            state.events.update_advice(due, state.tracks)
             return alerts
 
         return ended + (self.guard("detectors", work) or [])
 
     def _conditions(self, now_s: float) -> list[Alert]:
-        """Raise and end alerts on what no curve tells; return those that changed."""
+        """Open and resolve condition alerts, take steps of ``[act]``; return the changed alerts."""
         if self.ladder.may_act:
             self.guard("act", lambda: self.conditions.include(self.ladder.acted_on()))
-        changed = self.guard("alarms", partial(self.conditions.step, now_s)) or []
+        changed = self.guard("condition alerts", partial(self.conditions.step, now_s)) or []
         if self.ladder.may_act:
             look = self.context.idle_memory.refresh
             self.guard("steps", partial(self.ladder.step, now_s, look))
@@ -257,14 +258,14 @@ class Pipeline:
 
     def _live_state(self, now_s: float, extra: Sequence[Problem]) -> LiveState:
         problems = [*self.problems(), *extra]
-        return self.live.snapshot(now_s, problems, self.alert_notifier.deaths.unseen(now_s))
+        return self.live.snapshot(now_s, problems, self.alert_notifier.deaths.to_show(now_s))
 
     def _write_last(self, problems: Sequence[Problem]) -> None:
         self.live.write_last(self._live_state(self._clocks.wall(), problems))
 
     def problems(self) -> list[Problem]:
         """Return what is missing or broken now, one sentence each with its code."""
-        texts = [*self.guard.whys, *self.state.tracks.unjudged.values()]
+        texts = [*self.guard.problems, *self.state.tracks.unjudged.values()]
         texts += self.alert_notifier.failing.values()
         if self.link is not None:
             texts += self.link.history.problems

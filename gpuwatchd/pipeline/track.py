@@ -64,7 +64,7 @@ def end_reason(track: Track) -> Ending:
         written = ending_of(track.info.key, track.info.uid)
         if written is not None:
             return written
-    last, full_s = track.window.last, track.room.full_at_s
+    last, full_s = track.window.last, track.headroom.full_at_s
     crashed = last is not None and full_s is not None and full_s >= last[0]
     full_bytes = None if track.limit is None or last is None else track.limit.ends_at(last[1])
     held_bytes = 0.0 if last is None else last[1]
@@ -75,7 +75,7 @@ def end_reason(track: Track) -> Ending:
 
 def _filled_it(track: Track) -> bool:
     """Say whether a process came near its limit between two samples, where its peak is known."""
-    most, last, total = track.most_bytes, track.window.last, track.room.total_bytes
+    most, last, total = track.most_bytes, track.window.last, track.headroom.total_bytes
     finding = track.alert.finding if track.alert is not None else track.finding
     limit = None if finding is None else finding.limit_bytes
     if most is None or limit is None or total is None or (last is not None and most <= last[1]):
@@ -85,7 +85,7 @@ def _filled_it(track: Track) -> bool:
 
 def calm_reason(track: Track, alert: Alert) -> Ending:
     """Return why an alert is over whose subject does not grow any more."""
-    last, full_s, since_s = track.window.last, track.room.full_at_s, alert.clear_since_s
+    last, full_s, since_s = track.window.last, track.headroom.full_at_s, alert.clear_since_s
     if last is None or full_s is None or since_s is None or full_s < since_s - _CALM_LOOK_S:
         return Ending.STOPPED_GROWING
     held = alert.finding.limit_bytes
@@ -171,7 +171,7 @@ class Headroom(msgspec.Struct, kw_only=True):
             [rate for key, rate in rates if key != mine and (among is None or key in among)]
         )
 
-    def is_owned(self, now_s: float) -> bool:
+    def owners_known(self, now_s: float) -> bool:
         """Say whether it is known, or was until a moment ago, who holds the device's memory."""
         known = self.attributed_at_s
         return known is not None and now_s - known < GRACE_S
@@ -195,7 +195,7 @@ def _grew(finding: Finding, stopped_at_s: float | None, now_s: float) -> str:
     return f"{text}, stopped {when}"
 
 
-def unjudged(subject: Subject, why: str, code: Reason, now_s: float) -> Finding:
+def unjudged_finding(subject: Subject, why: str, code: Reason, now_s: float) -> Finding:
     """Return the finding of a subject that is not judged."""
     return Finding(
         id=subject.id,
@@ -257,7 +257,7 @@ class TrackBaseline(msgspec.Struct, kw_only=True, eq=False):
 DAYS_BACK_S, DAYS_EVERY_S = 21 * 86_400.0, 3600.0
 """How far back a record of days is looked at, and how often."""
 _SETTLED = frozenset({Reason.NORMAL, Reason.BOUNDED, Reason.FREE_CACHE})
-_SHOWN = frozenset({"finding", "alert", "lead", "memo", "limit"})
+_SHOWN = frozenset({"finding", "alert", "lead", "run_baseline", "limit"})
 
 
 class Track(msgspec.Struct, kw_only=True, eq=False):
@@ -266,7 +266,7 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
     subject: Subject
     device: Device
     window: Window
-    room: Headroom
+    headroom: Headroom
     title: Title
     joint: Window | None = None
     """What is judged instead of its window, while processes are known: see ``Arrivals.rings``."""
@@ -281,8 +281,8 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
     """The rank of its job whose alert stands for this one too."""
     leads: Title = Title()
     """Title of the alert that stands for several ranks; empty for everybody else."""
-    fate: Ending | None = None
-    """Why a rank ended that led before."""
+    lead_ending: Ending | None = None
+    """Why the rank that led its job before ended; None when that did not run out of memory."""
     finding: Finding | None = None
     alert: Alert | None = None
     most_bytes: float | None = None
@@ -300,8 +300,8 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
     """Key of the program, where it has one."""
     history: tuple[Profile, ...] = ()
     """Earlier runs of it, siblings, yesterday."""
-    hush: Suppression | None = None
-    memo: TrackBaseline = msgspec.field(default_factory=TrackBaseline)
+    suppression: Suppression | None = None
+    run_baseline: TrackBaseline = msgspec.field(default_factory=TrackBaseline)
     allocator: Allocator | None = None
     """What its framework says, where the process is prepared."""
     base_bytes: float | None = None
@@ -340,8 +340,8 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
         info = self.info
         framework = info.framework if self.subject.host and info is not None else self.framework
         joint = not raw and self.joint is not None
-        limit_bytes = self.room.limit(newest, whole=whole, joint=joint)
-        among, total_bytes, own = None, self.room.total_bytes, self.limit
+        limit_bytes = self.headroom.limit(newest, whole=whole, joint=joint)
+        among, total_bytes, own = None, self.headroom.total_bytes, self.limit
         end_bytes = None if own is None else own.ends_at(newest)
         if own and end_bytes is not None and (limit_bytes is None or end_bytes < limit_bytes):
             # It is on a smaller card, so to speak, with those who share its limit.
@@ -353,11 +353,11 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
             t_s=t_s,
             used_bytes=values,
             limit_bytes=limit_bytes,
-            neighbours_bytes_per_s=() if whole else self.room.others(self.subject, among),
+            neighbours_bytes_per_s=() if whole else self.headroom.others(self.subject, among),
             total_bytes=total_bytes,
             framework=framework,
             role=None if info is None else frameworks.role(info.argv, info.name),
-            util_pct=self.room.util_pct,
+            util_pct=self.headroom.util_pct,
             history=self.history,
             age_s=age_s,
             base_bytes=self._base(t_s, values, age_s),
@@ -365,7 +365,7 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
             allocator=None if self.allocator is None else self.allocator.series(),
             holder=None if self.allocator is None else self.allocator.holder,
             facts=self._facts(framework, age_s),
-            activity=None if self.room.activity is None else self.room.activity.period,
+            activity=None if self.headroom.activity is None else self.headroom.activity.period,
         )
 
     def _facts(self, framework: str | None, age_s: float | None) -> tuple[GrowthFact, ...]:
@@ -378,7 +378,7 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
         return declared.facts(
             sizes,
             framework=framework,
-            card_bytes=self.room.total_bytes,
+            card_bytes=self.headroom.total_bytes,
             age_s=age_s,
             host=self.subject.host,
         )
@@ -427,10 +427,10 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
 
     def wants_days(self, now_s: float) -> bool:
         """Say whether its record of days is to be judged again: once an hour, while it moves."""
-        memo = self.memo
-        if abs(now_s - memo.days_s) < DAYS_EVERY_S:
+        baseline = self.run_baseline
+        if abs(now_s - baseline.days_s) < DAYS_EVERY_S:
             return False
-        return memo.days is not None or memo.days_moves != self.window.moves
+        return baseline.days is not None or baseline.days_moves != self.window.moves
 
     @staticmethod
     def over_days(days: Finding, finding: Finding) -> Finding:
@@ -448,11 +448,12 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
             samples=finding.samples,
         )
 
-    def hushed(self, finding: Finding) -> Finding:
+    def suppressed(self, finding: Finding) -> Finding:
         """Return a judgement that is none as long as this is what the user called normal."""
-        if self.hush is None or finding.tier == "none" or self.peak > self.hush.level_bytes:
+        normal = self.suppression
+        if normal is None or finding.tier == "none" or self.peak > normal.level_bytes:
             return finding
-        return dismissed_finding(finding, self.hush.why, Reason.NORMAL)
+        return dismissed_finding(finding, normal.why, Reason.NORMAL)
 
     def move(self, by_s: float) -> None:
         """Move what is remembered in time: the wall clock was stepped. Not the window."""
@@ -460,8 +461,8 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
         self.judged_s += by_s
         if self.allocator is not None:
             self.allocator.move(by_s)
-        if self.memo.days is not None:
-            self.memo.days = moved_finding(self.memo.days, by_s)
+        if self.run_baseline.days is not None:
+            self.run_baseline.days = moved_finding(self.run_baseline.days, by_s)
         if self.finding is not None:
             self.finding = moved_finding(self.finding, by_s)
         if self.alert is not None:
@@ -498,13 +499,14 @@ class TrackedDevice(msgspec.Struct, kw_only=True):
 
     device: Device
     reading: DeviceReading | None
-    room: Headroom
+    headroom: Headroom
     processes: dict[ProcessKey, Track] = {}
-    others: list[Track] = []
+    own_tracks: list[Track] = []
     """The device's own track, then that of its unattributed memory."""
-    hosts: dict[ProcessKey, Track] = {}
+    host_tracks: dict[ProcessKey, Track] = {}
     """Host memory of processes; one that is on several devices is with one of them."""
     taken_s: float = 0.0
+    """Time of the newest reading."""
     ledger: Ledger | None = None
     """Who has its memory now; None while it is not read, and for a card that is cut into parts."""
     baseline: Baseline | None = None
@@ -518,24 +520,24 @@ class TrackedDevice(msgspec.Struct, kw_only=True):
     """What of the device itself it took there last; None when tracks have changed since."""
     still: bool = False
     """Whether no figure of its memory has changed since the look before."""
-    hosts_s: float = float("-inf")
-    """When what its processes hold on the host was last looked at."""
+    host_read_s: float = float("-inf")
+    """When the host memory of its processes was last read; compared with ``taken_s``."""
     missing: set[ProcessKey] = msgspec.field(default_factory=set)
     """Processes that the last list did not name any more."""
     listed: list[ProcessKey] | None = None
     """Processes that the last list named."""
-    news: int = -1
-    """What was known of processes then."""
+    names_updates: int = -1
+    """``ProcessNames.updates`` at that list."""
     faults: tuple[Fault, ...] = ()
     source: str = ""
     arrivals: Arrivals | None = None
     """What its processes brought as they came; None in logs, where that is known at once."""
-    apart: bool = False
-    """Whether its processes are judged one by one at present."""
+    judged_by_process: bool = False
+    """Whether its processes are known, and so judged instead of the device as a whole."""
 
     def tracks(self) -> tuple[Track, ...]:
         """Return every track of the device."""
-        return (*self.processes.values(), *self.others, *self.hosts.values())
+        return (*self.processes.values(), *self.own_tracks, *self.host_tracks.values())
 
 
 def unless_explained(
@@ -543,7 +545,7 @@ def unless_explained(
 ) -> Finding:
     """Return the judgement on a device, none where its parts are judged and account for it."""
     told = whole.alert is not None and whole.alert.state == "firing"
-    if finding.tier == "none" or told or not whole.room.is_owned(float(series.t_s[-1])):
+    if finding.tier == "none" or told or not whole.headroom.owners_known(float(series.t_s[-1])):
         return finding
     uid = whole.subject.device_uid
     parts = [
@@ -562,17 +564,18 @@ class EndedProcess(msgspec.Struct, kw_only=True):
     track: Track
     program: str | None = None
     label: str = ""
-    unseen: bool = False
+    unobserved: bool = False
     """It ended while nobody watched: the history knows what it was."""
 
 
-def of_host(finding: Finding) -> Finding:
+def with_host_reason(finding: Finding) -> Finding:
     """Return a judgement on the host's memory with a reason that says so.
 
     Examples
     --------
     >>> from gpuwatchd.core.model import Finding, Subject
-    >>> of_host(Finding(id="s", subject=Subject(device_uid="u", host=True), judged_at_s=0.0,
+    >>> subject = Subject(device_uid="u", host=True)
+    >>> with_host_reason(Finding(id="s", subject=subject, judged_at_s=0.0,
     ...                 pattern="stable", tier="none", severity="info", confidence=0.0, eta=None,
     ...                 rate_bytes_per_s=0.0, reason="flat at 2 MiB")).reason
     'host memory: flat at 2 MiB'

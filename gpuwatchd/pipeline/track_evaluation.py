@@ -1,6 +1,6 @@
 """Judge each subject that is due: its window, the screen, the detectors, its open alert.
 
-The same :class:`Watcher` judges live samples and recorded logs; only where the window comes from
+The same :class:`Evaluator` judges live samples and recorded logs; only where the window comes from
 differs. It does no I/O and has no clock: time is that of the samples.
 """
 
@@ -22,8 +22,7 @@ from gpuwatchd.core.model.findings import (
     with_blame,
     with_reason,
 )
-from gpuwatchd.pipeline.clock import carried_over
-from gpuwatchd.pipeline.track import Track, of_host, unjudged, unless_explained
+from gpuwatchd.pipeline.track import Track, unjudged_finding, unless_explained, with_host_reason
 from gpuwatchd.pipeline.tracks import suppress_for_lead, unsuppress
 
 if TYPE_CHECKING:
@@ -72,12 +71,8 @@ def subject_facts(
     )
 
 
-def expected(
-    finding: Finding,
-    rules: alerts.Rules,
-    device: Device,
-    info: ProcessInfo | None,
-    level_bytes: float,
+def _cap_by_rules(
+    finding: Finding, track: Track, level_bytes: float, rules: alerts.Rules
 ) -> Finding:
     """Return a judgement that is a watch at most where a rule says that it may grow."""
     if finding.tier != "alert" or not any(
@@ -93,7 +88,7 @@ def expected(
         finding=finding,
         opened_at_s=finding.judged_at_s,
         changed_at_s=finding.judged_at_s,
-        about=subject_facts(device, info, finding),
+        about=subject_facts(track.device, track.info, finding),
     )
     rule = alerts.may_grow(as_alert, alerts.rules_for(as_alert, rules), level_bytes)
     if rule is None:
@@ -134,7 +129,7 @@ def flat_finding(series: Series, pattern: Pattern) -> Finding:
     )
 
 
-def _unless_it_draws(finding: Finding) -> Finding:
+def _cap_graphics(finding: Finding) -> Finding:
     """Return a judgement that is a watch at most where a display server or a browser grows.
 
     What draws grows with the windows that people open, and they need no alert to close them.
@@ -149,7 +144,7 @@ def _moves(track: Track) -> int:
     return track.evidence.moves + (0 if track.allocator is None else track.allocator.moves)
 
 
-class Watcher:
+class Evaluator:
     """Judges tracks when they are due and keeps their alerts."""
 
     def __init__(self, state: State) -> None:
@@ -178,7 +173,7 @@ class Watcher:
             if device.source != source:
                 continue
             processes = device.processes.values()
-            others = beside(device, now_s)
+            others = further_tracks(device, now_s)
             if device.still:
                 # What stands still cannot have passed what it was before.
                 early = [track for track in processes if now_s >= track.due_s]
@@ -195,7 +190,7 @@ class Watcher:
 
     def judge(self, tracks: Iterable[Track], now_s: float) -> list[Alert]:
         """Judge these tracks; return the alerts whose state changed, one for each growth."""
-        return _take_over(self.state, self.judge_each(tracks, now_s), now_s)
+        return _replace_superseded(self.state, self.judge_each(tracks, now_s), now_s)
 
     def judge_each(self, tracks: Iterable[Track], now_s: float) -> list[Alert]:
         """Judge each of these tracks by itself; return the alerts whose state changed."""
@@ -236,16 +231,16 @@ class Watcher:
             track.moves = _moves(track)
             level = float(series.used_bytes[-1])
             finding = judged
-            if track.memo.days is not None:
-                finding = _unless_it_draws(track.over_days(track.memo.days, judged))
+            if track.run_baseline.days is not None:
+                finding = _cap_graphics(track.over_days(track.run_baseline.days, judged))
             if track.subject.unattributed:
                 finding = attribution.above_baseline(finding, level, track.baseline_bytes)
             elif track.subject.host:
-                finding = of_host(finding)
+                finding = with_host_reason(finding)
             elif track.subject.process is None:
                 finding = unless_explained(track, series, finding, self.state.tracks.values())
-            finding = track.hushed(finding)
-            finding = expected(finding, self.state.settings.rules, track.device, track.info, level)
+            finding = track.suppressed(finding)
+            finding = _cap_by_rules(finding, track, level, self.state.settings.rules)
             change = self._apply(track, finding, now_s)
             changed += self.state.tracks.take_passed_on()
             self._schedule(track, finding, now_s)
@@ -279,18 +274,19 @@ class Watcher:
         return [
             flat_finding(series, pattern)
             if pattern is not None and series.allocator is None
-            else _unless_it_draws(verdict.judge(series, settings))
+            else _cap_graphics(verdict.judge(series, settings))
             for series, pattern in zip(batch, screen.first_look(batch, settings), strict=True)
         ]
 
     def _schedule(self, track: Track, finding: Finding, now_s: float) -> None:
         alert = track.alert if track.lead is None else track.lead.alert
-        calm = finding.pattern in _CALM and finding.tier == "none" and alert is None
+        quiet = finding.tier == "none" and alert is None
+        calm = quiet and finding.pattern in _CALM
         track.calm_looks = track.calm_looks + 1 if calm else 0
         young = finding.samples < 2 * self.state.settings.config.detection.minimum_samples
         track.pause_s = alerts.pause_s(finding, alert, young=young, calm_looks=track.calm_looks)
         whole = track.subject.process is None and not track.subject.unattributed
-        if whole and finding.tier == "none" and alert is None and track.room.is_owned(now_s):
+        if whole and quiet and track.headroom.owners_known(now_s):
             # Its parts are judged; it is looked at sooner when it passes what was seen of it.
             longer = min(1 + track.calm_looks // 3, _JOINT_LONGER)
             track.pause_s = max(track.pause_s, _JOINT_PAUSE_S * longer)
@@ -298,9 +294,9 @@ class Watcher:
 
     def _apply(self, track: Track, finding: Finding, now_s: float) -> Alert | None:
         was, led = track.lead, track.leads
-        finding = self.state.tracks.ranks.judged(track, finding)
-        if was is not None and self.state.tracks.ranks.goes_on(track, finding, was):
-            self._follow(track, was, now_s)
+        finding = self.state.tracks.ranks.for_job(track, finding)
+        if was is not None and self.state.tracks.ranks.takes_over(track, finding, was):
+            self._take_over_alert(track, was, now_s)
         before = track.alert
         if before is not None and track.finding is None:
             before = carried_over(before, finding, now_s)
@@ -318,8 +314,8 @@ class Watcher:
             opened = msgspec.structs.replace(outcome.alert, title_parts=track.named.parts)
             outcome = msgspec.structs.replace(outcome, alert=opened)
         track.finding = finding
-        self.state.tracks.looks += 1
-        track.room.note(finding)
+        self.state.tracks.evaluations += 1
+        track.headroom.note(finding)
         if track.lead is not None:
             if before is None or before.state == "pending":
                 track.alert = suppress_for_lead(outcome.alert, track.lead)
@@ -335,7 +331,7 @@ class Watcher:
             outcome = msgspec.structs.replace(outcome, alert=alert)
         return self.state.settle(track, outcome)
 
-    def _follow(self, track: Track, was: Track, now_s: float) -> None:
+    def _take_over_alert(self, track: Track, was: Track, now_s: float) -> None:
         """Have a rank that still leaks go on with the alert of its lead that leaks no more."""
         leads = track.leads
         alert = self.state.tracks.ranks.pass_on(was, track, Ending.OTHER_RANK)
@@ -345,13 +341,32 @@ class Watcher:
         self.state.tracks.passed_on += [track.alert] if ended is None else [ended, track.alert]
 
 
+def carried_over(alert: Alert, finding: Finding, now_s: float) -> Alert:
+    """Return the alert of an earlier run, at the first judgement of its subject in this one.
+
+    After a pause its evidence counts for the growth that began before the pause, not for another.
+    """
+    last_s, onset_s = alert.finding.judged_at_s, finding.onset_at_s
+    same = onset_s is not None and onset_s <= last_s
+    if same or now_s - last_s <= 2.0 * alerts.SLOW_S or alert.state == "firing":
+        return alert
+    return msgspec.structs.replace(
+        alert,
+        confirmations=0,
+        held_since_s=None,
+        alert_confirmations=0,
+        alert_since_s=None,
+        evidence=None,
+    )
+
+
 def judge_days(track: Track, settings: Settings, hours: ArrayLike, now_s: float) -> None:
     """Judge the record of a subject, hour by hour, for when its last hours say less."""
     from gpuwatchd.analysis import verdict  # noqa: PLC0415 - 400 ms with numpy
 
-    memo = track.memo
-    memo.days_s, memo.days_moves = now_s, track.window.moves
-    memo.days = verdict.judge_days(track.series(), hours, settings.config.detection)
+    baseline = track.run_baseline
+    baseline.days_s, baseline.days_moves = now_s, track.window.moves
+    baseline.days = verdict.judge_days(track.series(), hours, settings.config.detection)
 
 
 # Who an alert is about may change while the memory grows: the device, or one who holds it.
@@ -367,13 +382,13 @@ _STILL = frozenset({"stable", "unknown"})
 KEPT = "the kernel keeps pages of ended processes: monitored per process instead"
 
 
-def beside(device: TrackedDevice, now_s: float) -> list[Track]:
+def further_tracks(device: TrackedDevice, now_s: float) -> list[Track]:
     """Return the tracks to be judged at present beside those of processes on the device."""
-    tracks = list(device.hosts.values()) if device.hosts_s == device.taken_s else []
-    owned, explained = is_owned(device, now_s), _is_explained(device)
+    tracks = list(device.host_tracks.values()) if device.host_read_s == device.taken_s else []
+    owned, explained = device.headroom.owners_known(now_s), _is_explained(device)
     if owned and device.device.memory_kind == "coherent":
         return tracks  # Pages stay taken after a process has ended: its series is no evidence.
-    for track in device.others:
+    for track in device.own_tracks:
         # An alert on the whole device that people were told of is followed to its end.
         told = track.alert is not None and track.alert.state == "firing"
         if track.subject.unattributed:
@@ -389,7 +404,7 @@ def beside(device: TrackedDevice, now_s: float) -> list[Track]:
 
 def _has_parts(device: TrackedDevice) -> bool:
     """Say whether the device is more than one process that is judged by itself."""
-    rest = device.others[1].finding if len(device.others) > 1 else None
+    rest = device.own_tracks[1].finding if len(device.own_tracks) > 1 else None
     return len(device.processes) > 1 or (rest is not None and rest.pattern not in _STILL)
 
 
@@ -403,43 +418,39 @@ def _is_explained(device: TrackedDevice) -> bool:
     )
 
 
-def is_owned(device: TrackedDevice, now_s: float) -> bool:
-    """Say whether it is known, or was until a moment ago, who holds the device's memory."""
-    return device.room.is_owned(now_s)
-
-
 def drop_whole(state: State, device: TrackedDevice, now_s: float) -> list[Alert]:
     """End what was only suspected of the whole device, once its processes are known."""
-    before, device.apart = device.apart, is_owned(device, now_s)
-    if device.others and device.arrivals is not None:
+    before, by_process = device.judged_by_process, device.headroom.owners_known(now_s)
+    device.judged_by_process = by_process
+    if device.own_tracks and device.arrivals is not None:
         for position, ring in device.arrivals.rings.items():
-            device.others[position].joint = ring if device.apart else None
-    if device.device.memory_kind == "coherent" and device.apart:
-        return _unjudged(state, device, now_s)
-    if not device.others or not ((device.apart and not before) or _is_explained(device)):
+            device.own_tracks[position].joint = ring if by_process else None
+    if device.device.memory_kind == "coherent" and by_process:
+        return _mark_unjudged(state, device, now_s)
+    if not device.own_tracks or not ((by_process and not before) or _is_explained(device)):
         return []
-    alert = device.others[0].alert
+    alert = device.own_tracks[0].alert
     if alert is None or alert.state == "firing":
         return []
-    ended = state.end(device.others[0], Ending.HOLDER_KNOWN, now_s, quietly=True)
+    ended = state.end(device.own_tracks[0], Ending.HOLDER_KNOWN, now_s, quietly=True)
     return [] if ended is None else [ended]
 
 
-def _unjudged(state: State, device: TrackedDevice, now_s: float) -> list[Alert]:
+def _mark_unjudged(state: State, device: TrackedDevice, now_s: float) -> list[Alert]:
     """Say of a device whose pages the kernel keeps why it is not judged as a whole."""
     ended = []
-    for track in device.others:
+    for track in device.own_tracks:
         if track.finding is None or track.finding.code is not Reason.PAGES_KEPT:
-            track.finding = unjudged(track.subject, KEPT, Reason.PAGES_KEPT, now_s)
-            track.room.note(track.finding)
-            state.tracks.looks += 1
+            track.finding = unjudged_finding(track.subject, KEPT, Reason.PAGES_KEPT, now_s)
+            track.headroom.note(track.finding)
+            state.tracks.evaluations += 1
         alert = state.end(track, Ending.PAGES_KEPT, now_s, quietly=True)
         if alert is not None:
             ended.append(alert)
     return ended
 
 
-def _take_over(state: State, changes: Iterable[Alert], now_s: float) -> list[Alert]:
+def _replace_superseded(state: State, changes: Iterable[Alert], now_s: float) -> list[Alert]:
     """Return the changes, with alerts that have just fired in the place of those they replace."""
     out: list[Alert] = []
     for alert in changes:
@@ -449,16 +460,16 @@ def _take_over(state: State, changes: Iterable[Alert], now_s: float) -> list[Ale
         fired = alert.state == "firing" and alert.firing_at_s == now_s and not alert.subject.host
         if fired and track is not None and track.alert is None:
             continue  # taken over in this very tick
-        if not fired or track is None or track.alert is None or device is None or not device.others:
+        if not fired or track is None or track.alert is None or not (device and device.own_tracks):
             out.append(alert)
             continue
-        whole = track is device.others[0]
-        if is_owned(device, now_s) and (whole or not _stands_for(device)):
+        whole = track is device.own_tracks[0]
+        if device.headroom.owners_known(now_s) and (whole or not _parts_explain(device)):
             out.append(alert)  # What the parts do not explain is another growth.
             continue
         why = Ending.HOLDER_UNKNOWN if whole else Ending.HOLDER_KNOWN
         for rival in (
-            [*device.processes.values(), *device.others[1:]] if whole else device.others[:1]
+            [*device.processes.values(), *device.own_tracks[1:]] if whole else device.own_tracks[:1]
         ):
             before = rival.alert
             if before is None or (whole and before.state != "firing"):
@@ -471,9 +482,54 @@ def _take_over(state: State, changes: Iterable[Alert], now_s: float) -> list[Ale
     return out
 
 
-def _stands_for(device: TrackedDevice) -> bool:
+def _parts_explain(device: TrackedDevice) -> bool:
     """Say whether the parts of a device that grow explain what is told of the whole."""
-    told = device.others[0].alert
-    share = sum(device.room.growing.values())
+    told = device.own_tracks[0].alert
+    share = sum(device.headroom.growing.values())
     rate = None if told is None else told.finding.rate_bytes_per_s
     return share >= attribution.EXPLAINED_SHARE * (rate or 0.0)
+
+
+# Whose growth explains the device's: asked when an alert opens, not at every look.
+
+
+def _with_attribution(alert: Alert, device: TrackedDevice, state: State) -> Alert:
+    """Return the alert with the shares of those who grew since its onset; its track has it, too."""
+    finding = alert.finding
+    if alert.state not in {"watch", "firing"} or finding.onset_at_s is None:
+        return alert
+    track = state.tracks.get(alert.subject.id)
+    if not device.own_tracks or alert.subject.host or (track is not None and track.leads):
+        return alert
+    kind, ledger = device.device.memory_kind, device.ledger
+    fresh = device.uses is not None and device.uses_s == device.taken_s
+    # The whole beside its parts is told of without those who came since.
+    joint = track is device.own_tracks[0] and device.judged_by_process
+    processes = {key: track.series() for key, track in device.processes.items()} if fresh else {}
+    if joint:
+        processes = {k: s for k, s in processes.items() if s.t_s[0] <= finding.onset_at_s}
+    shares = attribution.share(
+        None if kind == "coherent" else device.own_tracks[0].series(raw=not joint),
+        # What was last known of a list that cannot be read now says nothing of the growth since.
+        processes,
+        since_s=finding.onset_at_s,
+        names={
+            key: info.attribution
+            for key in device.processes
+            if (info := state.infos.get(key)) is not None
+        },
+        complete=fresh and kind == "dedicated" and ledger is not None and ledger.state == "whole",
+    )
+    alert = msgspec.structs.replace(alert, finding=with_blame(finding, shares))
+    if track is not None and track.alert is not None and track.alert.key == alert.key:
+        track.alert = alert
+    return alert
+
+
+def with_causes(alert: Alert, state: State) -> Alert:
+    """Return an alert that has changed with who caused it, and with what broke meanwhile."""
+    device = state.devices.get(alert.subject.device_uid)
+    if device is None:
+        return alert
+    alert = _with_attribution(alert, device, state)
+    return state.events.with_hardware_advice(alert, device.device, state.tracks)

@@ -36,7 +36,7 @@ class HostMemory:
     """Feeds what processes hold on the host."""
 
     def __init__(self, state: State, look: Callable[[], procfs.Headroom | None] = headroom) -> None:
-        self.room = Headroom()
+        self.headroom = Headroom()
         self._state = state
         self._look = look
         self._ticks: dict[str, int] = {}
@@ -55,10 +55,10 @@ class HostMemory:
         ]
         # One that is on several devices stays with the one where it was seen first, even while the
         # list of that one cannot be read.
-        homes = {key: device for device in ranked for key in device.hosts}
+        homes = {key: device for device in ranked for key in device.host_tracks}
         noted: set[ProcessKey] = set()
         for device in listed:
-            device.hosts_s = device.taken_s
+            device.host_read_s = device.taken_s
             for use in device.uses or ():
                 held, key = use.host_bytes, use.key
                 if held is None or key in noted:
@@ -67,47 +67,49 @@ class HostMemory:
                     self._measure(now_s)
                 noted.add(key)
                 home = homes.setdefault(key, device)
-                home.hosts_s = home.taken_s
+                home.host_read_s = home.taken_s
                 self._note(home, key, held, now_s)
         present = {use.key for tracked_device in listed for use in tracked_device.uses or ()}
         return [
             alert
             for tracked_device in listed
-            for alert in self._part(tracked_device, present, now_s)
+            for alert in self._end_gone(tracked_device, present, now_s)
         ]
 
     def _measure(self, now_s: float) -> None:
         headroom = self._look()
-        self.room.total_bytes = None if headroom is None else headroom.total_bytes
-        self.room.free_bytes = None if headroom is None else headroom.free_bytes
-        self.room.note_free(now_s)
+        self.headroom.total_bytes = None if headroom is None else headroom.total_bytes
+        self.headroom.free_bytes = None if headroom is None else headroom.free_bytes
+        self.headroom.note_free(now_s)
 
     def _note(self, device: TrackedDevice, key: ProcessKey, held: int, now_s: float) -> None:
         info = self._state.infos.get(key)
-        track = device.hosts.get(key)
+        track = device.host_tracks.get(key)
         if info is None or info.framework in frameworks.GRAPHICS:
             # What draws grows with the windows that people open.
             return
         if track is None:
             subject = Subject(device_uid=device.device.uid, process=key, host=True)
-            track = begin(self._state, device, subject, host_title(info), self.room)
-            device.hosts[key] = track
+            track = begin(self._state, device, subject, host_title(info), self.headroom)
+            device.host_tracks[key] = track
         if track.info is not info:
             self._state.tracks.ranks.place(track, info)
         last = track.window.last
         if last is None or last[1] != held or now_s - last[0] >= UNCHANGED_S:
             _ring(track).add(now_s, held)
 
-    def _part(self, device: TrackedDevice, present: set[ProcessKey], now_s: float) -> list[Alert]:
-        """Watch those no more that two looks in a row did not find there."""
+    def _end_gone(
+        self, device: TrackedDevice, present: set[ProcessKey], now_s: float
+    ) -> list[Alert]:
+        """Retire the tracks of processes that two lists in a row did not name."""
         uid = device.device.uid
         here = {use.key for use in device.uses or ()}
-        missing = {key for key in device.hosts if key not in here}
+        missing = {key for key in device.host_tracks if key not in here}
         before = self._missing.get(uid, set())
         self._missing[uid] = missing
         changed: list[Alert] = []
         for key in missing & before:
-            track = device.hosts.pop(key)
+            track = device.host_tracks.pop(key)
             left = key in present
             why = Ending.LEFT_DEVICE if left else end_reason(track)
             changed += self._state.retire([track], why, now_s, quietly=left)
@@ -126,8 +128,8 @@ class SampleIntake:
 
     def __init__(self, state: State, host: Host | None) -> None:
         self._state = state
-        self.people = ProcessNames(state.infos, host)
-        self.hosts = HostMemory(state)
+        self.process_names = ProcessNames(state.infos, host)
+        self.host_memory = HostMemory(state)
         self.prepared = PreparedProcesses(state)
         self._begun_s: float | None = None
 
@@ -150,7 +152,7 @@ class SampleIntake:
         for device in self._state.devices_of(source):
             device.taken_s += by_s
             device.uses_s += by_s
-            device.room.move(by_s)
+            device.headroom.move(by_s)
             for track in device.tracks():
                 track.move(by_s)
                 _ring(track).shift(by_s)
@@ -171,7 +173,7 @@ class SampleIntake:
                 faults.setdefault(fault.device_uid, []).append(fault)
         parents = {device.parent_uid for device in devices if device.parent_uid}
         self._begun_s = now_s if self._begun_s is None else self._begun_s
-        processes = self.people.meet(sample)
+        processes = self.process_names.identify(sample)
         changed: list[Alert] = []
         for raw in sample.readings:
             device = by_uid.get(raw.device_uid)
@@ -179,7 +181,7 @@ class SampleIntake:
                 continue
             # The parent of MIG instances is for display; its instances are judged.
             boot_id = None if device.uid in parents else sample.boot_id
-            reading = self.people.resolve(raw, processes)
+            reading = self.process_names.resolve(raw, processes)
             changed += self._track_device(device, reading, source, now_s, boot_id)
             self._state.devices[device.uid].faults = tuple(faults.get(device.uid, ()))
         for tracked_device in self._state.devices_of(source):
@@ -193,12 +195,12 @@ class SampleIntake:
             )
         if self._state.restored.pending and now_s - self._begun_s >= PENDING_S:
             self._state.restored.pending.clear()
-        changed += self.hosts.feed(source, self._state.devices_of(source), now_s)
+        changed += self.host_memory.feed(source, self._state.devices_of(source), now_s)
         # First: who goes on with an alert may have ended in the same tick.
         changed[:0] = self._state.tracks.take_passed_on()
         self._forget_infos()
         gone = Fault(where="", why="not reported now")
-        self.silent(source, gone, but={r.device_uid for r in sample.readings})
+        self.mark_unread(source, gone, but={r.device_uid for r in sample.readings})
         return changed
 
     def _track_device(
@@ -209,45 +211,45 @@ class SampleIntake:
         now_s: float,
         boot_id: str | None,
     ) -> list[Alert]:
-        """Take in one look at one device; ``boot_id`` is None for one of parts."""
+        """Take in one reading; ``boot_id`` is None for the parent of MIG instances."""
         changed: list[Alert] = []
         tracked_device = self._update_device(device, reading, source, now_s)
         same = reading.uses is not None and reading.uses is tracked_device.uses
-        tracked_device.still = same and reading.used_bytes == tracked_device.room.used_bytes
+        tracked_device.still = same and reading.used_bytes == tracked_device.headroom.used_bytes
         if boot_id is None:
-            changed += self._state.retire(tracked_device.others, Ending.INSTANCES_JUDGED, now_s)
-            tracked_device.others.clear()
+            changed += self._state.retire(tracked_device.own_tracks, Ending.INSTANCES_JUDGED, now_s)
+            tracked_device.own_tracks.clear()
             tracked_device.arrivals = None
-        elif not tracked_device.others:
+        elif not tracked_device.own_tracks:
             self._watch_whole(tracked_device)
         tracked_device.taken_s = now_s
-        self._draw(tracked_device, reading, boot_id, same=same)
+        self._update_ledger(tracked_device, reading, boot_id, same=same)
         self._update_headroom(tracked_device, reading, now_s)
         self._feed(tracked_device, reading, now_s, same=same)
         if (
             not same
             or tracked_device.listed is None
-            or tracked_device.news != self.people.news
+            or tracked_device.names_updates != self.process_names.updates
             or self._state.restored.alerts
         ):
-            changed += self._farewell(tracked_device, reading, now_s)
+            changed += self._end_gone(tracked_device, reading, now_s)
         if reading.uses is None and boot_id is not None:
-            changed += self._unseen(tracked_device, now_s)
+            changed += self._end_unlisted(tracked_device, now_s)
         return changed + track_evaluation.drop_whole(self._state, tracked_device, now_s)
 
-    def _unseen(self, device: TrackedDevice, now_s: float) -> list[Alert]:
-        """End alerts of whom no list has shown for a day: nobody can say that they go on."""
+    def _end_unlisted(self, device: TrackedDevice, now_s: float) -> list[Alert]:
+        """End alerts of processes that no list has named for a day."""
         ended = [
             self._state.end(track, Ending.NOT_SEEN, now_s)
-            for track in (*device.processes.values(), *device.others[1:])
+            for track in (*device.processes.values(), *device.own_tracks[1:])
             if track.alert is not None
             and (last := _ring(track).last) is not None
             and now_s - last[0] >= FORGET_DEVICE_S
         ]
         return [alert for alert in ended if alert is not None]
 
-    def silent(self, source: str, why: Fault, *, but: Container[str] = ()) -> None:
-        """Forget the last readings of a source's devices, all ``but`` some: they are unknown now.
+    def mark_unread(self, source: str, why: Fault, *, but: Container[str] = ()) -> None:
+        """Drop the last readings of a source's devices, all ``but`` some (UUIDs), and say why.
 
         What was judged stays, and so do the windows: no data is not good news.
         """
@@ -261,19 +263,19 @@ class SampleIntake:
             here = {key for device in self._state.devices.values() for key in device.processes}
             for device in self._state.devices.values():
                 here.update(use.key for use in device.uses or ())
-            self.people.forget_all_but(here)
+            self.process_names.forget_all_but(here)
 
     def _update_device(
         self, device: Device, reading: DeviceReading, source: str, now_s: float
     ) -> TrackedDevice:
         tracked_device = self._state.devices.get(device.uid)
         if tracked_device is None:
-            room = Headroom(
+            headroom = Headroom(
                 attributed_at_s=self._state.restored.attributed_at_s.pop(device.uid, None),
                 activity=self._state.restored.activity.pop(device.uid, None) or RecentActivity(),
             )
-            tracked_device = TrackedDevice(device=device, reading=reading, room=room)
-            tracked_device.apart = room.is_owned(now_s)
+            tracked_device = TrackedDevice(device=device, reading=reading, headroom=headroom)
+            tracked_device.judged_by_process = headroom.owners_known(now_s)
             self._state.devices[device.uid] = tracked_device
             self._watch_whole(tracked_device)
         tracked_device.device, tracked_device.reading = device, reading
@@ -283,17 +285,17 @@ class SampleIntake:
     def _watch_whole(self, device: TrackedDevice) -> None:
         uid, title = device.device.uid, device_title(device.device)
         unowned = device_title(device.device, UNOWNED)
-        device.others += [
+        device.own_tracks += [
             begin(self._state, device, Subject(device_uid=uid), title),
             begin(self._state, device, Subject(device_uid=uid, unattributed=True), unowned),
         ]
         device.arrivals = Arrivals()
-        device.arrivals.restore(_ring(device.others[0]), self._state.restored.parts(uid))
+        device.arrivals.restore(_ring(device.own_tracks[0]), self._state.restored.parts(uid))
 
-    def _draw(
+    def _update_ledger(
         self, device: TrackedDevice, reading: DeviceReading, boot_id: str | None, *, same: bool
     ) -> None:
-        """Draw the ledger of a device; one of parts has none."""
+        """Say who has the memory of a device; the parent of MIG instances has no ledger."""
         before = device.ledger
         if boot_id is None:
             device.ledger = None
@@ -317,21 +319,21 @@ class SampleIntake:
             )
         if device.ledger is not None and baseline.learn(device.ledger, boot_id):
             self._state.idle_levels.changed[device.device.uid] = baseline
-        if device.others:
-            device.others[-1].baseline_bytes = baseline.least_bytes
+        if device.own_tracks:
+            device.own_tracks[-1].baseline_bytes = baseline.least_bytes
 
     @staticmethod
     def _update_headroom(device: TrackedDevice, reading: DeviceReading, now_s: float) -> None:
-        room, ledger = device.room, device.ledger
+        headroom, ledger = device.headroom, device.ledger
         if reading.state != "ok" and (reading.used_bytes, reading.free_bytes) == (None, None):
-            return  # Nothing was read: what was judged stays, and so does its room.
-        room.total_bytes = reading.total_bytes or device.device.memory_total_bytes
-        room.free_bytes = reading.free_bytes
-        room.used_bytes = reading.used_bytes
-        room.util_pct = reading.util_pct
-        if isinstance(room.activity, RecentActivity):
-            room.activity.add(now_s, reading.util_pct, reading.power_w)
-        room.note_free(now_s)
+            return  # Nothing was read: what was judged stays, and so does its headroom.
+        headroom.total_bytes = reading.total_bytes or device.device.memory_total_bytes
+        headroom.free_bytes = reading.free_bytes
+        headroom.used_bytes = reading.used_bytes
+        headroom.util_pct = reading.util_pct
+        if isinstance(headroom.activity, RecentActivity):
+            headroom.activity.add(now_s, reading.util_pct, reading.power_w)
+        headroom.note_free(now_s)
         uses = reading.uses
         if uses is not None:
             device.uses, device.uses_s = uses, now_s
@@ -339,7 +341,7 @@ class SampleIntake:
             # A list that lacks some (their files may not be read) explains the whole of nothing.
             complete = reading.uses_reason is None
             if known or (complete and all(use.used_bytes is not None for use in uses)):
-                room.attributed_at_s = now_s
+                headroom.attributed_at_s = now_s
 
     def _feed(
         self, device: TrackedDevice, reading: DeviceReading, now_s: float, *, same: bool
@@ -352,7 +354,7 @@ class SampleIntake:
         # known, which is not nothing.
         whole = ledger is not None and ledger.state == "whole"
         rest = ledger.unattributed_bytes if ledger is not None and whole else None
-        beside = (used, rest, len(device.others))
+        beside = (used, rest, len(device.own_tracks))
         if same and beside == device.fed:
             device.feeder.again(now_s)
             return
@@ -363,14 +365,14 @@ class SampleIntake:
         ]
         values += [
             (_ring(track), held)
-            for track, held in zip(device.others, (used, rest), strict=False)
+            for track, held in zip(device.own_tracks, (used, rest), strict=False)
             if held is not None
         ]
         if device.arrivals is not None and used is not None:
             free = None if ledger is None else ledger.unattributed_bytes
             brought = device.arrivals.total(reading.uses, free, now_s, self._state.infos)
             if brought or device.arrivals.rings:
-                rings = [_ring(track) for track in device.others]
+                rings = [_ring(track) for track in device.own_tracks]
                 values += device.arrivals.values(rings, (used, rest))
         device.feeder.feed(now_s, values)
         # After a list that could not be read the very same list is news.
@@ -386,12 +388,12 @@ class SampleIntake:
         device.processes[key], device.listed = track, None
         return track
 
-    def _farewell(self, device: TrackedDevice, reading: DeviceReading, now_s: float) -> list[Alert]:
+    def _end_gone(self, device: TrackedDevice, reading: DeviceReading, now_s: float) -> list[Alert]:
         if reading.uses is None or reading.state != "ok":
             return []
         listed = [use.key for use in reading.uses]
-        news = self.people.news
-        if listed == device.listed and device.news == news and not self._state.restored.alerts:
+        news, restored = self.process_names.updates, self._state.restored
+        if listed == device.listed and device.names_updates == news and not restored.alerts:
             return []  # As in most ticks: the same processes, and nothing new about them.
         present = set(listed)
         changed: list[Alert] = []
@@ -414,16 +416,20 @@ class SampleIntake:
             if info.program != track.program:
                 track.program, self._state.tracks.renamed = info.program, True
         uid, rules = device.device.uid, self._state.settings.rules
-        left = self._state.restored.left(uid, present)
-        for subject, ring in self._state.restored.gone(uid, left):
+        left = restored.left(uid, present)
+        for subject, ring in restored.gone(uid, left):
             gone = Track(
-                subject=subject, device=device.device, window=ring, room=device.room, title=Title()
+                subject=subject,
+                device=device.device,
+                window=ring,
+                headroom=device.headroom,
+                title=Title(),
             )
-            self._state.tracks.ended.append(EndedProcess(track=gone, unseen=True))
+            self._state.tracks.ended.append(EndedProcess(track=gone, unobserved=True))
         # Nobody is missing any more, or it must be looked at once more.
-        again = device.missing or self._state.restored.missing[uid]
-        device.listed, device.news = None if again else listed, news
-        return changed + self._state.restored.orphaned(uid, left, rules, now_s)
+        again = device.missing or restored.missing[uid]
+        device.listed, device.names_updates = None if again else listed, news
+        return changed + restored.orphaned(uid, left, rules, now_s)
 
 
 def begin(
@@ -431,7 +437,7 @@ def begin(
     device: TrackedDevice,
     subject: Subject,
     title: Title,
-    room: Headroom | None = None,
+    headroom: Headroom | None = None,
 ) -> Track:
     """Begin to watch a subject of a device, with what an earlier run left of it."""
     ring = state.restored.ring(subject)
@@ -439,12 +445,12 @@ def begin(
         subject=subject,
         device=device.device,
         window=Ring(state.settings.span_s) if ring is None else ring,
-        room=device.room if room is None else room,
+        headroom=device.headroom if headroom is None else headroom,
         title=title,
     )
     track.alert = state.restored.alert(subject)
     if track.alert is not None and not track.alert.clears:
-        track.room.note(track.alert.finding)  # its neighbours are judged before it
+        track.headroom.note(track.alert.finding)  # its neighbours are judged before it
     state.tracks[subject.id] = track
     track.mark_changed()
     state.tracks.created += 1

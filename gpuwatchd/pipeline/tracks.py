@@ -49,7 +49,7 @@ class Ranks:
             self._jobs.pop(track.job, None)
         track.job = None
 
-    def judged(self, track: Track, finding: Finding) -> Finding:
+    def for_job(self, track: Track, finding: Finding) -> Finding:
         """Return a judgement as that of a job, where it is one; set ``lead`` and ``leads``."""
         track.lead, track.leads = None, Title()
         members = self._jobs.get(track.job) if track.job is not None else None
@@ -59,12 +59,12 @@ class Ranks:
         others = [_rank(member, None) for member in members.values() if member is not track]
         for member in members.values():
             if (
-                member.hush is not None
-                and member.hush.job
-                and track.peak <= member.hush.level_bytes
+                member.suppression is not None
+                and member.suppression.job
+                and track.peak <= member.suppression.level_bytes
             ):
                 # What the user said of the alert was meant for all that it stood for.
-                return dismissed_finding(finding, member.hush.why, Reason.NORMAL)
+                return dismissed_finding(finding, member.suppression.why, Reason.NORMAL)
         alike = ledger.group_ranks(own, others)
         if not alike:
             text = ledger.lone_leak_text(own, others)
@@ -105,7 +105,7 @@ class Ranks:
         return next(one for one in led if one.subject.id == chief.subject)
 
     @staticmethod
-    def goes_on(track: Track, finding: Finding, was: Track) -> bool:
+    def takes_over(track: Track, finding: Finding, was: Track) -> bool:
         """Say whether a rank still leaks, by itself or for others, whose lead leaks no more."""
         alert = was.alert
         return (
@@ -126,7 +126,7 @@ class Ranks:
             alert, key=f"leak:{heir.subject.id}", subject=heir.subject, finding=finding
         )
         heir.lead, heir.leads = None, track.leads
-        heir.fate = why if why in DIED else track.fate
+        heir.lead_ending = why if why in DIED else track.lead_ending
         for one in self._jobs.get(track.job, {}).values() if track.job is not None else ():
             if one.lead is track:
                 one.lead = heir
@@ -204,8 +204,8 @@ class Tracks(dict[str, "Track"]):
         self.ranks = Ranks()
         self.passed_on: list[Alert] = []
         """Alerts that went on with another rank of their job, until somebody takes them."""
-        self.looks = 0
-        """Judgements ever made, and subjects forgotten."""
+        self.evaluations = 0
+        """Judgements ever made, and subjects forgotten: ``findings`` is cached by it."""
         self.unjudged: dict[str, str] = {}
         """Subject id -> why its last judgement failed."""
         self.died: dict[str, Track] = {}
@@ -220,10 +220,10 @@ class Tracks(dict[str, "Track"]):
 
     def findings(self) -> dict[str, Finding]:
         """Return every newest judgement; the same dictionary until there is a newer one."""
-        looks, findings = self._findings
-        if looks != self.looks:
+        evaluations, findings = self._findings
+        if evaluations != self.evaluations:
             findings = {key: it.finding for key, it in self.items() if it.finding is not None}
-            self._findings = (self.looks, findings)
+            self._findings = (self.evaluations, findings)
         return findings
 
     def take_passed_on(self) -> list[Alert]:

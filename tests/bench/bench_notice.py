@@ -45,7 +45,7 @@ class Kept:
 
     def __init__(self, alert: Alert) -> None:
         self.alert: Alert | None = alert
-        self.heard_at_s = T0
+        self.last_known_s = T0
 
 
 class Deaf:

@@ -100,12 +100,12 @@ def test_a_history_that_is_locked_is_said_so(monkeypatch: pytest.MonkeyPatch, ct
 
 
 def test_what_is_quiet_because_of_the_word_says_so(ctl: Ctl) -> None:
-    hush = Suppression(level_bytes=9e18, why=said_to_be(None))
+    suppression = Suppression(level_bytes=9e18, why=said_to_be(None))
     track = Track(
-        subject=making.finding().subject, device=making.CARD, window=Ring(60.0), room=Headroom(),
-        title=Title(), hush=hush, peak=5.0,
+        subject=making.finding().subject, device=making.CARD, window=Ring(60.0),
+        headroom=Headroom(), title=Title(), suppression=suppression, peak=5.0,
     )  # fmt: skip
-    finding = track.hushed(world.leak())
+    finding = track.suppressed(world.leak())
     assert finding.tier == "none"
     device = LiveDevice(
         device=making.CARD, reading=world.reading("GPU-1", 5), finding=finding,
@@ -114,7 +114,7 @@ def test_what_is_quiet_because_of_the_word_says_so(ctl: Ctl) -> None:
     world.write(devices=(device,), alerts=())
     assert "growing, marked as normal (gradual)" in " ".join(ctl("status").split())
     track.peak = 1e19
-    assert track.hushed(world.leak()).tier == "alert"
+    assert track.suppressed(world.leak()).tier == "alert"
 
 
 PROFILE = Profile(

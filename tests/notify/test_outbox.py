@@ -333,7 +333,7 @@ def test_what_waits_for_company_is_left_to_the_next_courier(
     message_dispatcher = dispatch({"hung": hung, "fake": fake}, clock=Clock(1000.0 + 8 * 3600))
     message_dispatcher.submit(delivery(message, "hung", row=1))
     message_dispatcher.submit(delivery(message, "fake", row=2))
-    wait_for(lambda: not message_dispatcher._lanes["fake"]._queue)
+    wait_for(lambda: not message_dispatcher._channels["fake"]._queue)
     left = message_dispatcher.close(timeout_s=0.0)
     assert {one.row for one in left} == {1, 2}
     assert fake.sent == []

@@ -107,9 +107,9 @@ def test_it_ends_on_time_and_stays_over(tmp_path: Path) -> None:
 def test_until_resolved_ends_with_its_alert() -> None:
     time, paper = Time(), Paper(silence(until_resolved=True))
     silencing = on(paper, time)
-    silencing.follow([alert(state="resolved", key="leak:y"), alert()], time.now_s)
+    silencing.take_changes([alert(state="resolved", key="leak:y"), alert()], time.now_s)
     assert len(silencing.active) == 1
-    silencing.follow([alert(state="resolved")], time.now_s)
+    silencing.take_changes([alert(state="resolved")], time.now_s)
     assert not silencing.active
     assert paper.rows[1].cleared_at_s == T0
 
@@ -117,7 +117,7 @@ def test_until_resolved_ends_with_its_alert() -> None:
 def test_other_silences_outlive_the_alert() -> None:
     time, paper = Time(), Paper(silence())
     silencing = on(paper, time)
-    silencing.follow([alert(state="resolved")], time.now_s)
+    silencing.take_changes([alert(state="resolved")], time.now_s)
     assert len(silencing.active) == 1
 
 
@@ -129,11 +129,11 @@ def test_an_alert_that_goes_on_under_another_key_stays_silenced(why: Ending, *, 
     silencing.add(silence(row=None, until_resolved=True, why="known"), time.now_s)
     over = alert(state="resolved", **wording.ending(why))
     heir = alert(key="leak:heir")
-    silencing.follow([over, heir] if last else [heir, over], time.now_s)
+    silencing.take_changes([over, heir] if last else [heir, over], time.now_s)
     (one,) = silencing.active
     assert one.matcher == Matcher(key="leak:heir")
     assert (one.until_at_s, one.until_resolved, one.why) == (T0 + HOUR_S, True, "known")
-    silencing.follow([alert(key="leak:heir", state="resolved", ended="it ended")], time.now_s)
+    silencing.take_changes([alert(key="leak:heir", state="resolved", ended="it ended")], time.now_s)
     assert not silencing.active
 
 
@@ -145,7 +145,7 @@ def test_a_silence_goes_to_no_alert_that_only_came_at_the_same_time(state: str) 
     over = alert(state="resolved", **wording.ending(Ending.OTHER_RANK))
     another = alert(key="leak:another", opened_at_s=over.opened_at_s + 100.0)
     heir = alert(key="leak:heir", state=state)
-    silencing.follow([another, over, heir], time.now_s)
+    silencing.take_changes([another, over, heir], time.now_s)
     assert [one.matcher.key for one in silencing.active] == ["leak:heir"]
 
 
@@ -155,7 +155,7 @@ def test_a_silence_of_a_device_goes_to_no_memory_of_the_host() -> None:
     silencing.add(silence(row=None, until_resolved=True), time.now_s)
     host = Subject(device_uid=CARD.uid, process=KEY, host=True)
     over = alert(state="resolved", **wording.ending(Ending.HOLDER_KNOWN))
-    silencing.follow([alert(key="leak:host", subject=host), over], time.now_s)
+    silencing.take_changes([alert(key="leak:host", subject=host), over], time.now_s)
     assert not silencing.active
 
 
@@ -167,7 +167,7 @@ def test_moved_to_another_key_it_is_kept_and_the_old_one_struck(tmp_path: Path) 
     silencing = ActiveSilences(history.shelf, time.monotonic)
     silencing.refresh(time.now_s)
     heir = alert(key="leak:heir")
-    silencing.follow(
+    silencing.take_changes(
         [alert(state="resolved", **wording.ending(Ending.HOLDER_KNOWN)), heir], time.now_s
     )
     again = ActiveSilences(history.shelf, time.monotonic)

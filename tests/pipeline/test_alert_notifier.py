@@ -211,7 +211,7 @@ def test_of_what_reached_nobody_nobody_hears_that_it_is_over(tmp_path: Path) -> 
     case.post.outcome = "failed"  # for good
     case.run(190)
     assert case.told == ["firing"]
-    assert case.pipeline.outbox.reach.untold() == (case.post.taken[0].alert_key,)
+    assert case.pipeline.outbox.reach.undelivered() == (case.post.taken[0].alert_key,)
     case.post.outcome = "sent"
     case.end(20)
     assert case.told == ["firing"]

@@ -25,11 +25,11 @@ def test_a_part_that_fails_is_remembered_while_it_does_and_logged_once_a_minute(
     for _ in range(12):
         assert guard("digest", _fails) is None
         assert guard("outbox", lambda: 5) == 5
-        assert guard.whys == ["digest: odd"]
+        assert guard.problems == ["digest: odd"]
         now.pass_s(10)
     assert [record.levelno for record in caplog.records] == [logging.ERROR] * 2
     assert guard("digest", lambda: 6) == 6
-    assert guard.whys == []
+    assert guard.problems == []
 
 
 def test_a_part_that_takes_longer_than_its_budget_is_logged_once_a_minute(
@@ -41,4 +41,4 @@ def test_a_part_that_takes_longer_than_its_budget_is_logged_once_a_minute(
     for taken_s in (0.2, 0.3, 60.0, 0.3):
         guard("history", partial(now.pass_s, taken_s), budget_s=0.25)
     assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
-    assert guard.whys == []
+    assert guard.problems == []

@@ -14,8 +14,9 @@ from gpuwatchd.alerts import Rules, wording
 from gpuwatchd.collect.host import BootAnchor, Host
 from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import ProcessInfo, ProcessKey
-from gpuwatchd.pipeline.clock import carried_over, moved_alert, resumed
-from gpuwatchd.pipeline.source_workers import Clock
+from gpuwatchd.pipeline.clock import moved_alert, resumed
+from gpuwatchd.pipeline.source_workers import SourceClocks
+from gpuwatchd.pipeline.track_evaluation import carried_over
 from gpuwatchd.store.ring import Ring
 from tests.host.world import FakeProc
 from tests.making import GIB, MIB, alert, finding, sample
@@ -37,7 +38,7 @@ def at(mono_s: float, wall_s: float) -> Sample:
 
 
 def test_a_step_is_told_once_and_the_time_is_that_of_the_wall() -> None:
-    clock = Clock()
+    clock = SourceClocks()
     assert clock.stamp("a", at(10.0, 1_000.0), 0.0) == (1_000.0, None)
     assert clock.stamp("a", at(15.0, 1_006.0), 0.0) == (1_005.0, None)
     assert clock.stamp("a", at(20.0, 4_610.0), 0.0) == (4_610.0, 3_600.0)
@@ -45,13 +46,13 @@ def test_a_step_is_told_once_and_the_time_is_that_of_the_wall() -> None:
 
 
 def test_sources_have_clocks_of_their_own() -> None:
-    clock = Clock()
+    clock = SourceClocks()
     clock.stamp("live", at(10.0, 1_000_000.0), 0.0)
     assert clock.stamp("log", at(0.0, 500.0), 0.0) == (500.0, None)
 
 
 def test_a_silent_source_goes_on_by_our_clock() -> None:
-    clock = Clock()
+    clock = SourceClocks()
     assert clock.now("a", 7.0) is None
     clock.stamp("a", at(10.0, 1_000.0), 7.0)
     assert clock.now("a", 37.0) == 1_030.0

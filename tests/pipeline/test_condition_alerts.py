@@ -37,9 +37,9 @@ class World:
             self.state.devices[device.uid] = TrackedDevice(
                 device=device,
                 reading=None,
-                room=Headroom(),
+                headroom=Headroom(),
                 processes={},
-                others=[],
+                own_tracks=[],
                 source=device.source or "nvml",
             )
             self.set(device, "ok")

@@ -19,7 +19,7 @@ from gpuwatchd.core.model import GrowthFact, ProcessInfo, ProcessKey, ServerRead
 from gpuwatchd.pipeline import replay
 from gpuwatchd.pipeline.declared_sizes import DEADLINE_S, MOST_STUCK, DeclaredSizes
 from gpuwatchd.pipeline.state import State
-from gpuwatchd.pipeline.track_evaluation import Watcher
+from gpuwatchd.pipeline.track_evaluation import Evaluator
 from tests.children import Child
 from tests.making import CARD, GIB, LEAKER, present, sample
 from tests.pipeline.play import EAGER, Script
@@ -110,10 +110,10 @@ def test_a_recorded_process_was_told_what_its_log_says() -> None:
         limit_bytes=80.0 * GIB,
         process=info,
     )
-    watcher = Watcher(State(EAGER))
+    evaluator = Evaluator(State(EAGER))
     log = LogFile(path="log", format="csv", series=[recorded], devices=[CARD])
-    replay.analyze(log, EAGER, watcher=watcher)
-    (fact,) = watcher.state.tracks[subject.id].series().facts
+    replay.analyze(log, EAGER, evaluator=evaluator)
+    (fact,) = evaluator.state.tracks[subject.id].series().facts
     assert (fact.name, fact.part_bytes) == (FactName.DECLARED_SIZE, 4.0 * GIB)
 
 

@@ -52,7 +52,7 @@ class Book:
 
 
 def told(happenings: EventLog, where: Device, tracks: dict[str, Any] | None = None) -> Any:
-    return happenings.advised(alert(), where, tracks or {}).finding.advice
+    return happenings.with_hardware_advice(alert(), where, tracks or {}).finding.advice
 
 
 def test_each_event_is_written_down_once_and_remembered_in_order() -> None:
@@ -111,10 +111,10 @@ def test_the_track_keeps_what_was_said_and_it_is_said_once() -> None:
     first = alert()
     track = SimpleNamespace(alert=first, finding=first.finding)
     tracks: Any = {first.subject.id: track}
-    second = happenings.advised(first, CARD, tracks)
+    second = happenings.with_hardware_advice(first, CARD, tracks)
     assert track.alert is second
     assert track.finding.advice == second.finding.advice
-    assert happenings.advised(second, CARD, tracks) is second
+    assert happenings.with_hardware_advice(second, CARD, tracks) is second
 
 
 def broken(tick: int) -> Sample:

@@ -159,23 +159,23 @@ def test_a_new_opening_is_untold_although_the_last_was_told() -> None:
     reach = Reach(opened.get)
     reach.note(about("a", state="sent", error=None))
     opened["a"] = 2.0
-    assert reach.untold() == ()
+    assert reach.undelivered() == ()
     reach.note(about("a"))
-    assert reach.untold() == ("a",)
+    assert reach.undelivered() == ("a",)
 
 
 def test_what_was_not_sent_on_purpose_has_not_failed() -> None:
     reach = Reach({"a": 1.0}.get)
     reach.note(expired(about("a"), Failure.OVERTAKEN))
-    assert reach.untold() == ()
+    assert reach.undelivered() == ()
 
 
 def test_without_a_history_an_alert_is_open_until_its_end_is_told() -> None:
     reach = Reach(None)
     reach.note(about("a"))
-    assert reach.untold() == ("a",)
+    assert reach.undelivered() == ("a",)
     reach.note(about("a", notice="resolved"))
-    assert reach.untold() == ()
+    assert reach.undelivered() == ()
 
 
 def test_a_channel_fails_since_its_first_failure_after_a_delivery() -> None:

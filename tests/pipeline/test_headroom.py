@@ -85,9 +85,9 @@ def test_a_neighbour_that_has_gone_takes_nothing_any_more() -> None:
     pipeline = make_pipeline(config=Config(), sources=[Script(leaves)])
     run(pipeline, 145)
     seen = pipeline.state.devices[CARD.uid]
-    assert sum(seen.room.others(MINE)) == pytest.approx(10 * MIB, rel=0.05)
+    assert sum(seen.headroom.others(MINE)) == pytest.approx(10 * MIB, rel=0.05)
     run(pipeline, 20)
-    assert seen.room.others(MINE) == ()
+    assert seen.headroom.others(MINE) == ()
     pipeline.close()
 
 

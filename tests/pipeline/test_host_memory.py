@@ -46,7 +46,7 @@ def watched(
     post = Postbox()
     source = Script(play, devices=devices)
     pipeline = make_pipeline(config=EAGER, sources=[source], message_dispatcher=post, **more)
-    pipeline.intake.hosts = tracker.HostMemory(
+    pipeline.intake.host_memory = tracker.HostMemory(
         pipeline.state, lambda: Headroom(total_bytes=TOTAL, free_bytes=free())
     )
     return pipeline, post

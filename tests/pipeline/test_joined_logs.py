@@ -137,7 +137,7 @@ def test_a_judgement_counts_for_steps_though_another_alert_takes_over_at_that_in
     listed = t >= BEGIN_S + 38 * 60
     log = log_of(whole(t, used), part(1, t[listed], used[listed] - 0.5 * GIB))
     watcher = act_replay._Watcher(EAGER, log, labels=(), busy=None)
-    found = {one.subject: one for one in replay.analyze(log, EAGER, watcher=watcher)}
+    found = {one.subject: one for one in replay.analyze(log, EAGER, evaluator=watcher)}
     over = found[DEVICE].alerts[-1]
     assert over.code is Ending.HOLDER_KNOWN
     assert watcher.judgements[DEVICE.id][-1].at_s == over.at_s

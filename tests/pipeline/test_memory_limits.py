@@ -144,7 +144,7 @@ def test_what_others_of_its_group_hold_is_not_left_to_it(tmp_path: Path) -> None
     assert present(track.limit).process_bytes == 15 * GIB
     assert track.series().limit_bytes == 15 * GIB
     assert track.sharing == {world.track(one).subject.id for one in (LEAKER, OTHER)}
-    track.room.growing = {world.track(OTHER).subject.id: 5.0, "elsewhere": 7.0}
+    track.headroom.growing = {world.track(OTHER).subject.id: 5.0, "elsewhere": 7.0}
     assert track.series().neighbours_bytes_per_s == (5.0,)
 
 

@@ -172,13 +172,13 @@ def test_a_death_is_named_for_a_day_over_restarts_until_there_is_feedback(tmp_pa
         again.note(history.over_since(0.0))
         # What only gave memory back may go on: it is no death.
         again.note([msgspec.structs.replace(fell, key="leak:fell")])
-        assert [one.key for one in again.unseen(now_s)] == [death.key]
-        assert again.unseen(now_s + SAID_FOR_S) == ()
+        assert [one.key for one in again.to_show(now_s)] == [death.key]
+        assert again.to_show(now_s + SAID_FOR_S) == ()
         again.note([death])
         said = runs.word(runs.run(), "leak", alert_key=death.key, opened_at_s=900.0)
         history.shelf.write_now(tables.LABELS.insert, said)
         history.shelf.outside += 1
-        assert again.unseen(now_s) == ()
+        assert again.to_show(now_s) == ()
 
 
 @pytest.mark.slow

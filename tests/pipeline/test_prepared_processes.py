@@ -205,7 +205,7 @@ def test_what_a_job_wrote_down_says_why_it_ended(
     world = World(place)
     world.run(300)
     (track,) = world.pipeline.state.devices[CARD.uid].processes.values()
-    track.room.full_at_s = 1e9
+    track.headroom.full_at_s = 1e9
     path = place / f"{os.getpid()}.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "failure": failure}))
     assert end_reason(track) is ending

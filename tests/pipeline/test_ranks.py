@@ -227,7 +227,9 @@ def test_what_the_user_calls_normal_is_so_for_the_whole_job() -> None:
     pipeline = make_pipeline(config=EAGER, sources=[source], message_dispatcher=post)
     (alert,) = run(pipeline, 250)[-1].alerts
     lead = pipeline.state.tracks[alert.subject.id]
-    lead.hush = Suppression(level_bytes=200 * GIB, why="alice said that this is normal", job=True)
+    lead.suppression = Suppression(
+        level_bytes=200 * GIB, why="alice said that this is normal", job=True
+    )
     pipeline.state.end(lead, Ending.STOPPED_GROWING, 2245.0, quietly=True)
     ticks = run(pipeline, 80)
     assert ticks[-1].alerts == ()
@@ -245,7 +247,7 @@ def test_what_the_user_calls_normal_of_one_rank_is_so_for_that_rank() -> None:
     pipeline = make_pipeline(config=EAGER, sources=[source])
     (alert,) = run(pipeline, 200)[-1].alerts
     alone = pipeline.state.tracks[alert.subject.id]
-    alone.hush = Suppression(level_bytes=200 * GIB, why="alice said that this is normal")
+    alone.suppression = Suppression(level_bytes=200 * GIB, why="alice said that this is normal")
     pipeline.state.end(alone, Ending.STOPPED_GROWING, 1995.0, quietly=True)
     ticks = run(pipeline, 400)
     assert [a.subject.process for a in ticks[-1].alerts] == [rank(1).key]

@@ -11,7 +11,7 @@ from gpuwatchd.collect.logs.log_types import LogFile, LogSeries
 from gpuwatchd.core.config import Config, DetectionSection
 from gpuwatchd.core.model import Device, ProcessInfo, ProcessKey, Subject
 from gpuwatchd.pipeline import backtest, replay
-from gpuwatchd.pipeline.recorded_runs import LearningWatcher, key_of
+from gpuwatchd.pipeline.recorded_runs import LearningEvaluator, key_of
 from gpuwatchd.store.reader import Reader
 from tests.pipeline import recorded
 from tests.pipeline.recorded import TOTAL, Run, ramp
@@ -56,8 +56,8 @@ def begins(count: int) -> list[float]:
 def told(log: LogFile, *, learning: bool = True, level: float = 0.68) -> list[int]:
     """Return the watches and alerts of each process."""
     config = Config(detection=DetectionSection(confidence_threshold=level))
-    watcher = LearningWatcher(config, log) if learning else None
-    found = replay.analyze(log, config, watcher=watcher)
+    evaluator = LearningEvaluator(config, log) if learning else None
+    found = replay.analyze(log, config, evaluator=evaluator)
     return [len(result.watches) + len(result.alerts) for result in found]
 
 
@@ -73,22 +73,22 @@ def test_the_third_run_of_a_program_in_a_log_is_silent() -> None:
 def test_only_what_had_ended_before_counts() -> None:
     first, second, third = begins(3)
     runs = [series(1, first), series(2, second), series(3, second + 60.0), series(4, third)]
-    watcher = LearningWatcher(Config(), of(*runs))
-    known = [len(watcher.history_of(one.subject.id)) for one in runs]
+    evaluator = LearningEvaluator(Config(), of(*runs))
+    known = [len(evaluator.history_of(one.subject.id)) for one in runs]
     # The second and the third are of one launch: one of them counts.
     assert known == [0, 1, 1, 2]
     assert all(
         profile.ended_at_s < runs[k].t_s[0]
         for k in range(4)
-        for profile in watcher.history_of(runs[k].subject.id)
+        for profile in evaluator.history_of(runs[k].subject.id)
     )
 
 
 @pytest.mark.parametrize("argv", [(), ("python",), ("bash", "train.sh")])
 def test_a_name_alone_is_no_program(argv: tuple[str, ...]) -> None:
     runs = [series(k + 1, at_s, argv) for k, at_s in enumerate(begins(3))]
-    watcher = LearningWatcher(Config(), of(*runs))
-    assert watcher.history_of(runs[2].subject.id) == ()
+    evaluator = LearningEvaluator(Config(), of(*runs))
+    assert evaluator.history_of(runs[2].subject.id) == ()
 
 
 def test_other_arguments_are_another_program_and_other_seeds_are_not() -> None:
@@ -99,9 +99,9 @@ def test_other_arguments_are_another_program_and_other_seeds_are_not() -> None:
         series(2, at_s[1], other),
         series(3, at_s[2], (*ARGV, "--seed", "7")),
     ]
-    watcher = LearningWatcher(Config(), of(*runs))
-    assert len(watcher.history_of(runs[1].subject.id)) == 0
-    assert len(watcher.history_of(runs[2].subject.id)) == 1
+    evaluator = LearningEvaluator(Config(), of(*runs))
+    assert len(evaluator.history_of(runs[1].subject.id)) == 0
+    assert len(evaluator.history_of(runs[2].subject.id)) == 1
     named = ProcessInfo(key=ProcessKey(pid=9, started_at_s=None), name=" ".join(ARGV), user="alice")
     assert key_of(named, DEVICE) == key_of(runs[0].process, DEVICE)
 
@@ -113,17 +113,17 @@ def test_a_run_of_which_it_is_not_known_when_it_was_counts_for_nobody() -> None:
         subject=first.subject, device=DEVICE, process=first.process, t_s=first.t_s - HOUR_S,
         used_bytes=first.used_bytes, limit_bytes=None, total_bytes=float(TOTAL), run=1,
     )  # fmt: skip
-    watcher = LearningWatcher(Config(), of(first, torn, second))
-    assert watcher.history_of(second.subject.id) == ()
+    evaluator = LearningEvaluator(Config(), of(first, torn, second))
+    assert evaluator.history_of(second.subject.id) == ()
 
 
 def test_a_run_that_alerted_at_its_end_proves_nothing() -> None:
     leak = ramp(100, 12)
     runs = [series(1, begins(2)[0], used=leak), series(2, begins(2)[1], used=leak)]
     log = of(*runs)
-    watcher = LearningWatcher(Config(), log)
-    results = replay.analyze(log, Config(), watcher=watcher)
-    (known,) = watcher.history_of(runs[1].subject.id)
+    evaluator = LearningEvaluator(Config(), log)
+    results = replay.analyze(log, Config(), evaluator=evaluator)
+    (known,) = evaluator.history_of(runs[1].subject.id)
     assert known.alerted
     assert all(result.alerts for result in results)
 

@@ -14,7 +14,7 @@ import pytest
 from gpuwatchd.analysis import numerics
 from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.model import Sample, Series, Subject
-from gpuwatchd.pipeline.track_evaluation import Watcher
+from gpuwatchd.pipeline.track_evaluation import Evaluator
 from gpuwatchd.store import live
 from tests.making import GIB, MIB, present
 from tests.pipeline.restarts import INTERVAL_S, Machine, fill, leak, restarted, steps
@@ -190,16 +190,16 @@ def test_the_first_judgement_knows_what_the_last_one_knew(
     machine.live(200.0)
     alert = present(machine.track.alert)
     known: list[tuple[str | None, float]] = []
-    judge = Watcher.judge
+    judge = Evaluator.judge
 
-    def noting(watcher: Watcher, tracks: Iterable[Track], now_s: float) -> list[object]:
+    def noting(evaluator: Evaluator, tracks: Iterable[Track], now_s: float) -> list[object]:
         track = machine.track
         neighbour = Subject(device_uid=machine.device.uid, unattributed=True)
-        known.append((track.memo.asked, sum(track.room.others(neighbour))))
-        return judge(watcher, tracks, now_s)  # type: ignore[return-value]
+        known.append((track.run_baseline.asked, sum(track.headroom.others(neighbour))))
+        return judge(evaluator, tracks, now_s)  # type: ignore[return-value]
 
     machine.restart()
-    monkeypatch.setattr(Watcher, "judge", noting)
+    monkeypatch.setattr(Evaluator, "judge", noting)
     machine.live(machine.age_s + 1.0)
     machine.kill()
     assert known[0] == (machine.track.program or "", alert.finding.rate_bytes_per_s)

@@ -177,7 +177,7 @@ def test_the_third_time_a_ramp_is_normal_and_a_leak_in_the_same_program_is_not(l
     lab.restart()
     info = lab.begin(ramp)
     assert lab.pass_minutes(100) == []
-    shown = lab.track(info).memo.shown
+    shown = lab.track(info).run_baseline.shown
     assert (shown.runs, shown.word) == (2, None)
     lab.end(info)
     lab.restart()
@@ -201,7 +201,7 @@ def test_a_run_that_goes_on_when_the_daemon_stops_is_no_history_of_its_own(lab: 
     lab.restart()
     lab.pass_minutes(10)
     assert lab.track(info).history == ()
-    (known,) = lab.history.shelf.runs(lab.track(info).memo.key or "")
+    (known,) = lab.history.shelf.runs(lab.track(info).run_baseline.key or "")
     assert known.profile.run_s == pytest.approx(30 * MINUTE, abs=60)
     lab.end(info)
     (known,) = lab.history.shelf.runs(known.key)
@@ -211,7 +211,7 @@ def test_a_run_that_goes_on_when_the_daemon_stops_is_no_history_of_its_own(lab: 
 def test_a_run_that_ended_while_nobody_watched_is_learned_from(lab: Lab) -> None:
     info = lab.begin(ramp)
     lab.pass_minutes(30)
-    key = lab.track(info).memo.key or ""
+    key = lab.track(info).run_baseline.key or ""
     lab.history.flush(lab.time.now_s)
     lab.history.close()  # as if killed: the pipeline is not closed
     del lab.alive[info]
@@ -257,11 +257,11 @@ def test_what_was_said_can_be_taken_back(lab: Lab) -> None:
     info, alert = fired(lab, straight)
     lab.say(alert, "normal")
     lab.pass_minutes(1)
-    assert lab.track(info).hush is not None
-    assert lab.track(info).memo.shown.word == "normal"
+    assert lab.track(info).suppression is not None
+    assert lab.track(info).run_baseline.shown.word == "normal"
     transaction(lab.directory, tables.remove_label, alert.key, lab.time.now_s)
     assert "firing" in states(lab.pass_minutes(25))
-    assert lab.track(info).hush is None
+    assert lab.track(info).suppression is None
     assert lab.track(info).history == ()
 
 
@@ -269,15 +269,15 @@ def test_a_new_word_takes_the_place_of_the_old(lab: Lab, monkeypatch: pytest.Mon
     info, alert = fired(lab, straight)
     lab.say(alert, "normal")
     lab.pass_minutes(1)
-    assert lab.track(info).hush is not None
+    assert lab.track(info).suppression is not None
     monkeypatch.setattr(lab.history.shelf, "user_labels", lambda: None)  # cannot be read just now
     lab.say(alert, "leak")
     lab.pass_minutes(1)
-    assert lab.track(info).hush is not None
+    assert lab.track(info).suppression is not None
     monkeypatch.undo()
     assert "firing" in states(lab.pass_minutes(10))
-    assert lab.track(info).hush is None
-    assert lab.track(info).memo.shown.word == "leak"
+    assert lab.track(info).suppression is None
+    assert lab.track(info).run_baseline.shown.word == "leak"
 
 
 def test_the_word_teaches_the_next_run(lab: Lab) -> None:
@@ -287,7 +287,7 @@ def test_the_word_teaches_the_next_run(lab: Lab) -> None:
     lab.say(alert, "normal")
     info = lab.begin(ramp)
     assert lab.pass_minutes(100) == []
-    assert lab.track(info).memo.shown.word == "normal"
+    assert lab.track(info).run_baseline.shown.word == "normal"
     assert [known.word for known in lab.track(info).history] == ["normal"]
 
 
@@ -302,17 +302,17 @@ def test_a_word_on_a_run_that_is_too_short_for_a_profile_holds_too(lab: Lab) -> 
     lab.say(alert, "normal")
     level = fast(4 * MINUTE)
     assert states(lab.pass_minutes(0.2)) == ["resolved"]
-    hush = lab.track(info).hush
-    assert hush is not None
-    assert hush.level_bytes == pytest.approx(BASE + (1 + MARGIN) * (level - BASE), rel=0.05)
-    assert lab.history.shelf.runs(lab.track(info).memo.key or "") == []
+    suppression = lab.track(info).suppression
+    assert suppression is not None
+    assert suppression.level_bytes == pytest.approx(BASE + (1 + MARGIN) * (level - BASE), rel=0.05)
+    assert lab.history.shelf.runs(lab.track(info).run_baseline.key or "") == []
 
 
 def test_what_came_after_the_word_is_not_what_was_said_to_be_normal(lab: Lab) -> None:
     info, alert = fired(lab, straight)
     said_s = lab.time.now_s
     lab.say(alert, "normal")
-    lab.pipeline.user_input.run_baselines.listen = lambda: None  # type: ignore[method-assign, union-attr]
+    lab.pipeline.user_input.run_baselines.read_labels = lambda: None  # type: ignore[method-assign, union-attr]
     lab.pass_minutes(30)
     lab.history.flush(lab.time.now_s)
     lab.history.close()  # as if it had been killed before it could listen
@@ -327,11 +327,11 @@ def test_a_word_moves_along_when_the_program_becomes_known(lab: Lab) -> None:
     info, alert = fired(lab, straight)
     lab.say(alert, "normal")
     lab.pass_minutes(1)
-    before = lab.track(info).memo.key
+    before = lab.track(info).run_baseline.key
     better = msgspec.structs.replace(info, program="abc with its framework")
     lab.alive = {better: lab.alive[info]}
     lab.pass_minutes(1)
-    assert lab.track(info).memo.key != before
+    assert lab.track(info).run_baseline.key != before
     assert [one.word for one in lab.track(info).history] == ["normal"]
 
 
@@ -353,7 +353,7 @@ def test_a_word_that_came_while_the_daemon_was_stopped_is_followed(lab: Lab) -> 
     lab.say(alert, "normal")
     lab.start()
     assert "resolved" in states(lab.pass_minutes(2))
-    assert lab.track(info).hush is not None
+    assert lab.track(info).suppression is not None
 
 
 def test_a_word_on_memory_that_is_no_program_holds_for_it_alone(lab: Lab) -> None:
@@ -362,7 +362,7 @@ def test_a_word_on_memory_that_is_no_program_holds_for_it_alone(lab: Lab) -> Non
     alert = next(one for one in seen if one.state == "firing")
     lab.say(alert, "normal")
     assert states(lab.pass_minutes(2)) == ["resolved"]
-    assert lab.track(info).hush is not None
+    assert lab.track(info).suppression is not None
     assert len(lab.history.shelf.runs(f"subject/{lab.track(info).subject.id}")) == 1
 
 
@@ -376,7 +376,7 @@ def test_siblings_of_one_job_are_known_while_one_of_them_grows(lab: Lab) -> None
         known = lab.track(rank, card).history
         assert [one.kind for one in known] == ["sibling", "sibling"]
         assert known[0].run_s > 10 * MINUTE
-    assert lab.track(stranger, cards[0]).memo.siblings == ()
+    assert lab.track(stranger, cards[0]).run_baseline.siblings == ()
 
 
 @pytest.mark.parametrize("lab", [2], indirect=True)
@@ -390,7 +390,7 @@ def test_a_job_of_many_ranks_is_one_earlier_run(lab: Lab) -> None:
         lab.pass_minutes(3)
     info = lab.begin(ramp, device=cards[1])
     lab.pass_minutes(1)
-    assert lab.track(info, cards[1]).memo.shown.runs == 2
+    assert lab.track(info, cards[1]).run_baseline.shown.runs == 2
 
 
 def test_yesterday_is_known_of_what_is_older_than_a_day(lab: Lab) -> None:
@@ -402,4 +402,4 @@ def test_yesterday_is_known_of_what_is_older_than_a_day(lab: Lab) -> None:
     lab.step_s = 60.0
     lab.pass_minutes(26 * 60)
     assert [one.kind for one in lab.track(info).history] == ["yesterday"]
-    assert lab.track(info).memo.shown.yesterday
+    assert lab.track(info).run_baseline.shown.yesterday

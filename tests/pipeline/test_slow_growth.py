@@ -226,10 +226,10 @@ def test_live_the_history_tells_of_days_also_after_a_restart(tmp_path: Path) -> 
         leaks = lab.begin(grows, program=None)
         flat = lab.begin(lambda age_s: grows(age_s) - 1.5 * GB * age_s / DAY, program=None)
         lab.pass_minutes(2.5 * 1440 + 90)
-        assert present(lab.track(leaks).memo.days).tier == "watch"
+        assert present(lab.track(leaks).run_baseline.days).tier == "watch"
         alert = present(lab.track(leaks).alert)
         assert (alert.state, alert.severity) == ("watch", "info")
-        assert lab.track(flat).memo.days is None
+        assert lab.track(flat).run_baseline.days is None
         assert lab.track(flat).alert is None
         lab.restart()
         lab.pass_minutes(60)

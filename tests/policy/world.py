@@ -49,7 +49,7 @@ class Bearer:
 
     def __init__(self, alert: Alert | None = None) -> None:
         self.alert = alert
-        self.heard_at_s: float | None = None
+        self.last_known_s: float | None = None
 
 
 class Store:
@@ -95,13 +95,13 @@ class Dresser:
     def __init__(self, process: str) -> None:
         self.process = process
 
-    def introduced(self, alert: Alert) -> Alert:
+    def with_subject(self, alert: Alert) -> Alert:
         if alert.about is not None:
             return alert
         about = AlertSubject(gpu="0", user="alice", process=self.process)
         return msgspec.structs.replace(alert, about=about)
 
-    def priced(
+    def with_cost(
         self, alert: Alert, now_s: float, thread: str = "", *, counted: bool = True
     ) -> Alert:
         own = messages.message_id(alert, "firing", 1)
@@ -174,7 +174,9 @@ class World:
         self.state = State(Config())
         self.state.settings = Settings(Config(), self.rules)
         post: Any = SimpleNamespace(
-            send=self._send, reach=SimpleNamespace(untold=tuple), made_mono_s=deque(maxlen=1000)
+            send=self._send,
+            reach=SimpleNamespace(undelivered=tuple),
+            made_mono_s=deque(maxlen=1000),
         )
         store: Any = self.store
         dresser: Any = Dresser(self.process)
@@ -209,8 +211,8 @@ class World:
                 bearer.alert = moved_alert(bearer.alert, by_s)
                 if bearer.alert.state != "pending":
                     moved.append(bearer.alert)
-            if bearer.heard_at_s is not None:
-                bearer.heard_at_s += by_s
+            if bearer.last_known_s is not None:
+                bearer.last_known_s += by_s
         self.silences = [
             msgspec.structs.replace(one, until_at_s=one.until_at_s + by_s) for one in self.silences
         ]
@@ -249,7 +251,7 @@ class World:
             elif self.how[key] == "silent":
                 continue
             else:
-                bearer.heard_at_s = now_s
+                bearer.last_known_s = now_s
                 outcome = policy.evaluate(
                     self.finding(key), bearer.alert, self.rules, now_s=now_s, title=key
                 )
@@ -269,7 +271,7 @@ class World:
             self.step(every_s)
 
     def _hardware(self, changes: list[Alert], now_s: float) -> None:
-        self.gpu.heard_at_s = now_s
+        self.gpu.last_known_s = now_s
         if self.lost and self.gpu.alert is None:
             subject = Subject(device_uid="GPU-0")
             self.gpu.alert = Alert(
@@ -315,7 +317,7 @@ class World:
                 assert policy.notice_due(alert, now_s) is not None, alert
             if alert.notices > 0:
                 # Nor is what has become worse, or is to be told again, passed over in silence.
-                worth = policy.told_as(alert, policy.rules_for(alert, self.rules))
+                worth = policy.capped_severity(alert, policy.rules_for(alert, self.rules))
                 worse = RANK[worth] > RANK[alert.told_severity or alert.severity]
                 again_s = alert.next_notice_at_s
                 assert alert.held_code or not worse, alert

@@ -48,7 +48,7 @@ def test_a_message_is_given_up_after_two_days(office: Office, mail: Channel) -> 
     (row,) = office.rows("a")
     assert (row.state, row.error) == ("failed", "gave up after two days: no session bus")
     assert 50 <= mail.tries <= 60
-    assert office.post.reach.untold() == ("a",)
+    assert office.post.reach.undelivered() == ("a",)
 
 
 def test_timeout(new_office: NewOffice) -> None:
@@ -70,7 +70,7 @@ def test_timeout(new_office: NewOffice) -> None:
         one.step()
     finally:
         gate.set()
-    assert one.post.reach.untold() == ()
+    assert one.post.reach.undelivered() == ()
 
 
 def test_crash_between_send_and_mark(office: Office, mail: Channel) -> None:
@@ -151,12 +151,12 @@ def test_reload_with_a_mended_channel_tells_what_nobody_heard(
     office.send("over")
     office.tell("worse", thread="a", notice="escalated")
     office.send("past", thread="over", notice="resolved")
-    assert (office.waiting(), office.post.reach.untold()) == ({}, ("a",))
+    assert (office.waiting(), office.post.reach.undelivered()) == ({}, ("a",))
     mail.answer = None
     office.reload()
     office.turn()
     # The newest of what is still so; what is over is not dug out.
-    assert (mail.ids, office.post.reach.untold()) == (["worse"], ())
+    assert (mail.ids, office.post.reach.undelivered()) == (["worse"], ())
 
 
 def test_a_refusal_that_a_reload_did_not_wait_for_is_tried_with_the_new_settings(
@@ -179,7 +179,7 @@ def test_a_refusal_that_a_reload_did_not_wait_for_is_tried_with_the_new_settings
         gate.set()
     office.turn(1)
     office.turn()
-    assert (mail.ids, office.waiting(), office.post.reach.untold()) == (["a"], {}, ())
+    assert (mail.ids, office.waiting(), office.post.reach.undelivered()) == (["a"], {}, ())
 
 
 def test_the_message_is_the_same_at_every_attempt(office: Office, mail: Channel) -> None:
@@ -217,7 +217,7 @@ def test_quiet_hours(office: Office, mail: Channel) -> None:
         "not sent: overtaken by a later message of the same incident",
         None,
     ]
-    assert office.post.reach.untold() == ()
+    assert office.post.reach.undelivered() == ()
 
 
 def test_held_messages_survive_a_restart_and_are_no_failure(new_office: NewOffice) -> None:
@@ -227,7 +227,7 @@ def test_held_messages_survive_a_restart_and_are_no_failure(new_office: NewOffic
     one.turn(600)
     one.crash()
     one.turn(600)
-    assert (mail.tries, chat.tries, one.post.reach.untold()) == (0, 0, ())
+    assert (mail.tries, chat.tries, one.post.reach.undelivered()) == (0, 0, ())
     assert [one.post.channel_health()[0].ok, one.post.channel_health()[0].waiting] == [None, 1]
     one.turn(6000)
     assert (mail.ids, chat.tries) == (["a"], 0)
@@ -253,13 +253,13 @@ def test_what_waits_for_quiet_hours_follows_them_when_they_are_changed(
     office.turn(60)
     here = time.localtime(office.time.now_s)
     later = f"{here.tm_hour:02d}:00-{(here.tm_hour + 3) % 24:02d}:00"
-    office.post.follow(msgspec.structs.replace(office.policy, quiet_hours={"email": (later,)}))
+    office.post.take_rules(msgspec.structs.replace(office.policy, quiet_hours={"email": (later,)}))
     office.turn(1)
     (row,) = office.rows("a")
     assert row.held == f"quiet hours until {(here.tm_hour + 3) % 24:02d}:00"
     office.turn(60)
     assert mail.tries == 0
-    office.post.follow(office.policy)
+    office.post.take_rules(office.policy)
     office.turn(1)
     assert mail.tries == 1
 

@@ -20,32 +20,32 @@ def test_an_alert_that_reached_nobody_is_known_after_a_restart(
 ) -> None:
     mail.answer = DOWN
     office.send("a")
-    assert office.post.reach.untold() == ("a",)
+    assert office.post.reach.undelivered() == ("a",)
     office.crash()
-    assert office.post.reach.untold() == ("a",)
+    assert office.post.reach.undelivered() == ("a",)
     mail.answer = None
     office.turn(30)
-    assert office.post.reach.untold() == ()
+    assert office.post.reach.undelivered() == ()
     office.crash()
-    assert office.post.reach.untold() == ()
+    assert office.post.reach.undelivered() == ()
 
 
 def test_every_alert_of_a_shared_message_counts_as_told(office: Office, mail: Channel) -> None:
     mail.answer = DOWN
     office.send("b")
     office.send("a", also=("b",))
-    assert set(office.post.reach.untold()) == {"a", "b"}
+    assert set(office.post.reach.undelivered()) == {"a", "b"}
     mail.answer = None
     office.turn(60)
-    assert office.post.reach.untold() == ()
+    assert office.post.reach.undelivered() == ()
 
 
 def test_an_alert_that_is_over_is_no_longer_untold(office: Office, mail: Channel) -> None:
     mail.answer = WRONG
     office.send("a")
-    assert office.post.reach.untold() == ("a",)
+    assert office.post.reach.undelivered() == ("a",)
     office.send("a over", thread="a", notice="resolved")
-    assert office.post.reach.untold() == ()
+    assert office.post.reach.undelivered() == ()
 
 
 def test_the_health_of_channels(new_office: NewOffice) -> None:
@@ -79,7 +79,7 @@ def _over(one: Office, key: str, ended: Ending, **fields: Any) -> None:
 
 
 def _lost(one: Office) -> list[str]:
-    one.post.reach.untold()  # as each tick asks first
+    one.post.reach.undelivered()  # as each tick asks first
     return [lost.key for lost in one.undelivered.lost(one.time.now_s)]
 
 
@@ -90,12 +90,12 @@ def test_what_ran_out_of_memory_before_anybody_could_be_told_is_said_for_a_day(
     for key in ("calm", "crashed", "page"):
         office.tell(key)
     office.turn()
-    assert (len(office.post.reach.untold()), _lost(office)) == (3, [])
+    assert (len(office.post.reach.undelivered()), _lost(office)) == (3, [])
     _over(office, "calm", Ending.STOPPED_GROWING)
     _over(office, "crashed", Ending.ENDED_NEAR_LIMIT)
     _over(office, "page", Ending.PROCESS_ENDED, severity="critical")
     expected = ["crashed", "page"]
-    assert (office.post.reach.untold(), _lost(office)) == ((), expected)
+    assert (office.post.reach.undelivered(), _lost(office)) == ((), expected)
     office.crash()
     assert _lost(office) == expected
     # What was about others is no word on these.
@@ -140,7 +140,7 @@ def test_a_permanent_error_goes_to_the_next_channel_at_once(new_office: NewOffic
         "email": ("failed", "desktop"),
         "chat": ("sent", "desktop"),
     }
-    assert one.post.reach.untold() == ()
+    assert one.post.reach.undelivered() == ()
 
 
 def test_a_fallback_waits_for_what_may_pass(new_office: NewOffice) -> None:
@@ -148,9 +148,9 @@ def test_a_fallback_waits_for_what_may_pass(new_office: NewOffice) -> None:
     one = new_office(desktop, mail, channels=("desktop",), fallback=("email",))
     one.send("a")
     one.turn(119)
-    assert (mail.ids, one.post.reach.untold()) == ([], ("a",))
+    assert (mail.ids, one.post.reach.undelivered()) == ([], ("a",))
     one.turn(1)
-    assert (mail.ids, one.post.reach.untold()) == (["a"], ())
+    assert (mail.ids, one.post.reach.undelivered()) == (["a"], ())
     # Told is told: it does not pop up as well when the session is back.
     desktop.answer = None
     one.turn(2 * HOUR_S)

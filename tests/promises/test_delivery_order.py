@@ -126,7 +126,7 @@ class Run:
     def check(self) -> None:
         office = self.office
         assert office.waiting() == {}
-        assert office.post.reach.untold() == ()
+        assert office.post.reach.undelivered() == ()
         arrived = Counter((c.name, m.id) for c in self.channels.values() for m in c.got)
         text = "\n".join(
             f"{m.id} {m.thread} {m.subject} {m.body}" for c in self.channels.values() for m in c.got

@@ -70,7 +70,7 @@ def test_hours_without_a_mail_server_end_in_one_mail(tmp_path: Path, mail: Mail)
                 office.begin()
         assert mail.box.mails == []
         assert len(office.waiting()) == 24
-        assert len(office.post.reach.untold()) == 24
+        assert len(office.post.reach.undelivered()) == 24
         (health,) = office.post.channel_health()
         assert (health.ok, health.waiting) == (False, 24)
         mail.up()
@@ -104,10 +104,10 @@ def test_a_mail_server_that_is_busy_or_refuses(tmp_path: Path, mail: Mail) -> No
         office.turn(30)
         (row,) = office.rows("a")
         assert (row.state, row.attempts) == ("failed", 2)
-        assert office.post.reach.untold() == ("a",)
+        assert office.post.reach.undelivered() == ("a",)
         office.tell("a worse", thread="a", notice="escalated")
         office.turn()
-        assert office.post.reach.untold() == ()
+        assert office.post.reach.undelivered() == ()
     finally:
         office.close()
     assert mail.subjects == ["about a worse"]
@@ -128,9 +128,9 @@ def test_without_a_session_it_is_a_mail_and_with_one_a_popup(
         assert office.post.problems()[0].startswith(
             "channel desktop does not deliver: no session bus"
         )
-        assert office.post.reach.untold() == ("a",)
+        assert office.post.reach.undelivered() == ("a",)
         office.turn(120)
-        assert (mail.subjects, office.post.reach.untold()) == (["about a"], ())
+        assert (mail.subjects, office.post.reach.undelivered()) == (["about a"], ())
         # The session begins: what a mail has told is not told again.
         stage.start_bus()
         stage.start_server()
@@ -155,12 +155,12 @@ def test_without_a_session_it_is_a_mail_and_with_one_a_popup(
         stage.stop_bus()
         office.tell("e")
         office.turn()
-        assert office.post.reach.untold() == ("e",)
+        assert office.post.reach.undelivered() == ("e",)
         stage.start_bus()
         stage.start_server()
         office.turn(30)
         assert [one["summary"] for one in stage.take()] == ["about e"]
-        assert (mail.subjects, office.post.reach.untold()) == (["about a", "about c"], ())
+        assert (mail.subjects, office.post.reach.undelivered()) == (["about a", "about c"], ())
     finally:
         office.close()
 
@@ -193,7 +193,7 @@ def test_a_server_without_actions_that_comes_late(
         assert told["summary"] == "about a"
         assert snooze.label not in told["actions"]
         assert "accepted by Plain" in office.rows("a")[0].known
-        assert (office.post.reach.untold(), office.post.problems()) == ((), [])
+        assert (office.post.reach.undelivered(), office.post.problems()) == ((), [])
     finally:
         office.close()
         plain.close()

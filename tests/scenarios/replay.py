@@ -1,4 +1,4 @@
-"""Replays a series at its own clock through the very watcher that the daemon judges with."""
+"""Replays a series at its own clock through the very evaluator that the daemon judges with."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpuwatchd.core.model.alerts import Title
 from gpuwatchd.pipeline.replay import Recorded
 from gpuwatchd.pipeline.state import State
 from gpuwatchd.pipeline.track import Headroom, Track
-from gpuwatchd.pipeline.track_evaluation import Watcher
+from gpuwatchd.pipeline.track_evaluation import Evaluator
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -112,7 +112,7 @@ def track_of(whole: Series, recorded: Recorded) -> KnownTrack:
         subject=whole.subject,
         device=device_of(whole),
         window=recorded,
-        room=Headroom(total_bytes=whole.total_bytes, util_pct=whole.util_pct, growing={}),
+        headroom=Headroom(total_bytes=whole.total_bytes, util_pct=whole.util_pct, growing={}),
         title=Title.of("test"),
         framework=whole.framework,
         whole=whole,
@@ -128,7 +128,7 @@ def replay(
     whole: Series,
     settings: DetectionSection | None = None,
     *,
-    watcher: Watcher | None = None,
+    evaluator: Evaluator | None = None,
     until_s: float | None = None,
     stop_at_alert: bool = False,
     history: Callable[[float], tuple[Profile, ...]] | None = None,
@@ -139,13 +139,13 @@ def replay(
     ``whole`` is the series from its first to its last sample, and its ``age_s`` that of the first;
     nothing is judged before its time, nor ``until_s`` seconds after it, nor after the first alert
     (``stop_at_alert``). ``settings`` are by default those of the daemon, unless a
-    ``watcher`` brings its own. ``history`` is what is
+    ``evaluator`` brings its own. ``history`` is what is
     known of other runs at an instant, where that changes (siblings, yesterday); otherwise that of
     ``whole``. ``beside`` adds to a series what is known beside its curve.
     """
     settings = settings or DEFAULTS
     recorded = Recorded(whole.t_s, whole.used_bytes, (), settings.analysis_window_hours * 3600.0)
-    watcher = watcher or Watcher(State(Config(detection=settings)))
+    evaluator = evaluator or Evaluator(State(Config(detection=settings)))
     track = track_of(whole, recorded)
     track.runs, track.beside = history, beside
     life = Life()
@@ -156,12 +156,12 @@ def replay(
     known = np.searchsorted(recorded.t_s, instants, side="right").tolist()
     for now, count in zip(instants.tolist(), known, strict=True):
         recorded.count = count
-        if not watcher.due(track, now):
+        if not evaluator.due(track, now):
             continue
         before, judged = track.alert, track.judged_s
         # The clock of the processor would be the better one, but asking it is slow in a container.
         began = time.perf_counter()
-        changed = watcher.judge([track], now)
+        changed = evaluator.judge([track], now)
         life.spent_s.append(time.perf_counter() - began)
         if track.judged_s > judged:
             _note(life, track, before, changed, now - start)

@@ -18,7 +18,7 @@ from gpuwatchd.pipeline import recorded_ledger, track_evaluation
 from gpuwatchd.pipeline.replay import Recorded
 from gpuwatchd.pipeline.state import State
 from gpuwatchd.pipeline.track import Headroom, Track, TrackedDevice
-from gpuwatchd.pipeline.track_evaluation import Watcher
+from gpuwatchd.pipeline.track_evaluation import Evaluator
 from tests.scenarios.replay import DEFAULTS, device_of, instants_of
 
 if TYPE_CHECKING:
@@ -66,23 +66,23 @@ def replay_processes(item: LabelledSeries) -> list[Course]:
     """
     whole = item.series
     room = Headroom(total_bytes=whole.total_bytes, attributed_at_s=float("inf"))
-    tracked = TrackedDevice(device=device_of(whole), reading=None, room=room)
-    watcher = Watcher(State(Config(detection=DEFAULTS)))
+    tracked = TrackedDevice(device=device_of(whole), reading=None, headroom=room)
+    evaluator = Evaluator(State(Config(detection=DEFAULTS)))
     instants = instants_of(whole.t_s)
     start = float(whole.t_s[0])
     joint = Course(name=DEVICE, truth=item.truth, onset_s=item.truth.onset_s or 0.0)
     pairs = [*subjects(item), (_joint(item), joint)]
     players = [_player(item, one, course, room, instants) for one, course in pairs]
     beside = [player.track for player in players if player.track.subject.process is None]
-    tracked.others = beside[::-1]
+    tracked.own_tracks = beside[::-1]
     held = np.searchsorted(whole.t_s, instants, side="right") - 1
     free = np.maximum((whole.total_bytes or 0.0) - whole.used_bytes[held], 0.0)
     for position, now in enumerate(instants.tolist()):
         room.free_bytes = float(free[position])
-        present = [one for one in players if _is_there(watcher, tracked, one, position, now)]
-        judged = {*tracked.processes.values(), *track_evaluation.beside(tracked, now)}
-        due = [p for p in present if p.track in judged and watcher.due(p.track, now)]
-        _judge(watcher, tracked, due, now, start)
+        present = [one for one in players if _is_there(evaluator, tracked, one, position, now)]
+        judged = {*tracked.processes.values(), *track_evaluation.further_tracks(tracked, now)}
+        due = [p for p in present if p.track in judged and evaluator.due(p.track, now)]
+        _judge(evaluator, tracked, due, now, start)
     return [player.course for player in players]
 
 
@@ -152,7 +152,7 @@ def _player(
     gone = view is not None and view.end_s is not None
     return _Player(
         track=Track(
-            subject=series.subject, device=device_of(item.series), window=recorded, room=room,
+            subject=series.subject, device=device_of(item.series), window=recorded, headroom=room,
             title=Title.of(course.name), framework=series.framework,
         ),
         recorded=recorded,
@@ -163,7 +163,7 @@ def _player(
 
 
 def _is_there(
-    watcher: Watcher, tracked: TrackedDevice, player: _Player, position: int, now: float
+    evaluator: Evaluator, tracked: TrackedDevice, player: _Player, position: int, now: float
 ) -> bool:
     """Move the window of a subject to the instant; begin or end it; say whether it is there."""
     known, track = player.known[position], player.track
@@ -173,9 +173,9 @@ def _is_there(
     player.recorded.count = known
     player.over = now > player.end_s
     if player.over:
-        watcher.state.retire([track], Ending.PROCESS_ENDED, now)
+        evaluator.state.retire([track], Ending.PROCESS_ENDED, now)
     else:
-        watcher.state.tracks[track.subject.id] = track
+        evaluator.state.tracks[track.subject.id] = track
     if process is not None and player.over:
         tracked.processes.pop(process, None)
     elif process is not None:
@@ -184,13 +184,13 @@ def _is_there(
 
 
 def _judge(
-    watcher: Watcher, tracked: TrackedDevice, due: list[_Player], now: float, start: float
+    evaluator: Evaluator, tracked: TrackedDevice, due: list[_Player], now: float, start: float
 ) -> None:
     """Judge subjects; an alert in the place of one on the device is not counted once more."""
     before = [_state(player.track) for player in due]
-    told = _state(tracked.others[0]) == "firing"
-    watcher.state.devices = {tracked.device.uid: tracked}
-    changes = watcher.judge([player.track for player in due], now)
+    told = _state(tracked.own_tracks[0]) == "firing"
+    evaluator.state.devices = {tracked.device.uid: tracked}
+    changes = evaluator.judge([player.track for player in due], now)
     taken = told and any(alert.ended_code is Ending.HOLDER_KNOWN for alert in changes)
     for player, was in zip(due, before, strict=True):
         course, finding, state = player.course, player.track.finding, _state(player.track)

@@ -17,7 +17,7 @@ import numpy as np
 from gpuwatchd.analysis import screen
 from gpuwatchd.core.config import Config, DetectionSection
 from gpuwatchd.pipeline.state import State
-from gpuwatchd.pipeline.track_evaluation import Watcher
+from gpuwatchd.pipeline.track_evaluation import Evaluator
 from tests.scenarios import blind, replay, worlds
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ MOST_S = 1200.0
 """No watch may come later by more than this."""
 
 
-class Gated(Watcher):
+class Gated(Evaluator):
     """Judges a series while the second screen passes it, while anything is open, and each hour."""
 
     def __init__(self, state: State) -> None:
@@ -79,7 +79,7 @@ def delays_s(series: Series) -> tuple[float | None, float | None, float]:
     """Return how much later the watch and the alert come, and the share that was judged."""
     config = Config(detection=DetectionSection())
     always, gated = thinned(series), Gated(State(config))
-    before, after = replay.replay(always), replay.replay(always, watcher=gated)
+    before, after = replay.replay(always), replay.replay(always, evaluator=gated)
 
     def later(first_s: float | None, then_s: float | None) -> float | None:
         if first_s is None:
@@ -90,7 +90,7 @@ def delays_s(series: Series) -> tuple[float | None, float | None, float]:
     return later(before.watch_s, after.watch_s), later(before.alert_s, after.alert_s), share
 
 
-class Counting(Watcher):
+class Counting(Evaluator):
     """Judges as the daemon does, and counts it."""
 
     judged = 0
@@ -111,8 +111,8 @@ def judgements(corpus: ModuleType, families: int | None, seeds: range) -> tuple[
             gated, counting = (
                 of(State(Config(detection=DetectionSection()))) for of in (Gated, Counting)
             )
-            replay.replay(series, watcher=gated)
-            replay.replay(series, watcher=counting)
+            replay.replay(series, evaluator=gated)
+            replay.replay(series, evaluator=counting)
             behind, always = behind + gated.judged, always + counting.judged
             hours += float(series.t_s[-1] - series.t_s[0]) / HOUR_S
     return int(behind), int(always), hours

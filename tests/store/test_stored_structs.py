@@ -194,7 +194,7 @@ def judged(end_s: float = 3600.0) -> Finding:
 
 
 def host() -> Finding:
-    return track.of_host(judged())
+    return track.with_host_reason(judged())
 
 
 def ranks() -> Finding:

@@ -286,7 +286,7 @@ def _analyzed(job: Job, tell: Callable[[float], None], *, drawn: bool = False) -
             results = replay.analyze(
                 log,
                 config,
-                watcher=recorded_runs.LearningWatcher(config, log),
+                evaluator=recorded_runs.LearningEvaluator(config, log),
                 passed=lambda share: tell(_READ_SHARE + (1.0 - _READ_SHARE) * share),
             )
         rests = recorded_ledger.unowned(log.series) if drawn else []

@@ -160,7 +160,7 @@ class _Trial:
         then = _as(self.alert, self.notice, self.at_s)
         effective = alerts.rules_for(then, self.rules)
         self.applied = effective.applied
-        alert = msgspec.structs.replace(then, severity=alerts.told_as(then, effective))
+        alert = msgspec.structs.replace(then, severity=alerts.capped_severity(then, effective))
         # An older judgement is not kept: the text is of the one that is, and of its time.
         self.as_of_s = max(self.at_s, alert.finding.judged_at_s)
         self.message = messages.compose(alert, self.notice, now_s=self.as_of_s)

@@ -116,7 +116,15 @@ class NvmlSource:
         return [card.device for card in self._life.cards.values()]
 
     def read(self) -> Sample:
-        """Read every card once; returns in time whatever hangs."""
+        """Read every card once, in the thread of a ``pipeline.source_workers.SourceWorker``.
+
+        Returns within the deadline (``START_S`` while no card is known), whatever hangs.
+
+        Raises
+        ------
+        SourceUnavailable
+            No GPU is known.
+        """
         taken_at_s, mono_s = self._clock(), self._monotonic()
         life = self._life
         life.drive(mono_s, self._deadline_s if life.cards else START_S)
@@ -169,7 +177,8 @@ class NvmlSource:
         self._life.release_until(self._monotonic() + duration_s)
 
     def _read_cards(self, mono_s: float, faults: list[Fault]) -> list[DeviceReading]:
-        """Return a reading of every card, an empty one of those that do not answer."""
+        """Return a reading of every card, a blank one of those that do not answer."""
+        # A lane is the thread of one card, by its UUID; MIG instances are read in their card's.
         life = self._life
         lanes: dict[str, list[Card]] = {}
         for card in life.cards.values():
@@ -200,7 +209,7 @@ class NvmlSource:
         readings: dict[str, DeviceReading],
         faults: list[Fault],
     ) -> tuple[dict[str, list[Card]], int]:
-        """Ask every lane once; return the cards that have a handle again, and NVML's code."""
+        """Ask every lane once; return the cards to read again, and NVML's code if it is gone."""
         jobs = {lane: partial(self._read_lane, cards, mono_s) for lane, cards in lanes.items()}
         answers = self._lanes.run(jobs, deadline_s)
         back: dict[str, list[Card]] = {}

@@ -20,7 +20,7 @@ sending  not begun: full, or a reload    pending  by :class:`~.outbox.Outbox`, a
 pending  it is overtaken, over before    expired  :func:`~.states.expired`, chosen by
          it was sent, or sent elsewhere           :func:`~.turn.plan` and :func:`~.turn.fallbacks`
 pending  the wall clock was set          pending  :func:`~.states.clock_moved`
-pending  quiet hours were changed        pending  :func:`~.states.requieted`
+pending  quiet hours were changed        pending  :func:`~.states.with_quiet_hours`
 failed   nobody else has told it         (new     :func:`~.states.redirected`, to the next
          (pending: for too long)         row)     fallback
 failed   new settings, or a new start    pending  :func:`~.states.revived`

@@ -20,23 +20,23 @@ _MOST = 2000
 
 
 class _DeliveryRecord(msgspec.Struct, eq=False):
-    """Whether anybody was told of one alert, and whether somebody could not be."""
+    """Whether a message about one alert arrived, and whether one failed."""
 
     opened_at_s: float | None
-    told: bool = False
+    delivered: bool = False
     failed: bool = False
 
 
 class Reach:
-    """Which alerts have been told to at least one channel."""
+    """Which open alerts at least one channel has delivered, by alert key."""
 
     def __init__(self, opened: Callable[[str], float | None] | None) -> None:
-        # Alert key -> since when it is open, None when it is not. Where nobody knows, an alert
-        # counts as open until its end is told.
+        # Alert key -> since when it is open, None when it is not. Without it an alert counts as
+        # open until a message says that it is resolved.
         self._opened = opened
         self.changes = 0
-        """Counts what may change whom nobody was told of."""
-        self._words: dict[str, _DeliveryRecord] = {}
+        """Counts what may change :meth:`undelivered`."""
+        self._records: dict[str, _DeliveryRecord] = {}
 
     def note(self, delivery: Delivery) -> None:
         """Take in how a delivery stands now."""
@@ -51,26 +51,26 @@ class Reach:
         opened_at_s = None if self._opened is None else self._opened(key)
         over = delivery.message.notice == "resolved" if self._opened is None else not opened_at_s
         if over:
-            self._words.pop(key, None)
+            self._records.pop(key, None)
             return
-        word = self._words.get(key)
-        if word is None or word.opened_at_s != opened_at_s:
-            word = self._words[key] = _DeliveryRecord(opened_at_s)
-            if len(self._words) > _MOST:
-                del self._words[next(iter(self._words))]
-        word.told |= delivery.state == "sent"
-        word.failed |= delivery.error is not None and delivery.state != "sent"
+        record = self._records.get(key)
+        if record is None or record.opened_at_s != opened_at_s:
+            record = self._records[key] = _DeliveryRecord(opened_at_s)
+            if len(self._records) > _MOST:
+                del self._records[next(iter(self._records))]
+        record.delivered |= delivery.state == "sent"
+        record.failed |= delivery.error is not None and delivery.state != "sent"
 
-    def untold(self) -> tuple[str, ...]:
-        """Return the keys of open alerts that were to be told and have reached nobody."""
-        texts: list[str] = []
-        for key, word in list(self._words.items()):
-            if self._opened is not None and self._opened(key) != word.opened_at_s:
-                del self._words[key]
+    def undelivered(self) -> tuple[str, ...]:
+        """Return the keys of open alerts of which a message failed and none arrived."""
+        keys: list[str] = []
+        for key, record in list(self._records.items()):
+            if self._opened is not None and self._opened(key) != record.opened_at_s:
+                del self._records[key]
                 self.changes += 1
-            elif word.failed and not word.told:
-                texts.append(key)
-        return tuple(texts)
+            elif record.failed and not record.delivered:
+                keys.append(key)
+        return tuple(keys)
 
 
 class _Channel(msgspec.Struct, eq=False):

@@ -202,9 +202,9 @@ class ChannelWorker:
 class _Worker(threading.Thread):
     """The thread, since when it has been busy with what, and what it has set aside."""
 
-    def __init__(self, lane: ChannelWorker) -> None:
+    def __init__(self, channel: ChannelWorker) -> None:
         super().__init__(name="notify", daemon=True)
-        self._lane = lane
+        self._channel = channel
         self.job: list[Delivery] = []
         self.trying = False
         self.aside: deque[Delivery] = deque()
@@ -223,7 +223,7 @@ class _Worker(threading.Thread):
         self.job, self.trying = [], False
 
     def run(self) -> None:
-        self._lane.work(self)
+        self._channel.work(self)
 
 
 log = logging.getLogger(__name__)
@@ -316,7 +316,7 @@ class MessageDispatcher:
         self._done: list[Delivery] = []
         self._closed = False
         self._late: dict[Key, Delivery] = {}
-        self._lanes = {
+        self._channels = {
             name: ChannelWorker(
                 self,
                 notifier,
@@ -340,8 +340,8 @@ class MessageDispatcher:
             if key in self._held:
                 return True
             self._held.add(key)
-        lane = self._lanes.get(delivery.channel)
-        if lane is None:
+        channel = self._channels.get(delivery.channel)
+        if channel is None:
             why = f"channel {text.clean(delivery.channel)} is not configured"
             error, code = NotifyError(why, permanent=True), Failure.NOT_CONFIGURED
             self.report(refused(delivery, error, self._clock(), code=code))
@@ -349,11 +349,11 @@ class MessageDispatcher:
         if delivery.dry_run:
             self.report(sent(delivery, self._clock(), "dry run"))
             return True
-        self._look_after(lane)
-        if lane.down:
-            self.report(refused(delivery, _hanging(lane), self._clock()))
+        self._look_after(channel)
+        if channel.down:
+            self.report(refused(delivery, _hanging(channel), self._clock()))
             return True
-        if lane.put(delivery):
+        if channel.put(delivery):
             return True
         with self._lock:
             self._held.discard(key)
@@ -366,8 +366,8 @@ class MessageDispatcher:
         ``failed`` for good. ``error`` says why, without secrets.
         """
         if not self._closed:
-            for lane in self._lanes.values():
-                self._look_after(lane)
+            for channel in self._channels.values():
+                self._look_after(channel)
         with self._lock:
             done, self._done = self._done, []
             self._held.difference_update(key_of(delivery) for delivery in done)
@@ -378,8 +378,8 @@ class MessageDispatcher:
         """Channels that hang at this moment -> what is known about it."""
         return {
             name: "does not answer; waiting for it to come back"
-            for name, lane in self._lanes.items()
-            if lane.down
+            for name, channel in self._channels.items()
+            if channel.down
         }
 
     def close(self, timeout_s: float = 2.0) -> list[Delivery]:
@@ -395,13 +395,13 @@ class MessageDispatcher:
                 return []
             self._closed = True
         deadline = time.monotonic() + timeout_s
-        for lane in self._lanes.values():
-            lane.stop()
+        for channel in self._channels.values():
+            channel.stop()
         unfinished: list[Delivery] = []
         now_s = self._clock()
-        for lane in self._lanes.values():
-            busy, waiting = lane.join(max(0.0, deadline - time.monotonic()))
-            leased = {"lease_until_s": now_s + lane.limit_s}
+        for channel in self._channels.values():
+            busy, waiting = channel.join(max(0.0, deadline - time.monotonic()))
+            leased = {"lease_until_s": now_s + channel.limit_s}
             unfinished += [msgspec.structs.replace(delivery, **leased) for delivery in busy]
             unfinished += waiting
         return unfinished
@@ -451,10 +451,10 @@ class MessageDispatcher:
                 self._late[key_of(delivery)] = delivery
             self._done.append(delivery)
 
-    def _look_after(self, lane: ChannelWorker) -> None:
-        for stuck in lane.check():
-            self.report(refused(stuck, _hanging(lane), self._clock()))
+    def _look_after(self, channel: ChannelWorker) -> None:
+        for stuck in channel.check():
+            self.report(refused(stuck, _hanging(channel), self._clock()))
 
 
-def _hanging(lane: ChannelWorker) -> NotifyError:
-    return NotifyError(f"no answer within {lane.limit_s:g} s")
+def _hanging(channel: ChannelWorker) -> NotifyError:
+    return NotifyError(f"no answer within {channel.limit_s:g} s")

@@ -82,7 +82,10 @@ class _Row(msgspec.Struct, frozen=True, eq=False):
 
 
 class Outbox:
-    """What has been decided to tell, until it is known to have arrived."""
+    """Every message on every channel, from the decision until it is known to have arrived.
+
+    Used by the loop's thread alone. ``store`` None: nothing outlives the daemon.
+    """
 
     def __init__(
         self,
@@ -118,15 +121,15 @@ class Outbox:
         """The rules in force."""
         return self._policy
 
-    def follow(self, section: PolicySection) -> None:
-        """Take over new rules: what waits for the end of quiet hours follows them."""
+    def take_rules(self, section: PolicySection) -> None:
+        """Take over new rules, also for what waits for the end of quiet hours."""
         before, self._policy = self._policy, section
         if before.quiet_hours == section.quiet_hours:
             return
         here = Local.at(self._wall())
         for row in list(self._waiting()):
             if is_held(row.delivery):
-                delivery = states.requieted(row.delivery, section, here)
+                delivery = states.with_quiet_hours(row.delivery, section, here)
                 self._set(row, delivery)
                 self._changed.append(delivery)
 
@@ -205,7 +208,7 @@ class Outbox:
         if self.message_dispatcher is None:
             return
         unfinished = self.message_dispatcher.close(timeout_s=timeout_s)
-        # What was not even begun is in nobody's hands; what was may have arrived.
+        # What was not even begun waits; what was may have arrived.
         self._changed += [one for one in unfinished if states.state_of(one) is State.PENDING]
         self._take_in(self.message_dispatcher)
         self._look_after_former()
@@ -366,19 +369,19 @@ class Outbox:
                 self._rows.pop(key_of(delivery), None)
 
     def _revive(self, now_s: float) -> None:
-        """Try again what nobody was told of although it is still so: the settings may be right now.
+        """Try again what failed for good about alerts that are open and have reached nobody.
 
         Of each incident on each channel only the newest message, as with everything that waits.
         """
-        untold = set(self.reach.untold())
-        if self._store is None or not untold:
+        undelivered = set(self.reach.undelivered())
+        if self._store is None or not undelivered:
             return
         for delivery in self._store.told_of_open():
             row = self._rows.get(key_of(delivery))
             if row and row.holder:
                 continue  # on its way: a disk that is full has how it stood before
             given_up = states.state_of(delivery) is State.FAILED
-            if given_up and untold & {delivery.alert_key, *delivery.message.also}:
+            if given_up and undelivered & {delivery.alert_key, *delivery.message.also}:
                 self._note(states.revived(delivery, now_s))
 
     def _follow_clock(self, now_s: float) -> None:
@@ -392,7 +395,7 @@ class Outbox:
 
 
 def key_of(row: Delivery) -> Key:
-    """Return what a row is known by."""
+    """Return the key of a row."""
     return row.message.id, row.channel
 
 

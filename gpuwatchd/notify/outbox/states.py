@@ -37,7 +37,7 @@ _EXPIRED = {
 }
 
 Key = tuple[str, str]
-"""What a row is known by, message and channel; its number may change while the disk is full."""
+"""Message id and channel: the key of a row; its number may change while the disk is full."""
 
 
 class State(enum.Enum):
@@ -218,7 +218,7 @@ def redirected(row: Delivery, channel: str, section: PolicySection, local: Local
     )
 
 
-def requieted(row: Delivery, section: PolicySection, local: Local) -> Delivery:
+def with_quiet_hours(row: Delivery, section: PolicySection, local: Local) -> Delivery:
     """Return what is held back as it is under quiet hours that have been changed."""
     until = _quiet_until(row.message, row.channel, section, local)
     if until is None:

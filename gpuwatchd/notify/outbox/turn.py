@@ -74,13 +74,13 @@ def plan(waiting: Iterable[Delivery], now_s: float) -> Plan:
     for (incident, _), group in incidents.items():
         older, newer = _overtaken(group)
         drop += [expired(one, Failure.OVERTAKEN) for one in older]
-        untold = any(one.message.id == incident for one in older)
-        untold = untold and not any(is_held(one) for one in group)
+        unsent = any(one.message.id == incident for one in older)
+        unsent = unsent and not any(is_held(one) for one in group)
         groups = [_keys(one) for one in newer if one.message.notice != "resolved"]
         for one in newer:
             # What probably ran out of memory keeps its severity: it is told, however late.
             harmless = one.message.notice == "resolved" and one.message.severity == "info"
-            over = harmless and untold
+            over = harmless and unsent
             if over and not any(_keys(one) & keys for keys in groups):
                 drop.append(expired(one, Failure.OVER_BEFORE_SENT))
             else:

@@ -279,7 +279,7 @@ def _on_host(
     What is free there now stands for what was free then.
     """
     from gpuwatchd.collect.host.procfs import headroom  # noqa: PLC0415 - 28 ms: only where the history is judged
-    from gpuwatchd.pipeline.track import of_host  # noqa: PLC0415 - 25 ms
+    from gpuwatchd.pipeline.track import with_host_reason  # noqa: PLC0415 - 25 ms
 
     points = by_process(used, host=True)
     space = headroom() if points else None
@@ -288,7 +288,7 @@ def _on_host(
     for key, own in points.items():
         subject = Subject(device_uid=device.uid, process=key, host=True)
         series = series_of(subject, filled(own, ticks), free, total)
-        out[key] = own[-1][1], of_host(_judge(series, settings))
+        out[key] = own[-1][1], with_host_reason(_judge(series, settings))
     return out
 
 

@@ -15,7 +15,7 @@ import msgspec
 from gpuwatchd.collect.logs.log_types import LogFile
 from gpuwatchd.core import config
 from gpuwatchd.core.config import Config, DetectionSection
-from gpuwatchd.pipeline.backtest import RecallingWatcher
+from gpuwatchd.pipeline.backtest import RecallingEvaluator
 from tests.scenarios.bench import field
 from tests.scenarios.replay import Life, replay
 
@@ -33,10 +33,10 @@ LEVELS = tuple(sorted({0.5, 0.65, 0.72, 0.76, 0.88, DEFAULT, *POINTS.values()}))
 Recall = dict[DetectionSection, "Findings"]
 
 
-def watcher(level: float, recall: Recall) -> RecallingWatcher:
-    """Return a watcher at a threshold that judges nothing that ``recall`` holds."""
+def evaluator(level: float, recall: Recall) -> RecallingEvaluator:
+    """Return an evaluator at a threshold that judges nothing that ``recall`` holds."""
     detection = msgspec.structs.replace(DetectionSection(), confidence_threshold=level)
-    return RecallingWatcher(Config(detection=detection), recall, LogFile(path="made up"))
+    return RecallingEvaluator(Config(detection=detection), recall, LogFile(path="made up"))
 
 
 def lives(series: Series, *, levels: Sequence[float] = ()) -> tuple[Life, list[float | None]]:
@@ -45,7 +45,7 @@ def lives(series: Series, *, levels: Sequence[float] = ()) -> tuple[Life, list[f
     These ascend. Times in seconds since the first sample.
     """
     recall: Recall = {}
-    life = replay(series, watcher=watcher(DEFAULT, recall))
+    life = replay(series, evaluator=evaluator(DEFAULT, recall))
     highest = max(
         (
             one.confidence
@@ -65,7 +65,7 @@ def lives(series: Series, *, levels: Sequence[float] = ()) -> tuple[Life, list[f
             # even while it fires it looks that often.
             at_s = None
         else:
-            at_s = replay(series, watcher=watcher(level, recall), stop_at_alert=True).alert_s
+            at_s = replay(series, evaluator=evaluator(level, recall), stop_at_alert=True).alert_s
         silent = silent or at_s is None
         first.append(at_s)
     return life, first

@@ -64,13 +64,13 @@ class Client(smtplib.SMTP):
         if self.sock is None:
             return super().getreply()
         over = threading.Event()
-        # Of our own: it stays the same while TLS is wrapped around the connection.
-        line = socket.socket(fileno=os.dup(self.sock.fileno()))
+        # A duplicate: it stays the same while TLS is wrapped around the connection.
+        connection = socket.socket(fileno=os.dup(self.sock.fileno()))
 
         def cut() -> None:
             over.set()
             with contextlib.suppress(OSError):
-                line.shutdown(socket.SHUT_RDWR)
+                connection.shutdown(socket.SHUT_RDWR)
 
         timer = threading.Timer(max(0.0, self._ends_s - time.monotonic()), cut)
         timer.daemon = True
@@ -91,7 +91,7 @@ class Client(smtplib.SMTP):
             if self.file is bounded:
                 self.file = whole
             timer.cancel()
-            line.close()
+            connection.close()
 
 
 class _Bounded:
@@ -109,11 +109,11 @@ class _Bounded:
         OSError
             The answer is longer than any that is meant.
         """
-        said: bytes = self._whole.readline(most)
-        self.left -= len(said)
+        line: bytes = self._whole.readline(most)
+        self.left -= len(line)
         if self.left <= 0:
             raise OSError(errno.EMSGSIZE, "its answer has no end")
-        return said
+        return line
 
     def close(self) -> None:
         """Close what is read from."""
@@ -214,8 +214,8 @@ class EmailNotifier:
             raise failure
         accepted = len(self._to) - len(refused)
         value = f"accepted by {text.clean(self._host)} for {accepted} of {len(self._to)}"
-        for address, (code, said) in refused.items():
-            value += f"; {text.clean(address)} refused: {code} {_safe(said, password)}"
+        for address, (code, answer) in refused.items():
+            value += f"; {text.clean(address)} refused: {code} {_safe(answer, password)}"
         return value
 
     def _attempt(
