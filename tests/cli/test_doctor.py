@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from gpuwatchd.cli.doctor import checks as checks_of
+from gpuwatchd.cli import doctor
 from gpuwatchd.cli.doctor import gpus, places
 from gpuwatchd.core.config import Config
 from gpuwatchd.core.config.schema import EndpointsSection
@@ -21,7 +21,7 @@ from tests.cli.sick import Card, Machine, Well
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from gpuwatchd.cli.doctor.checks import Check
+    from gpuwatchd.cli.doctor import Check
     from gpuwatchd.core.model import DeviceState
     from gpuwatchd.store.live import LiveState
     from tests.cli.calls import Ctl
@@ -77,7 +77,7 @@ def test_doctor_goes_on_with_a_broken_configuration(tmp_path: Path, ctl: Ctl) ->
 def test_doctor_leaves_a_hanging_driver_behind(
     card: None, monkeypatch: pytest.MonkeyPatch, ctl: Ctl
 ) -> None:
-    monkeypatch.setattr(checks_of, "DEADLINE_S", 0.05)
+    monkeypatch.setattr(doctor, "DEADLINE_S", 0.05)
     monkeypatch.setattr(Card, "read", lambda _: time.sleep(2))
     found = _answers(ctl, 1)
     assert "hangs" in found["source nvml"][0]["text"]
@@ -141,7 +141,7 @@ def test_a_network_file_system_is_warned_of(
         "bad line\n",
         encoding="utf-8",
     )
-    monkeypatch.setattr(places, "MOUNTINFO", str(mounts))
+    monkeypatch.setattr(places, "MOUNTINFO", mounts)
     assert places.file_system(tmp_path / "state") == "nfs4"
     assert places.file_system(tmp_path / "run") == "tmpfs"
     assert places.file_system(Path("/elsewhere")) == "ext4"
