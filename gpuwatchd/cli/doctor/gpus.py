@@ -113,7 +113,7 @@ def _counted(devices: Sequence[Device]) -> str:
     cards = sum(device.parent_uid is None for device in devices)
     pieces = len(devices) - cards
     parts = [
-        f"{number} {name}{'' if number == 1 else 's'}"
+        units.count(number, name)
         for number, name in ((cards, "GPU"), (pieces, "MIG instance"))
         if number
     ]
@@ -195,7 +195,7 @@ def _works(module: str, library: Path | None) -> Iterator[Check]:
 
 
 def _not_loaded(root: Path, count: int) -> Iterator[Check]:
-    cards = f"{count} NVIDIA GPU" + ("" if count == 1 else "s")
+    cards = units.count(count, "NVIDIA GPU")
     if (root / "sys/module/nouveau").exists():
         yield warning(
             "driver-nouveau",

@@ -248,7 +248,7 @@ def history(_: CheckContext) -> Iterator[Check]:
         yield failed("history-unreadable", words, "gpuwatchctl doctor disk")
         return
     amount = units.size(file.stat().st_size)
-    yield ok(f"{file}: {amount}, {count} GPU" + ("" if count == 1 else "s"))
+    yield ok(f"{file}: {amount}, {units.count(count, 'GPU')}")
     # Its log and its index were set aside with it, under names that sort after its own.
     aside = [
         path
