@@ -38,14 +38,10 @@ def sentence(picture: Picture) -> str:
     if picture.forecast is not None:
         texts.append(_future(picture.forecast, picture.now_s))
     if picture.gaps:
-        texts.append(_count(len(picture.gaps), "gap") + ".")
+        texts.append(units.count(len(picture.gaps), "gap") + ".")
     if picture.marks:
-        texts.append(_count(len(picture.marks), "mark") + ".")
+        texts.append(units.count(len(picture.marks), "mark") + ".")
     return " ".join(part for part in texts if part)
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}" + ("" if number == 1 else "s")
 
 
 def _history_text(picture: Picture) -> str:

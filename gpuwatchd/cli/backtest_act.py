@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpuwatchd.cli import backtest_idle, options, output, parallel
-from gpuwatchd.cli.backtest_idle import HOLDS, SHOWN, count, span_text
+from gpuwatchd.cli.backtest_idle import HOLDS, SHOWN, span_text
 from gpuwatchd.core import text, units
 from gpuwatchd.core.codes import ActHold
 from gpuwatchd.core.errors import GpuwatchdError, LogFormatError
@@ -171,9 +171,9 @@ def _show(
     if cases:
         out.line("")
     out.line(
-        f"{count(tally.alerts, 'alert')}, {count(tally.taken, 'step')}: {tally.right} right "
-        f"(the run ended near its limit), {tally.wrong} wrong, {tally.unknown} not known; "
-        f"{tally.held} held back"
+        f"{units.count(tally.alerts, 'alert')}, {units.count(tally.taken, 'step')}: "
+        f"{tally.right} right (the run ended near its limit), {tally.wrong} wrong, "
+        f"{tally.unknown} not known; {tally.held} held back"
     )
     if tally.taken_per_day is not None:
         days = tally.gpu_hours / 24.0

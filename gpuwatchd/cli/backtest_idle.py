@@ -97,7 +97,7 @@ def show(out: output.Out, tally: IdleTally | None, config: Config, *, show_all: 
     if len(cases) > SHOWN:
         out.line(f"  and {len(cases) - SHOWN} older ones; --json has them all")
     out.line(
-        f"Idle memory: {count(tally.taken, 'step')}: {tally.right} right (the process never "
+        f"Idle memory: {units.count(tally.taken, 'step')}: {tally.right} right (the process never "
         f"worked again), {tally.wrong} wrong, {tally.unknown} not known"
     )
     held = Counter(it.hold for it in tally.cases if it.hold is not None)
@@ -106,8 +106,8 @@ def show(out: output.Out, tally: IdleTally | None, config: Config, *, show_all: 
         out.line(f"no step, times of idleness: {'; '.join(whys)} (--verbose lists them)")
     if tally.not_judged:
         out.line(
-            f"not judged: {tally.not_judged} of {count(tally.processes, 'process')} that held "
-            "memory for long enough; whether they worked is not recorded"
+            f"not judged: {tally.not_judged} of {units.count(tally.processes, 'process')} that "
+            "held memory for long enough; whether they worked is not recorded"
         )
     out.line(
         f"Steps on idle memory ({', '.join(config.act.idle_steps)}): assumed here are mode auto, "
@@ -132,12 +132,6 @@ def _show_case(out: output.Out, it: IdleCase) -> None:
     word = "" if it.word is None else f'; your label: "{it.word}"'
     style = {True: "green", False: "red", None: "dim"}[it.right]
     out.flow([(f"{_BECAME[it.outcome]}{left}{word}", style)], first="      ", rest="      ")
-
-
-def count(number: int, what: str) -> str:
-    """Return a number of things."""
-    plural = "es" if what.endswith("s") else "s"
-    return f"{number} {what}" if number == 1 else f"{number} {what}{plural}"
 
 
 def span_text(left_s: float) -> str:

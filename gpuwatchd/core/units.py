@@ -438,3 +438,15 @@ class Local(NamedTuple):
             return time.mktime((*date, 0, minute, 0, 0, 0, -1))
 
         return cls(now_s, here.tm_wday, 60 * here.tm_hour + here.tm_min, epoch)
+
+
+def count(number: int, noun: str) -> str:
+    """Return a number with its noun, in the plural where it is not one.
+
+    Examples
+    --------
+    >>> count(1, "watch"), count(2, "watch"), count(0, "GPU"), count(3, "process")
+    ('1 watch', '2 watches', '0 GPUs', '3 processes')
+    """
+    ending = "" if number == 1 else "es" if noun.endswith(("s", "ch")) else "s"
+    return f"{number} {noun}{ending}"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuwatchd.cli import doctor
-from gpuwatchd.cli.doctor.checks import CheckContext
+from gpuwatchd.cli.doctor import CheckContext
 from gpuwatchd.cli.global_flags import Globals
 from gpuwatchd.core import config
 from gpuwatchd.core.model import (
@@ -27,7 +27,7 @@ from tests import making
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from gpuwatchd.cli.doctor.checks import Check
+    from gpuwatchd.cli.doctor import Check
 
 UNIT_SHOWN = {
     "LoadState": "loaded", "ActiveState": "active", "Result": "success", "NRestarts": "0",

@@ -10,7 +10,7 @@ from click import Argument, Context
 
 from gpuwatchd.cli import COMMANDS
 from gpuwatchd.cli.verbs import docs
-from gpuwatchd.view import manual
+from gpuwatchd.view import manual, manual_text
 from gpuwatchd.view.blocks import width_of
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ NAMES = list(PAGES)
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_page_reads_well_in_a_pipe(name: str) -> None:
-    text = manual.render(PAGES[name].text, 80)
+    text = manual_text.render(PAGES[name].text, 80)
     assert text.startswith(PAGES[name].title + "\n====")
     for line in text.splitlines():
         # Code and single long words are never broken.
@@ -41,7 +41,7 @@ def test_no_word_of_a_page_is_lost(name: str) -> None:
     def words(text: str) -> set[str]:
         return set(re.findall(r"[a-z]{4,}", text.lower()))
 
-    shown = words(manual.render(PAGES[name].text, 80).replace("\n", " "))
+    shown = words(manual_text.render(PAGES[name].text, 80).replace("\n", " "))
     there = words(re.sub(r"\]\([^)]*\)", "] ", PAGES[name].text))
     assert {word for word in there - shown if word not in {"tutorial", "text", "toml"}} == set()
 
@@ -109,7 +109,7 @@ def test_the_help_of_a_verb_ends_with_its_page(verb: str, ctl: Ctl) -> None:
 
 def test_code_is_not_touched() -> None:
     text = "Say\n\n```sh\na  `b` | c # [x](y)\n\n# no heading\n```\n\nand\n"
-    assert manual.render(text, 40) == (
+    assert manual_text.render(text, 40) == (
         "Say\n\n    a  `b` | c # [x](y)\n\n    # no heading\n\nand\n"
     )
     assert manual.Page(name="p", kind="", text="# P\n" + text).sections()[-1].title == "P"

@@ -11,8 +11,7 @@ import msgspec
 import pytest
 
 from gpuwatchd.cli import doctor
-from gpuwatchd.cli.doctor import checks, gpus, places, running
-from gpuwatchd.cli.doctor import checks as checks_of
+from gpuwatchd.cli.doctor import gpus, places, running
 from gpuwatchd.core import config
 from gpuwatchd.core.config import Config
 from gpuwatchd.core.config.schema import EndpointsSection
@@ -26,7 +25,7 @@ from tests.conftest import ON_LINUX
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from gpuwatchd.cli.doctor.checks import Check
+    from gpuwatchd.cli.doctor import Check
     from gpuwatchd.core.model import DeviceState
     from gpuwatchd.store.live import LiveState
     from tests.cli.calls import Ctl
@@ -82,7 +81,7 @@ def test_doctor_goes_on_with_a_broken_configuration(tmp_path: Path, ctl: Ctl) ->
 def test_doctor_leaves_a_hanging_driver_behind(
     card: None, monkeypatch: pytest.MonkeyPatch, ctl: Ctl
 ) -> None:
-    monkeypatch.setattr(checks_of, "DEADLINE_S", 0.05)
+    monkeypatch.setattr(doctor, "DEADLINE_S", 0.05)
     monkeypatch.setattr(Card, "read", lambda _: time.sleep(2))
     found = _answers(ctl, 1)
     assert "hangs" in found["source nvml"][0]["text"]
@@ -146,7 +145,7 @@ def test_a_network_file_system_is_warned_of(
         "bad line\n",
         encoding="utf-8",
     )
-    monkeypatch.setattr(places, "MOUNTINFO", str(mounts))
+    monkeypatch.setattr(places, "MOUNTINFO", mounts)
     assert places.file_system(tmp_path / "state") == "nfs4"
     assert places.file_system(tmp_path / "run") == "tmpfs"
     assert places.file_system(Path("/elsewhere")) == "ext4"
@@ -451,7 +450,7 @@ def test_a_manager_that_hangs_is_named_in_time(
     machine.systemd()
     (found,) = machine.faults("service").values()
     assert (found.id, "no answer within" in found.text) == ("service-none", True)
-    assert sum(waited) + running._ASK_S < checks.DEADLINE_S + doctor._SLACK_S
+    assert sum(waited) + running._ASK_S < doctor.DEADLINE_S + doctor._SLACK_S
 
 
 def test_who_may_not_read_the_machines_service_is_not_told_that_nothing_runs(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpuwatchd.cli import doctor
-from gpuwatchd.cli.doctor import channels, checks, gpus, places, running
+from gpuwatchd.cli.doctor import channels, gpus, places, running
 from gpuwatchd.cli.doctor import program as program_check
 from gpuwatchd.cli.global_flags import Globals
 from gpuwatchd.cli.verbs.doctor import command
@@ -308,7 +308,7 @@ def test_a_terminal_without_utf8(machine: Machine, monkeypatch: pytest.MonkeyPat
 def test_a_check_that_hangs_or_breaks_spoils_no_other(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checks, "DEADLINE_S", 0.2)
+    monkeypatch.setattr(doctor, "DEADLINE_S", 0.2)
     monkeypatch.setattr(doctor, "_SLACK_S", 0.2)
 
     def hang(_: object) -> Iterator[object]:

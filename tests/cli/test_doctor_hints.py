@@ -106,7 +106,7 @@ def test_a_remount_names_the_mount_and_not_what_is_in_it(
 ) -> None:
     mounts = tmp_path / "mountinfo"
     mounts.write_text(f"22 1 8:1 / / rw - ext4 a rw\n30 22 0:40 / {tmp_path.parent} ro - ext4 b ro")
-    monkeypatch.setattr(places, "MOUNTINFO", str(mounts))
+    monkeypatch.setattr(places, "MOUNTINFO", mounts)
     found = places._access_problem(OSError(30, "no"), tmp_path / "a" / "b")
     assert found is not None
     assert found[2].startswith(f"sudo mount -o remount,rw {tmp_path.parent}, or ")

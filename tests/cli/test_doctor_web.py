@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.cli import main
-from gpuwatchd.cli.doctor import checks
+from gpuwatchd.cli import doctor, main
 from gpuwatchd.core import config
 from tests.children import Child
 from tests.cli.sick import Machine
@@ -23,7 +22,7 @@ from tests.conftest import ON_LINUX
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpuwatchd.cli.doctor.checks import Check
+    from gpuwatchd.cli.doctor import Check
 
 LISTENER = (
     "import socket, sys; one = socket.create_server(('127.0.0.1', 0));"
@@ -95,7 +94,7 @@ def test_a_port_that_is_taken_names_by_whom(
     port, pid = taken
     machine.settings = f'[web]\nlisten = "localhost:{port}"\n'
     assert _one(machine).text == f"127.0.0.1:{port} is taken by somebody else"
-    machine.root = checks.ROOT
+    machine.root = doctor.ROOT
     found = _one(machine)
     assert (found.level, found.id) == ("warning", "web-listen")
     assert found.text.startswith(f"127.0.0.1:{port} is taken by {sys.executable} -c[{pid}]")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from gpuwatchd.cli.doctor import CheckContext
 from gpuwatchd.cli.doctor import places as checked
-from gpuwatchd.cli.doctor.checks import CheckContext
 from gpuwatchd.cli.global_flags import Globals
 from gpuwatchd.core import config, directories
 from gpuwatchd.core.errors import NotAllowed, StoreError

@@ -23,7 +23,7 @@ from tests.real.mailserver import PASSWORD, refused
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gpuwatchd.cli.doctor.checks import Check
+    from gpuwatchd.cli.doctor import Check
     from gpuwatchd.core.errors import NotifyError
     from gpuwatchd.core.model import Message
     from gpuwatchd.notify.channels.email.channel import EmailNotifier

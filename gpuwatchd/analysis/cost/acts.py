@@ -62,7 +62,7 @@ def freed(parts: Sequence[Held], at_s: float, until_s: float) -> Freed:
     return Freed(
         totals.total(_known(part.held_bytes) for part in parts),
         totals.total(hours for _, hours in pairs),
-        totals.total(_worth(hours, price) for price, hours in pairs),
+        totals.total(totals.worth(hours, price) for price, hours in pairs),
     )
 
 
@@ -77,10 +77,6 @@ def _hours(part: Held, at_s: float, until_s: float) -> float | None:
     if held is None or idle_s is None or not total or total < 0.0:
         return None
     return min(1.0, held / total) * min(idle_s, max(0.0, until_s - at_s)) / 3600.0
-
-
-def _worth(hours: float | None, price: Price | None) -> float | None:
-    return None if hours is None or price is None else hours * price.running_usd_per_hour
 
 
 class Lost(NamedTuple):
@@ -117,7 +113,7 @@ def lost(
         return Lost(None, None)
     return Lost(
         totals.total(part.hours for _, part in had.parts),
-        totals.total(_worth(part.hours, part.price) for _, part in had.parts),
+        totals.total(totals.worth(part.hours, part.price) for _, part in had.parts),
     )
 
 

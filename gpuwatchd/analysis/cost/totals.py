@@ -140,14 +140,14 @@ def charge(
     left_h = None if left_s is None else max(0.0, left_s) / 3600.0
     hours = total(part.hours for part in parts)
     shares = total(part.share for part in parts)
-    hourly = total(_times(part.share, part.price) for part in parts)
+    hourly = total(worth(part.share, part.price) for part in parts)
     priced = [part.price for part in parts if part.price is not None]
     return Cost(
         usd_per_hour=hourly,
         whole_usd_per_hour=total(
             None if part.price is None else part.price.running_usd_per_hour for part in parts
         ),
-        spent_usd=total(_times(part.hours, part.price) for part in parts),
+        spent_usd=total(worth(part.hours, part.price) for part in parts),
         at_risk_usd=None if hourly is None or left_h is None else hourly * left_h,
         gpu_hours=hours,
         at_risk_gpu_hours=None if shares is None or left_h is None else shares * left_h,
@@ -159,7 +159,8 @@ def charge(
     )
 
 
-def _times(amount: float | None, price: Price | None) -> float | None:
+def worth(amount: float | None, price: Price | None) -> float | None:
+    """Return what hours, or a share of each, cost; None where one of them is unknown."""
     return None if amount is None or price is None else amount * price.running_usd_per_hour
 
 

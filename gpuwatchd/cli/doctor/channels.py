@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from gpuwatchd.cli.doctor.checks import Check, PendingCheck, ok, warning
+from gpuwatchd.cli.doctor import Check, PendingCheck, ok, warning
 from gpuwatchd.collect.host.procfs import read_bytes, words_of
 from gpuwatchd.core import config, extras, text
 from gpuwatchd.core.codes import ProblemCode
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from gpuwatchd.cli.doctor.checks import CheckContext
+    from gpuwatchd.cli.doctor import CheckContext
     from gpuwatchd.core.ports import Notifier
 
 

@@ -8,8 +8,8 @@ import stat
 import time
 from typing import TYPE_CHECKING
 
-from gpuwatchd.cli.doctor.checks import Check, PendingCheck, failed, named, ok, warning
-from gpuwatchd.collect.host.procfs import inside_container
+from gpuwatchd.cli.doctor import Check, PendingCheck, failed, named, ok, warning
+from gpuwatchd.collect.host.procfs import inside_container, mounts
 from gpuwatchd.collect.nvml import driver as nvml_library
 from gpuwatchd.collect.nvml.driver_files import nvidia_cards, read_text
 from gpuwatchd.core import units
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from gpuwatchd.cli.doctor.checks import CheckContext
+    from gpuwatchd.cli.doctor import CheckContext
     from gpuwatchd.core.config import Config
     from gpuwatchd.core.model import Device, Sample, ServerReading
 
@@ -113,7 +113,7 @@ def _counted(devices: Sequence[Device]) -> str:
     cards = sum(device.parent_uid is None for device in devices)
     pieces = len(devices) - cards
     parts = [
-        f"{number} {name}{'' if number == 1 else 's'}"
+        units.count(number, name)
         for number, name in ((cards, "GPU"), (pieces, "MIG instance"))
         if number
     ]
@@ -195,7 +195,7 @@ def _works(module: str, library: Path | None) -> Iterator[Check]:
 
 
 def _not_loaded(root: Path, count: int) -> Iterator[Check]:
-    cards = f"{count} NVIDIA GPU" + ("" if count == 1 else "s")
+    cards = units.count(count, "NVIDIA GPU")
     if (root / "sys/module/nouveau").exists():
         yield warning(
             "driver-nouveau",
@@ -311,19 +311,14 @@ def hidden(root: Path) -> bool | None:
 
     Root sees them all the same.
     """
-    try:
-        lines = (root / "proc/self/mountinfo").read_text(errors="replace").splitlines()
-    except OSError:
+    file = root / "proc/self/mountinfo"
+    if not file.exists():
         return None
-    for line in lines:
-        left, _, right = line.partition(" - ")
-        point, kind = left.split()[4:5], right.split()[:1]
-        if point != ["/proc"] or kind != ["proc"]:
-            continue
-        for option in right.split()[-1].split(","):
-            name, _, value = option.partition("=")
-            if name == "hidepid":
-                return value in _HIDING and os.geteuid() != 0
+    for point, kind, option_words in mounts(file):
+        if (point, kind) == ("/proc", "proc"):
+            options = dict(word.partition("=")[::2] for word in option_words.split(","))
+            if "hidepid" in options:
+                return options["hidepid"] in _HIDING and os.geteuid() != 0
     return False
 
 

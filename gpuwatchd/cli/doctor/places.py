@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gpuwatchd.cli.doctor.checks import Check, failed, named, ok, warning
+from gpuwatchd.cli.doctor import Check, failed, named, ok, warning
+from gpuwatchd.collect.host.procfs import mounts
 from gpuwatchd.core import directories as places
 from gpuwatchd.core import units
 from gpuwatchd.core.errors import GpuwatchdError, StoreDamaged
@@ -22,10 +23,10 @@ from gpuwatchd.view.queries import state_location
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpuwatchd.cli.doctor.checks import CheckContext
+    from gpuwatchd.cli.doctor import CheckContext
     from gpuwatchd.core.config import Config
 
-MOUNTINFO = "/proc/self/mountinfo"
+MOUNTINFO = Path("/proc/self/mountinfo")
 NETWORK_FILE_SYSTEMS = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "lustre", "gpfs", "beegfs",
      "fuse.sshfs", "fuse.glusterfs", "ncpfs", "coda"}
@@ -209,25 +210,13 @@ def file_system(directory: Path) -> str | None:
 
 
 def _mount(directory: Path) -> tuple[str, str | None]:
-    """Return mount point and type of the file system below a path.
-
-    From /proc/self/mountinfo: the longest mount point above the path wins.
-    """
-    try:
-        lines = Path(MOUNTINFO).read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return "", None
+    """Return mount point and type of the file system below a path: the longest above it wins."""
     target = os.path.realpath(directory)
     best, kind = "", None
-    for line in lines:
-        left, mark, right = line.partition(" - ")
-        fields = left.split()
-        if not mark or len(fields) < 5:
-            continue
-        point = fields[4].replace("\\040", " ")
+    for point, of, _ in mounts(MOUNTINFO):
         inside = target == point or target.startswith(point.rstrip("/") + "/")
         if inside and len(point) >= len(best):
-            best, kind = point, right.split()[0]
+            best, kind = point, of
     return best, kind
 
 
@@ -259,7 +248,7 @@ def history(_: CheckContext) -> Iterator[Check]:
         yield failed("history-unreadable", words, "gpuwatchctl doctor disk")
         return
     amount = units.size(file.stat().st_size)
-    yield ok(f"{file}: {amount}, {count} GPU" + ("" if count == 1 else "s"))
+    yield ok(f"{file}: {amount}, {units.count(count, 'GPU')}")
     # Its log and its index were set aside with it, under names that sort after its own.
     aside = [
         path

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 
 from gpuwatchd import __version__
 from gpuwatchd.cli import config_text
-from gpuwatchd.cli.doctor.checks import Check, failed, ok, warning
+from gpuwatchd.cli.doctor import Check, failed, ok, warning
 from gpuwatchd.core import config, extras, text, units
 from gpuwatchd.core.errors import GpuwatchdError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpuwatchd.cli.doctor.checks import CheckContext
+    from gpuwatchd.cli.doctor import CheckContext
 
 SQLITE_NEEDED = (3, 37, 0)
 _EXTRAS = {

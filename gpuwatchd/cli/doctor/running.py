@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from gpuwatchd import __version__
 from gpuwatchd import service as managers
-from gpuwatchd.cli.doctor.checks import Check, named, ok, warning
+from gpuwatchd.cli.doctor import Check, named, ok, warning
 from gpuwatchd.collect import mailboxes
 from gpuwatchd.collect.host.procfs import read_bytes
 from gpuwatchd.core import config, directories, registry, text, units
@@ -25,7 +25,7 @@ from gpuwatchd.view.text.inspection import FAULTS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpuwatchd.cli.doctor.checks import CheckContext
+    from gpuwatchd.cli.doctor import CheckContext
     from gpuwatchd.core.model import Availability
     from gpuwatchd.core.ports import Manager
 

@@ -166,8 +166,8 @@ def _show(
     out.flow(
         [
             (f"{units.clock(begun_s)} to {units.clock(ended_s)}", "bold"),
-            f"{len(device_reports)} {_many(len(device_reports), 'GPU')}",
-            f"{subjects} {_many(subjects, 'subject')}",
+            units.count(len(device_reports), "GPU"),
+            units.count(subjects, "subject"),
             f"{samples:,} points",
         ]
     )
@@ -215,10 +215,6 @@ def _begun_of(case: BacktestCase) -> float:
     return min(at for at in (case.watch_at_s, case.alert_at_s) if at is not None)
 
 
-def _many(count: int, what: str) -> str:
-    return what if count == 1 else f"{what}es" if what.endswith(("s", "h")) else f"{what}s"
-
-
 def _show_case(out: output.Out, case: BacktestCase) -> None:
     kind = ("watch", "cyan") if case.alert_at_s is None else ("alert", "yellow")
     at_s = _begun_of(case) if case.alert_at_s is None else case.alert_at_s
@@ -260,19 +256,19 @@ def _after(case: BacktestCase) -> str:
 
 def _summary(out: output.Out, tally: Tally) -> None:
     known = tally.true + tally.false
-    text = f"{tally.alerts} {_many(tally.alerts, 'alert')}"
+    text = units.count(tally.alerts, "alert")
     if known:
         text += (
             f": {tally.true} of the {known} whose outcome is known came true "
             f"(precision {units.percent(tally.true / known)})"
         )
-    parts = [text, f"{tally.watches} {_many(tally.watches, 'watch')} besides"]
+    parts = [text, f"{units.count(tally.watches, 'watch')} besides"]
     if tally.deaths:
-        died = _many(tally.deaths, "process")
-        parts.append(f"{tally.deaths} {died} died near the limit, {tally.missed} without an alert")
+        died = units.count(tally.deaths, "process")
+        parts.append(f"{died} died near the limit, {tally.missed} without an alert")
     if tally.filled:
         shares = ", ".join(f"{least} min in {_share_left(tally, least)}" for least in (10, 30, 60))
-        times = f"{tally.filled} {_many(tally.filled, 'time')}"
+        times = units.count(tally.filled, "time")
         parts.append(f"memory was full {times}; an alert came at least this long before: {shares}")
     if tally.foretold:
         stopped = f" ({tally.stopped} stopped growing instead)" if tally.stopped else ""

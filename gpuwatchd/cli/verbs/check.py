@@ -179,7 +179,7 @@ def leak(case: Case, left: tuple[Range | None, Range | None] = (None, None)) -> 
         head = _brief(firing[0], len(firing) - 1, case.now_s)
     else:
         other = "other " if case.silenced else ""
-        head = f"no {other}leak on {_count(len(case.devices), 'GPU')}"
+        head = f"no {other}leak on {units.count(len(case.devices), 'GPU')}"
         if watched:
             head += f", {len(watched)} watched"
         if case.silenced:
@@ -212,7 +212,7 @@ def eta(case: Case, *, watched_too: bool = True) -> Answer:
         told.append((state, left, f"{item.device.label} full in {units.duration(left)}{mark}"))
     told.sort(key=lambda one: (-one[0], one[1]))
     state = worst(one[0] for one in told)
-    head = told[0][2] if told else f"no growth on {_count(len(case.devices), 'GPU')}"
+    head = told[0][2] if told else f"no growth on {units.count(len(case.devices), 'GPU')}"
     return Answer(state, head, tuple(perf), tuple(one[2] for one in told))
 
 
@@ -286,7 +286,7 @@ def idle_memory(case: Case) -> Answer:
         lines.append(f"{where} {who} holds {units.size(holding.held_bytes)}: {holding.kind}")
     head = "no idle memory"
     if case.holdings:
-        head = f"{_count(len(case.holdings), 'holding')} of idle memory"
+        head = f"{units.count(len(case.holdings), 'holding')} of idle memory"
         head += f", {units.size(total)}" if total is not None else ""
     perf = (
         Perf("zombies", number, "", warn, case.crit, 0),
@@ -313,7 +313,7 @@ def daemon(case: Case) -> Answer:
             why = f": {channel.why}" if channel.why else ""
             found.append((WARNING, f"channel {channel.name} does not deliver{why}"))
     if case.state.untold:
-        found.append((WARNING, f"{_count(len(case.state.untold), 'alert')} not delivered"))
+        found.append((WARNING, f"{units.count(len(case.state.untold), 'alert')} not delivered"))
     state = worst([judge(age_s, case.warn, case.crit), *(state for state, _ in found)])
     lines = [line for _, line in found]
     # What keeps a channel from delivering is a problem of the daemon too: once is enough.
@@ -345,10 +345,6 @@ def all_of_it(case: Case) -> Answer:
     head = both if heads and len(f"{_BEGIN}{both}") <= FIRST_CHARS else head
     findings, *amounts = parts[0].perf
     return Answer(state, head, (*amounts, *parts[1].perf, findings), tuple(lines))
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 MODES: Final[dict[str, Callable[[Case], Answer]]] = {

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import click
 
-from gpuwatchd.cli import config_text, options, output, rules_text
-from gpuwatchd.cli.doctor import channels, checks
+from gpuwatchd.cli import config_text, doctor, options, output, rules_text
+from gpuwatchd.cli.doctor import channels
 from gpuwatchd.core import config
 from gpuwatchd.core.errors import ConfigError, GpuwatchdError
 from gpuwatchd.view.answers import program as answers
@@ -146,7 +146,7 @@ def validate(file: Path | None) -> int:
     flags = options.current()
     loaded = config.load(file or flags.config)
     problems = config_text.problems(loaded.config)
-    faults = channels.metrics_faults(loaded.config.metrics, checks.ROOT)
+    faults = channels.metrics_faults(loaded.config.metrics, doctor.ROOT)
     problems += [f"[metrics] {fault.text}; {fault.hint}" for fault in faults]
     notes = config_text.consequences(loaded.config)
     rules = rules_text.explain(loaded.config) if not problems else []

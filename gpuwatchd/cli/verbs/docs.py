@@ -13,7 +13,6 @@ from gpuwatchd.view.answers.program import Pages, PagesFound, PageShown, PageTex
 
 _WIDEST = 100
 """Columns: longer lines of prose are hard to read."""
-_CUT = "\N{HORIZONTAL ELLIPSIS}"
 
 
 def complete_page(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
@@ -79,39 +78,21 @@ def _show(page: manual.Page, anchor: str) -> int:
         raise click.UsageError(
             f"no section {anchor} in {page.name}{_nearest(anchor, names)}"
         ) from None
+    from gpuwatchd.view import manual_text  # noqa: PLC0415 - 90 ms: rich
+
     flags = options.current()
     out = output.Out(flags)
     width = min(out.width, _WIDEST)
     if flags.json:
-        shown = manual.render(words, _WIDEST)
+        shown = manual_text.render(words, _WIDEST)
         data = fill(PageText, page, section=anchor, sections=page.sections(), text=shown)
         output.emit_answer(PageShown, data, source="files")
     elif out.colour and not out.ascii:
-        _rich(words, width)
+        sys.stdout.write(manual_text.render(words, width, colour=True))
     else:
-        for line in manual.render(words, width).splitlines():
+        for line in manual_text.render(words, width).splitlines():
             out.raw(out.safe(line))
     return 0
-
-
-def _rich(words: str, width: int) -> None:
-    from rich.console import Console  # noqa: PLC0415 - for those who see colours
-    from rich.markdown import Markdown  # noqa: PLC0415
-    from rich.theme import Theme  # noqa: PLC0415
-
-    # Its own style of code has a black background, which light terminals show as bars.
-    theme = Theme({"markdown.code": "bold cyan", "markdown.h2": "bold cyan"})
-    console = Console(
-        width=width, force_terminal=True, color_system="standard", emoji=False, theme=theme
-    )
-    for is_table, part in manual.parted(words):
-        markdown = Markdown(manual.linked(part), code_theme="ansi_dark", hyperlinks=False)
-        with console.capture() as caught:
-            console.print(markdown)
-        text = caught.get()
-        if is_table and text.count(_CUT) > part.count(_CUT):  # a column is too narrow for a word
-            text = f"\n{manual.render(part, width)}\n"
-        sys.stdout.write(text)
 
 
 def _list(found: list[manual.Page]) -> int:

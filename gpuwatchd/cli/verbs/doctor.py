@@ -13,7 +13,7 @@ from gpuwatchd.view.answers.program import Doctor
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from gpuwatchd.cli.doctor.checks import Check
+    from gpuwatchd.cli.doctor import Check
 
 _WORDS = {"ok": ("ok", "green"), "warning": ("warning", "yellow"), "failed": ("FAILED", "red-bold")}
 _WIDTH = 9

@@ -16,7 +16,7 @@ from gpuwatchd.core.model import Value
 from gpuwatchd.core.text import clean
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 # How much memory the host has, and how much of it programs can still take.
 
@@ -239,6 +239,15 @@ def inside_container(proc: Path, root: Path) -> bool:
         return False
     marked = (root / ".dockerenv").exists() or (root / "run/.containerenv").exists()
     return marked or b"0::/" in read_bytes(proc / "self/cgroup").splitlines()
+
+
+def mounts(file: Path) -> Iterator[tuple[str, str, str]]:
+    """Yield mount point, type and options of each file system in a file as /proc/self/mountinfo."""
+    for line in read_bytes(file).decode(errors="replace").splitlines():
+        left, _, right = line.partition(" - ")
+        before, after = left.split(), right.split()
+        if len(before) > 4 and after:
+            yield before[4].replace("\\040", " "), after[0], after[-1]
 
 
 def exists(pid: int) -> bool:

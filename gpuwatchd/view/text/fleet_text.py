@@ -124,7 +124,7 @@ def _worker(out: Page, worker: Worker, now_s: float) -> None:
             f"of {state.server}, pid {state.pid} on {state.host}",
             last,
             *(["dry run: no alerts are sent"] if state.dry_run else []),
-            f"{_many(found.gpus, 'GPU')}",
+            units.count(found.gpus, "GPU"),
             f"{len(found.verdicts)} with a verdict",
             f"{len(state.calm)} calm",
             f"{found.no_data} without data",
@@ -141,10 +141,6 @@ def _worker(out: Page, worker: Worker, now_s: float) -> None:
         out.flow([(f"failed since the start{last}", "dim"), *parts], first="  ", rest="    ")
     if state.left_out:
         out.line(f"  {state.left_out} GPUs had no room in the state")
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count} {what}{'s' * (count != 1)}"
 
 
 def _failure(kind: str, many: int) -> str:
