@@ -3,11 +3,14 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 RUN := $(BIN)/python
-JOBS ?= logical
-PYTEST := $(RUN) -m pytest -n $(JOBS) --maxprocesses 8 --dist loadfile --no-loadscope-reorder \
+# One worker more than cores: many tests wait for real programs.
+JOBS ?= $(shell n=$$(( $$(getconf _NPROCESSORS_ONLN) + 1 )); echo $$(( n > 8 ? 8 : n )))
+PYTEST := $(RUN) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder \
   --durations 20 --durations-min 1
+# In CI, the versions that were tried together.
+PINNED := $(if $(CI),--constraint packaging/constraints-dev.txt)
 # Installs $(1) and names each package while pip fetches it; what fails comes on stderr.
-INSTALL = { $(BIN)/pip install --disable-pip-version-check --editable $(1) || echo FAILED; } \
+INSTALL = { $(BIN)/pip install --disable-pip-version-check $(PINNED) --editable $(1) || echo FAILED; } \
   | while read -r word name rest; do case "$$word" in \
     Collecting) printf ' %s' "$${name%%[<>=!~;[]*}" ;; \
     Installing) [ "$$name" != collected ] || printf '\nunpacking ...\n' ;; \
@@ -16,7 +19,7 @@ SMALL := not laboratory and not slow and not real_browser and not real_dbus and 
   and not real_packages and not real_prometheus and not real_slurm and not real_smtp and not real_systemd and not real_terminal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo fakenvml test test-quick lint shape format campaign bench bench-detect train docs site clean
+.PHONY: help demo fakenvml test test-quick coverage lint shape format campaign bench bench-detect train docs site clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,6 +52,9 @@ test: $(VENV)/dev.stamp  ## Run all tests (JOBS=1: one after the other; PACKAGES
 
 test-quick: $(VENV)/dev.stamp  ## Run the tests that need nothing but Python, in a few minutes
 	@$(PYTEST) -m "$(SMALL)"
+
+coverage: $(VENV)/dev.stamp  ## Run the quick tests and list what no test of them enters (ARGS=tests/cli: of one folder)
+	@$(PYTEST) -m "$(SMALL)" --cov --cov-report=term-missing:skip-covered $(ARGS)
 
 lint: $(VENV)/dev.stamp  ## Check style, types, import direction and the figures of shape
 	@$(BIN)/ruff format --check .

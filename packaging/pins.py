@@ -1,8 +1,9 @@
 """Write the pinned dependencies: every file's hash, for Python 3.11 and later, Linux and macOS.
 
 ``constraints.txt`` is what the program needs, ``constraints-full.txt`` with all extras, and
-``constraints-build.txt`` what builds the package. No address is in them. ``uv`` resolves; it is
-fetched into ``build/tools`` for this alone. The index is the one that pip is configured with.
+``constraints-build.txt`` what builds the package. ``constraints-dev.txt`` are the versions, without
+hashes, of what develops and tests it: CI installs those. No address is in them. ``uv`` resolves; it
+is fetched into ``build/tools`` for this alone. The index is the one that pip is configured with.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from packaging.markers import Marker
 from packaging.utils import canonicalize_name
 
 from indexfiles import configured_index
-from project import NAME, PINS, PINS_BUILD, PINS_FULL, ROOT, Failed, pyproject, run
+from project import NAME, PINS, PINS_BUILD, PINS_DEV, PINS_FULL, ROOT, Failed, pyproject, run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,6 +36,10 @@ HEADER = """\
 # Every file of every version is named by its hash; written by `make pins`.
 #   {use}
 """
+DEV_HEADER = """\
+# What develops and tests gpuwatchd; written by `make pins`, used where CI=true.
+"""
+HASHES = "--generate-hashes"
 _PIN = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)==(?P<version>[^\s;\\]+)(?:\s*;\s*(?P<marker>.*))?$")
 _HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})(?!\S)")
 
@@ -114,7 +119,7 @@ def uv() -> Path:
 
 def resolve(folder: Path, *options: str) -> str:
     """Resolve the project in ``folder`` and return the pins."""
-    words: list[object] = [uv(), "pip", "compile", "--universal", "--generate-hashes", "--quiet"]
+    words: list[object] = [uv(), "pip", "compile", "--universal", "--quiet"]
     words += ["--no-header", "--python-version", PYTHONS[0], "--index-url", configured_index()]
     found = run([*words, *options, "pyproject.toml"], cwd=folder, env=_clean(folder))
     return re.sub(r"^ +#   -c .*\n", "", found, flags=re.MULTILINE).replace(
@@ -129,22 +134,24 @@ def _clean(folder: Path) -> dict[str, str]:
 
 
 def write(root: Path = ROOT) -> list[Path]:
-    """Write all three files; those of versions that are still right may move forward."""
+    """Write all four files; those of versions that are still right may move forward."""
     project = pyproject(root)
-    extras = {
-        name: words
-        for name, words in project["project"]["optional-dependencies"].items()
-        if name not in EXTRAS_NOT_SHIPPED
-    }
+    extras = dict(project["project"]["optional-dependencies"])
+    of_developers = {name: extras.pop(name, []) for name in EXTRAS_NOT_SHIPPED}
     written = []
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         _project(folder, project["project"]["dependencies"], extras)
-        full = resolve(folder, "--all-extras")
+        full = resolve(folder, "--all-extras", HASHES)
         (folder / "full.txt").write_text(full)
-        core = resolve(folder, "--constraints", "full.txt")
+        core = resolve(folder, "--constraints", "full.txt", HASHES)
         _project(folder, project["build-system"]["requires"], {})
-        tools = resolve(folder)
+        tools = resolve(folder, HASHES)
+        (folder / "tools.txt").write_text(tools)
+        _project(folder, project["project"]["dependencies"], extras | of_developers)
+        fixed = ("--constraints", "full.txt", "--constraints", "tools.txt")
+        dev = resolve(folder, "--all-extras", "--no-annotate", *fixed)
+    (root / PINS_DEV).write_text(DEV_HEADER + dev, "utf-8")
     for name, text, what, use in (
         (PINS, core, "What gpuwatchd needs.", f"pip install --require-hashes -r {PINS}"),
         (

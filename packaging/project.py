@@ -20,6 +20,7 @@ NAME = "gpuwatchd"
 PINS = "packaging/constraints.txt"
 PINS_FULL = "packaging/constraints-full.txt"
 PINS_BUILD = "packaging/constraints-build.txt"
+PINS_DEV = "packaging/constraints-dev.txt"
 UNDATED_EPOCH_S = 1_580_601_600
 """The instant inside archives while no version is dated: 2 February 2020, as hatchling has it."""
 

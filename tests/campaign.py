@@ -272,8 +272,8 @@ PARTS = {
     "reuse": Part(_reuse, 10_000, 200),
     "never": Part(_never, 20, 1),
     "checkpoint": Part(_checkpoint, 20, 2),
-    "harmless": Part(_harmless, 0, 4),
-    "countdown": Part(_countdown, 500, 20),
+    "harmless": Part(_harmless, 0, 2),
+    "countdown": Part(_countdown, 500, 12),
     "fleet": Part(_fleet, 40, 2),
 }
 

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import subprocess
+import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import pytest
 
 from gpuwatchd.collect.host.procfs import inside_container
+from gpuwatchd.core import units
 from tests import children
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
 
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared" / "data"
+_NOT_FOR_THIS = "not for this machine: "
 _QUIETENED = ("", "gpuwatchd", "apscheduler", "desktop_notifier", "asyncio")
 _LONG = (
     "tests/real/test_machine", "tests/packaging/", "tests/real/", "tests/browser/",
@@ -58,6 +62,41 @@ def need(condition: object, reason: str) -> None:
     if os.environ.get("CI"):
         pytest.fail(f"CI must have this part: {reason}")
     pytest.skip(reason)
+
+
+def not_here(reason: str) -> NoReturn:
+    """Skip what this kind of machine cannot run: such skips are named, in CI too."""
+    pytest.skip(f"{_NOT_FOR_THIS}{reason}")
+
+
+def only_where(condition: object, reason: str) -> pytest.MarkDecorator:
+    """Return the mark of tests that only such a machine can run."""
+    return pytest.mark.skipif(not condition, reason=f"{_NOT_FOR_THIS}{reason}")
+
+
+ON_LINUX = only_where(sys.platform == "linux", "needs Linux: /proc, pidfd, namespaces")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Let a skip through neither door be a failure in CI."""
+    report = yield
+    if report.skipped and os.environ.get("CI") and not hasattr(report, "wasxfail"):
+        reason = str(report.longrepr)
+        if _NOT_FOR_THIS not in reason:
+            report.outcome, report.longrepr = "failed", f"CI must skip nothing: {reason}"
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what the tests keep on disk, so that the next run need not make it again."""
+    kept = sorted(path for path in (ROOT / "build").glob("*") if path.is_dir())
+    for path in kept:
+        size_bytes = 0
+        for file in path.rglob("*"):
+            with contextlib.suppress(FileNotFoundError):  # another run may remove it
+                size_bytes += file.lstat().st_size
+        terminalreporter.write_line(f"kept in {path.relative_to(ROOT)}: {units.size(size_bytes)}")
 
 
 def need_index() -> None:
@@ -110,21 +149,21 @@ def _started_here(request: pytest.FixtureRequest, _started: dict[int, str]) -> I
 def own_pids() -> None:
     """Skip where the driver's pids mean nobody: in a container processes are never named."""
     if inside_container(Path("/proc"), Path("/")):
-        pytest.skip("in a pid namespace of its own the driver's numbers mean nobody")
+        not_here("in a pid namespace of its own the driver's numbers mean nobody")
 
 
 @pytest.fixture
 def not_the_first() -> None:
     """Skip where the tests are pid 1, as alone in a container: it is nobody's ancestor."""
     if os.getpid() == 1:
-        pytest.skip("the tests are the first process here, which is no ancestor worth naming")
+        not_here("the tests are the first process here, which is no ancestor worth naming")
 
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """Return the folder of real telemetry that is not part of the project."""
     if not SHARED.is_dir():
-        pytest.skip("the folder of real telemetry (../shared/data) is not here")
+        not_here("the folder of real telemetry (../shared/data) is not here")
     return SHARED
 
 

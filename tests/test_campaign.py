@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests import campaign
+from tests.conftest import ON_LINUX
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from gpuwatchd.collect.logs.log_types import LogFile
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and pidfd")
+pytestmark = ON_LINUX
 
 
 _NEEDS = {

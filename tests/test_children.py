@@ -85,6 +85,22 @@ def test_nothing_asks_a_package_index_unless_it_may(
     assert {word for word in ended if word in {"passed", "failed", "error", "skipped"}} == {how}
 
 
+@pytest.mark.parametrize(("ci", "failed"), [("", 0), ("true", 1)])
+def test_ci_fails_where_a_skip_has_no_name(run: Run, ci: str, failed: int) -> None:
+    ended, _ = run(
+        """
+        import pytest
+        from tests import conftest
+        def test_raw():
+            pytest.skip("x")
+        def test_named():
+            conftest.not_here("x")
+        """,
+        CI=ci,
+    )
+    assert (ended.get("failed", 0), ended["skipped"]) == (failed, 2 - failed)
+
+
 def test_the_quick_tests_leave_out_every_real_part() -> None:
     options = project.pyproject()["tool"]["pytest"]["ini_options"]["markers"]
     marks = {line.partition(":")[0] for line in options}

@@ -13,7 +13,7 @@ import sys
 import time
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
@@ -47,11 +47,16 @@ def environ(tmp_path: Path, **extra: str) -> dict[str, str]:
     }
 
 
-def wait_for(what: Callable[[], object], seconds: float = 60.0) -> None:
+T = TypeVar("T")
+
+
+def wait_for(what: Callable[[], T], seconds: float = 60.0) -> T:
+    """Return the first answer that is something."""
     until = time.monotonic() + seconds
-    while not what():
+    while not (answer := what()):
         assert time.monotonic() < until, "waited in vain"
         time.sleep(0.05)
+    return answer
 
 
 def state_of(tmp_path: Path) -> live.LiveState:

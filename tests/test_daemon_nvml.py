@@ -42,8 +42,7 @@ PROGRAM = "import sys; from gpuwatchd.cli import main; sys.exit(main())"
 
 @pytest.fixture
 def fake(tmp_path: Path) -> FakeNvml:
-    if not sys.platform.startswith("linux"):
-        pytest.skip("the stand-in library is for Linux")
+    need(sys.platform == "linux", "the stand-in library is for Linux")
     need(FakeNvml.available(), "a C compiler builds the stand-in library")
     folder = tmp_path / "nvml"
     folder.mkdir()

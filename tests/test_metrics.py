@@ -23,6 +23,8 @@ from gpuwatchd.store.private_files import private_directory
 from tests.children import Child
 from tests.cli import world
 from tests.cli.test_metrics import read, the
+from tests.making import present
+from tests.test_daemon import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -48,15 +50,6 @@ def published() -> Iterator[Callable[..., MetricsPublisher]]:
         each.close()
 
 
-def until(what: Callable[[], Any]) -> Any:
-    """Return the first answer that is something."""
-    end_s = time.monotonic() + WITHIN_S
-    while not (found := what()):
-        assert time.monotonic() < end_s
-        time.sleep(0.02)
-    return found
-
-
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as one:
         return int(one.getsockname()[1])
@@ -76,8 +69,7 @@ def ask(port: int, path: str = "/metrics", **headers: str) -> tuple[int, str]:
         finally:
             connection.close()
 
-    answer: tuple[int, str] = until(once)
-    return answer
+    return present(wait_for(once))
 
 
 def test_the_page_is_served_on_loopback_and_nothing_else_is(
@@ -112,7 +104,7 @@ def test_a_token_is_asked_for_where_there_is_one(
     assert ask(port, Authorization="Bearer open sesame", Host="gpu.example.org")[0] == 200
     token.chmod(0o644)
     publisher = published(listen=f"127.0.0.1:{free_port()}", token_file=str(token))
-    ((_, code),) = until(lambda: publisher.problems)  # others can read it
+    ((_, code),) = wait_for(lambda: publisher.problems)  # others can read it
     assert code is ProblemCode.METRICS_LISTEN
 
 
@@ -121,7 +113,7 @@ def test_beyond_loopback_nothing_is_served_without_a_token(
 ) -> None:
     port = free_port()
     publisher = published(listen=f"0.0.0.0:{port}", remote=True)
-    assert until(lambda: publisher.problems)
+    assert wait_for(lambda: publisher.problems)
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port), 5)
 
@@ -133,8 +125,8 @@ def test_a_port_that_is_taken_is_a_problem_until_it_is_free(
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         publisher = published(listen=f"127.0.0.1:{port}")
-        assert until(lambda: publisher.problems)
-    until(lambda: not publisher.problems)
+        assert wait_for(lambda: publisher.problems)
+    wait_for(lambda: not publisher.problems)
     assert ask(port)[0] == 200
 
 
@@ -161,7 +153,7 @@ def test_a_socket_is_for_those_who_may_read_the_state(
     private_directory(config.runtime_dir(), readers)
     published(listen="unix")
     path = config.runtime_dir() / listening.METRICS_SOCKET
-    until(path.exists)
+    wait_for(path.exists)
     assert stat.S_IMODE(path.stat().st_mode) == mode
     with socket.socket(socket.AF_UNIX) as asking:
         asking.connect(str(path))
@@ -175,7 +167,7 @@ def test_the_file_is_whole_for_everybody_and_written_at_the_end(
     file = tmp_path / "gpuwatchd.prom"
     before = os.umask(0o077)
     publisher = published(file=str(file))
-    until(file.exists)
+    wait_for(file.exists)
     os.umask(before)
     assert stat.S_IMODE(file.stat().st_mode) == 0o644
     assert len(read(file.read_text())["gpuwatchd_gpu_info"]) == 2
@@ -191,7 +183,7 @@ def test_a_file_that_cannot_be_written_is_a_problem(
 ) -> None:
     (tmp_path / "taken.prom").mkdir()
     publisher = published(file=str(tmp_path / place))
-    ((_, code),) = until(lambda: publisher.problems)
+    ((_, code),) = wait_for(lambda: publisher.problems)
     assert code is ProblemCode.METRICS_FILE
 
 
@@ -217,11 +209,11 @@ def test_a_daemon_serves_what_it_sees_and_takes_over_new_settings(tmp_path: Path
         assert the(page, "gpuwatchd_build_info") == 1.0
         name = "gpuwatchd_last_sample_timestamp_seconds"
         begun_s = the(page, name, gpu="0")
-        until(lambda: the(read(ask(port)[1]), name, gpu="0") > begun_s)
+        wait_for(lambda: the(read(ask(port)[1]), name, gpu="0") > begun_s)
         settings.write_text(f'[metrics]\nlisten = "127.0.0.1:{other}"\nfile = "{file}"\n')
         daemon.send_signal(signal.SIGHUP)
         assert ask(other)[0] == 200
-        until(file.exists)
+        wait_for(file.exists)
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", port), 5)
         daemon.terminate()

@@ -16,6 +16,7 @@ from gpuwatchd.collect.host import Host, program
 from gpuwatchd.core.model import Device, ProcessInfo, ProcessKey
 from gpuwatchd.core.text import mask_argv
 from tests.children import Child
+from tests.conftest import ON_LINUX
 from tests.making import present
 
 if TYPE_CHECKING:
@@ -178,7 +179,7 @@ def test_a_relative_script_is_nobodys_without_its_directory() -> None:
     assert program.key(INFO, ["/opt/x"], executable="/opt/x (deleted)") is None
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
+@ON_LINUX
 def test_the_host_knows_the_program_of_a_live_process(tmp_path: Path) -> None:
     script = tmp_path / "work.py"
     script.write_text("import time\nprint('up', flush=True)\ntime.sleep(60)\n")

@@ -326,3 +326,19 @@ def cut_words(text: str, width: int, *, mark: str = "…") -> str:
         return text
     words, space, _ = text[: max(0, width - len(mark))].rpartition(" ")
     return f"{words} {mark}" if space else cut(text, width, mark=mark)
+
+
+METRIC_LABEL = re.compile(r'\s*([A-Za-z_]\w*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*,?')
+"""One label of a line for Prometheus: its name, and its value as it is escaped."""
+_LABEL_ESCAPE = re.compile(r"\\(.)")
+
+
+def unescaped(text: str) -> str:
+    r"""Return the value of a label as it was before it was escaped, fit to be shown.
+
+    Examples
+    --------
+    >>> unescaped(r'C:\\new \"big\"')
+    'C:\\new "big"'
+    """
+    return clean(_LABEL_ESCAPE.sub(lambda match: "\n" if match[1] == "n" else match[1], text))

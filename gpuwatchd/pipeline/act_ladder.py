@@ -108,9 +108,9 @@ class ActLadder:
         for target, countdown in [*self._countdowns.items()]:
             if abs(offset_s - countdown.offset_s) > CLOCK_STEP_S or now_s - self._now_s > gap_s:
                 self._cancel(target, ActHold.CLOCK)
-        self._offset_s, self._now_s = offset_s, now_s
         alive = set()
         with self.proposals.at(now_s):
+            self._offset_s, self._now_s = offset_s, now_s
             self.proposals.take_in_arrivals()
             for alarm in self._state.conditions.values():
                 key = None if alarm.alert is None else alarm.alert.subject.process

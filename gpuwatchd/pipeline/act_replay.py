@@ -185,11 +185,11 @@ class _Watcher(recorded_runs.LearningWatcher):
         self.judgements: dict[str, list[_Judgement]] = {}
         self._in_a_row: dict[str, int] = {}
 
-    def judge(self, tracks: Iterable[Track], now_s: float) -> list[Alert]:
-        """Judge these tracks; return the alerts whose state changed."""
+    def judge_each(self, tracks: Iterable[Track], now_s: float) -> list[Alert]:
+        """Judge each of these tracks by itself; return the alerts whose state changed."""
         tracks = [*tracks]
         before = [track.judged_s for track in tracks]
-        changed = super().judge(tracks, now_s)
+        changed = super().judge_each(tracks, now_s)
         for track, judged_s in zip(tracks, before, strict=True):
             finding, alert, subject = track.finding, track.alert, track.subject.id
             if finding is None or track.judged_s == judged_s:

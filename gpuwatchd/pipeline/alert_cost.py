@@ -135,8 +135,11 @@ class CheckpointSearch:
         self._saves = Saves() if saves is None else saves
         self._outside = -1
         self._looked_s: float | None = None
-        self.problem = ""
-        """What is wrong now; "" where nothing is."""
+
+    @property
+    def problem(self) -> str:
+        """What is wrong now, in one sentence; "" when nothing is."""
+        return self._saves.problem
 
     def step(self, now_s: float) -> None:
         """Look for checkpoints, where that is due; some microseconds where it is not."""
@@ -147,7 +150,6 @@ class CheckpointSearch:
                 self._state.checkpoints[:], self._outside = checkpoints, shelf.outside
         for checkpoint in self._saves.collect():
             self._note(checkpoint)
-        self.problem = self._saves.problem
         section = self._state.settings.config.checkpoints
         if not section.paths or self._saves.busy:
             return

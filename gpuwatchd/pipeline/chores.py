@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gpuwatchd.collect.host import Host
     from gpuwatchd.core.model import Alert
     from gpuwatchd.pipeline.action_handler import TakeStep
+    from gpuwatchd.pipeline.clock import Clocks
     from gpuwatchd.pipeline.process_names import ProcessNames
     from gpuwatchd.pipeline.state import State
     from gpuwatchd.store.profiles import ProfileStore
@@ -129,7 +130,7 @@ class Guard:
 
 
 class UserInput:
-    """Takes it in, and learns of the runs that it is about."""
+    """Takes in labels, silences and pressed buttons, and keeps the baselines of runs."""
 
     def __init__(
         self,
@@ -150,12 +151,12 @@ class UserInput:
         """Yield what is done each tick."""
         runs = self.run_baselines
         if runs is not None:
-            yield Chore("feedback", When.BEFORE, runs.listen)
+            yield Chore("feedback", When.BEFORE, lambda _: runs.listen())
         yield Chore("silences", When.BEFORE, self._state.silences.refresh)
         yield Chore("buttons", When.BEFORE, partial(self.buttons.step, self._take_step))
         if runs is not None:
             # Now that everybody knows: this may take some milliseconds.
-            yield Chore("knowledge", When.LAST, runs.step)
+            yield Chore("knowledge", When.LAST, lambda _: runs.step())
 
     def obey(self, source: str, now_s: float) -> list[Alert]:
         """Do what was said of the subjects of a source; return the alerts that this ended."""
@@ -171,7 +172,7 @@ class UserInput:
 
 
 class ProcessContext:
-    """Keeps it up to date, where somebody is new or its time has come."""
+    """Reads what no curve tells: serving engines, sizes, limits, idle memory, checkpoints."""
 
     def __init__(
         self,
@@ -181,15 +182,15 @@ class ProcessContext:
         people: ProcessNames,
         host: Host | None,
         shelf: ProfileStore | None,
-        mono: Callable[[], float],
+        clocks: Clocks,
     ) -> None:
         self._state = state
         self._guard = guard
         self._people = people
-        self._mono = mono
+        self._clocks = clocks
         self.serving = Serving(state, host)
         self.declared = DeclaredSizes(state, host)
-        self.limits = MemoryLimits(state, host, mono)
+        self.limits = MemoryLimits(state, host, clocks.mono)
         self.idle_memory = IdleMemory(state, host)
         self.checkpoints = CheckpointSearch(state, shelf)
 
@@ -197,8 +198,11 @@ class ProcessContext:
         """Yield what is done each tick."""
         yield Chore("beside the curve", When.BESIDE, self._look)
         yield Chore("holdings", When.BESIDE, self.idle_memory.update)
-        yield Chore("checkpoints", When.AFTER, self.checkpoints.step)
-        yield Chore("power", When.AFTER, self._state.prices.measure)
+        # Before the alerts on conditions, whose costs and steps depend on both; by the clock of
+        # people, as what jobs report of checkpoints.
+        wall, prices = self._clocks.wall, self._state.prices
+        yield Chore("checkpoints", When.BESIDE, lambda _: self.checkpoints.step(wall()))
+        yield Chore("power", When.BESIDE, lambda _: prices.measure(wall()))
 
     def _look(self, _: float) -> None:
         """Let what no curve tells be read, where somebody is new or its time has come."""
@@ -208,14 +212,14 @@ class ProcessContext:
         told = bool(self.declared.waiting) or news != self.declared.news
         if told:
             self._guard("declared sizes", lambda: self.declared.step(news))
-        if told or self._mono() >= self.limits.due_s:
+        if told or self._clocks.mono() >= self.limits.due_s:
             self._guard("memory limits", lambda: self.limits.step(told=told))
 
     def problems(self) -> list[str]:
         """Return what is wrong now, one sentence each."""
         faults = [f"{path} {why}" for path, why in self.limits.faults.items()]
-        told = [self.checkpoints.problem] if self.checkpoints.problem else []
-        return [*self.serving.problems, *told, *faults]
+        stuck = [self.checkpoints.problem] if self.checkpoints.problem else []
+        return [*self.serving.problems, *stuck, *faults]
 
     def close(self) -> None:
         """Ask and read nothing any more."""

@@ -29,7 +29,7 @@ _ALERT_TIMES = (
 
 
 class Clocks(NamedTuple):
-    """What has no sample to take its time from takes it from here."""
+    """The clocks of whatever has no sample to take its time from."""
 
     wall: Callable[[], float] = time.time
     mono: Callable[[], float] = time.monotonic

@@ -140,15 +140,17 @@ class EventLog:
         self._recent: dict[str, dict[str, deque[Event]]] = {}
         self._shown: dict[str, tuple[Event, ...]] = {}
 
+    def log_devices(self, source: str, devices: Mapping[str, TrackedDevice]) -> None:
+        """Log what has changed of the devices of a source that has just answered."""
+        self._devices.update(source, devices)
+
     def take(
         self,
-        source: str,
         sample: Sample,
         devices: Mapping[str, TrackedDevice],
         infos: Mapping[ProcessKey, ProcessInfo],
     ) -> None:
         """Take over the events of one sample, with the names of their processes."""
-        self._devices.update(source, devices)
         for event in with_process_names(sample, devices, infos).events if sample.events else ():
             self._remember(event)
             if self._history is not None:

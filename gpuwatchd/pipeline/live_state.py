@@ -317,7 +317,7 @@ class LiveWriter:
     def write_last(self, state: LiveState) -> None:
         """Write the live state of one that has stopped."""
         if self._directory is not None:
-            live.write(self._directory, state)
+            live.write(self._directory, msgspec.structs.replace(state, stopped=True))
 
     def snapshot(
         self, now_s: float, problems: Sequence[Problem], deaths: tuple[Alert, ...]

@@ -410,7 +410,8 @@ def _step(
     watcher: Watcher, replays: list[_Replay], rooms: _Headrooms, position: int, instant: float
 ) -> None:
     changes: list[Alert] = []
-    devices: dict[str, TrackedDevice] = {}
+    devices = watcher.state.devices
+    devices.clear()
     beside: set[str] = set()
     for replay in replays:
         tracked = replay.tracked
@@ -427,7 +428,6 @@ def _step(
         if replay.track.wants_days(instant):
             judge_days(replay.track, watcher.state.settings, replay.recorded.hours(), instant)
     if due:
-        watcher.state.devices = devices
         changes += watcher.judge([r.track for r in due], instant)
     if changes:
         _note_all({r.track.subject.id: r for r in replays}, changes, instant)

@@ -251,7 +251,7 @@ class RunBaselines:
         self._scanned_s = float("-inf")
         self._wishes: deque[Track] = deque(maxlen=256)
 
-    def listen(self, _: float = 0.0) -> None:
+    def listen(self) -> None:
         """Notice that the user has spoken since the last tick; costs some microseconds."""
         if self._shelf.changed_elsewhere() or self._missed:
             words = self._shelf.user_labels()
@@ -328,7 +328,7 @@ class RunBaselines:
         self._shelf.keep(self._run(track, key, profile, word=word.row))
         return profile
 
-    def step(self, _: float = 0.0) -> None:
+    def step(self) -> None:
         """Do at most one piece of work."""
         if self._unheard and self._served == self._state.tracks.created:
             self._unheard = self._owes()

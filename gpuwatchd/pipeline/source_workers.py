@@ -292,7 +292,7 @@ class Sources:
         """Return why a source gives nothing."""
         return self.workers[label].absent or Fault(where="", why="no answer")
 
-    def hurry(self, deadline_s: float) -> None:
+    def set_deadline(self, deadline_s: float) -> None:
         """Wait for each source for so long from now on."""
         for worker in self.workers.values():
             worker.deadline_s = deadline_s

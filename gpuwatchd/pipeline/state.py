@@ -208,7 +208,7 @@ class Checkpoints(list[Checkpoint]):
 
 
 class Countdowns(dict["ProcessKey", Countdown]):
-    """Those before a step, by process."""
+    """The countdowns that run before steps of ``[act]``, by process."""
 
     def __init__(self) -> None:
         super().__init__()

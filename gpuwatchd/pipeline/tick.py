@@ -98,7 +98,7 @@ class Pipeline:
         self.intake = SampleIntake(state, host)
         self.watcher = Watcher(state)
         self.context = ProcessContext(
-            state, guard, people=self.intake.people, host=host, shelf=shelf, mono=clocks.mono
+            state, guard, people=self.intake.people, host=host, shelf=shelf, clocks=clocks
         )
         self.conditions = ConditionAlerts(state)
         self.outbox = Outbox(
@@ -137,7 +137,7 @@ class Pipeline:
         self.ladder.reloaded()
         self.outbox.follow(config.policy)
         self.intake.reloaded()
-        self.sources.hurry(config.daemon.source_deadline)
+        self.sources.set_deadline(config.daemon.source_deadline)
 
     def resume(self) -> None:
         """Take up what the history and the live state know: points, alerts, unsent messages."""
@@ -203,7 +203,8 @@ class Pipeline:
         ended = self.guard(f"{label} intake", intake)
         wall_s = self._clocks.wall()
         inside = self.guard("mailboxes", partial(self.intake.prepared.feed, label, now_s, wall_s))
-        self.guard("events", partial(state.events.take, label, sample, state.devices, state.infos))
+        self.guard("device log", partial(state.events.log_devices, label, state.devices))
+        self.guard("events", partial(state.events.take, sample, state.devices, state.infos))
         if self.link is not None:
             record = partial(self.link.record, sample, read.devices, read.step_s, inside or ())
             self.guard("history", record)
@@ -258,6 +259,9 @@ class Pipeline:
         problems = [*self.problems(), *extra]
         return self.live.snapshot(now_s, problems, self.alert_notifier.deaths.unseen(now_s))
 
+    def _write_last(self, problems: Sequence[Problem]) -> None:
+        self.live.write_last(self._live_state(self._clocks.wall(), problems))
+
     def problems(self) -> list[Problem]:
         """Return what is missing or broken now, one sentence each with its code."""
         texts = [*self.guard.whys, *self.state.tracks.unjudged.values()]
@@ -279,10 +283,7 @@ class Pipeline:
         self.guard("buttons", self.user_input.buttons.close)
         self.context.close()
         self.guard("outbox", lambda: self.outbox.close(timeout_s=_LAST_MESSAGES_S))
-        last = msgspec.structs.replace(
-            self._live_state(self._clocks.wall(), problems), stopped=True
-        )
-        self.guard("live state", lambda: self.live.write_last(last))
+        self.guard("live state", partial(self._write_last, problems))
         if self.link is not None:
             self.user_input.close()
             self.guard("history", self.link.history.close)

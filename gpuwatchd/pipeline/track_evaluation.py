@@ -194,7 +194,11 @@ class Watcher:
         return tracks
 
     def judge(self, tracks: Iterable[Track], now_s: float) -> list[Alert]:
-        """Judge these tracks; return the alerts whose state changed."""
+        """Judge these tracks; return the alerts whose state changed, one for each growth."""
+        return _take_over(self.state, self.judge_each(tracks, now_s), now_s)
+
+    def judge_each(self, tracks: Iterable[Track], now_s: float) -> list[Alert]:
+        """Judge each of these tracks by itself; return the alerts whose state changed."""
         changed: list[Alert] = []
         moved: list[Track] = []
         for track in tracks:
@@ -206,7 +210,7 @@ class Watcher:
         # subjects at once would be the largest thing in this process.
         for start in range(0, len(moved), _BATCH):
             changed += self._judge_batch(moved[start : start + _BATCH], now_s)
-        return _take_over(self.state, changed, now_s)
+        return changed
 
     @staticmethod
     def _unmoved(track: Track) -> bool:

@@ -86,20 +86,19 @@ def timed(owner, name, part):
     # A part that has moved is to be found again, not left out.
     setattr(owner, name, around(getattr(owner, name), part))
 if sys.argv[3] == "split":
-    from gpuwatchd.store import live
     timed(source, "read", "source: read")
-    timed(pipeline, "_ask", "source, with its thread")
+    timed(pipeline.sources, "_sample", "source, with its thread")
     timed(pipeline.intake, "take", "intake")
     timed(pipeline, "_judge", "judge")
     timed(pipeline.alert_notifier, "notify", "policy and messages")
     timed(pipeline.conditions, "step", "alarms")
-    timed(pipeline._history_link, "record", "history: record")
-    for when, rows in pipeline._chores.items():
-        pipeline._chores[when] = [
+    timed(pipeline.link, "record", "history: record")
+    for when, rows in pipeline.guard._chores.items():
+        pipeline.guard._chores[when] = [
             row._replace(run=around(row.run, f"chore: {row.name}")) for row in rows
         ]
-    timed(pipeline, "_state", "live state: make")
-    timed(live, "write", "live state: write")
+    timed(pipeline.live, "snapshot", "live state: make")
+    timed(pipeline.live, "write", "live state: write")
     timed(pipeline, "tick", "whole tick")
 for _ in range(warm):
     pipeline.tick()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
+import io
 import re
-import subprocess
 from typing import NamedTuple
 
-from tests.cli import world
+from gpuwatchd.cli import main
 
 
 class Datum(NamedTuple):
@@ -58,23 +58,12 @@ def read(stdout: str) -> Output:
     return Output(match.group(1), match.group(2).strip(), perf, more)
 
 
-def call(*arguments: str, env: dict[str, str] | None = None) -> tuple[int, Output]:
-    """Run it as a scheduler does: an argument list, no terminal, no environment to speak of."""
-    bare = {
-        name: os.environ[name]
-        for name in ("GPUWATCHD_STATE_DIR", "GPUWATCHD_RUNTIME_DIR", "PATH", "HOME")
-        if name in os.environ
-    }
-    done = subprocess.run(
-        [world.PROGRAM, "check", *arguments],
-        env={**bare, "LC_ALL": "C", **(env or {})},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.stderr == ""
-    answer = read(done.stdout)
-    assert answer.state == ("OK", "WARNING", "CRITICAL", "UNKNOWN")[done.returncode]
-    return done.returncode, answer
+def call(*arguments: str) -> tuple[int, Output]:
+    """Return the exit code and what is written."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main(["check", *arguments])
+    assert err.getvalue() == ""
+    answer = read(out.getvalue())
+    assert answer.state == ("OK", "WARNING", "CRITICAL", "UNKNOWN")[code]
+    return code, answer

@@ -265,15 +265,3 @@ def test_a_silence_of_before_the_clock_was_set_back_is_shown(ctl: Ctl) -> None:
     mine = world.silence(from_at_s=time.time() + 300)
     world.write(alerts=(alert,), silences=(mine,))
     assert "silent until" in " ".join(ctl("status").split())
-
-
-def test_json_says_it_too(ctl: Ctl) -> None:
-    alert = world.firing()
-    silences = (world.silence(matcher=Matcher(user="bob")),)
-    world.write(alerts=(alert,), untold=(alert.key,), channels=(_down(),), silences=silences)
-    answer = ctl.json("status")
-    assert answer["untold"] == [alert.key]
-    (channel,) = answer["channels"]
-    assert (channel["ok"], channel["why"], channel["waiting"]) == (False, SMTP, 2)
-    (silence,) = answer["silences"]
-    assert (silence["about"], silence["who"]) == ("user bob", "alice")

@@ -13,6 +13,7 @@ import pytest
 from gpuwatchd.cli import main
 from gpuwatchd.pipeline import replay
 from tests.cli import logs_of
+from tests.conftest import not_here
 
 if TYPE_CHECKING:
     from gpuwatchd.collect.logs.log_types import LogFile
@@ -68,7 +69,6 @@ def test_what_is_no_log_is_exit_5_with_one_line(
     assert str(file) in answered["error"]["message"]
 
 
-@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="needs an endless file")
 def test_an_endless_file_is_given_up(ctl: Ctl) -> None:
     assert "/dev/zero" in ctl.err("analyze /dev/zero", code=5)
 
@@ -127,22 +127,12 @@ def test_a_wrong_flag_says_what_is_wanted(
     assert why in said.err
 
 
-@pytest.mark.slow
-def test_many_large_logs_are_judged_side_by_side(
-    tmp_path: Path, ctl: Ctl, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    files = [str(leak(tmp_path / f"{name}.csv", minutes=30)) for name in "abc"]
-    alone = ctl.data("analyze", *files, code=None)
-    monkeypatch.setattr("gpuwatchd.cli.verbs.analyze._PARALLEL_FROM_BYTES", 1)
-    assert ctl.data("analyze", *files, code=None) == alone
-
-
 @pytest.mark.parametrize("at_once", [False, True])
 def test_a_log_that_breaks_us_costs_no_other_log_its_verdict(
     at_once: bool, tmp_path: Path, ctl: Ctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if at_once and multiprocessing.get_start_method() != "fork":
-        pytest.skip("a replaced function reaches another process by fork only")
+        not_here("a replaced function reaches another process by fork only")
     files = [str(leak(tmp_path / f"{name}.csv", minutes=30)) for name in "abc"]
     plain = replay.analyze
 

@@ -152,23 +152,6 @@ def test_only_what_leaks_now_has_a_forecast_and_an_open_end_stays_open() -> None
 
 
 @pytest.mark.parametrize(
-    ("changes", "kind", "word"),
-    [
-        ({}, "leak", "LEAK"),
-        ({"severity": "critical"}, "critical", "CRITICAL"),
-        ({"tier": "watch"}, "watch", "watch"),
-        ({"tier": "none"}, "unknown", "growing"),
-        ({"pattern": "stable", "tier": "none"}, "calm", "stable"),
-        ({"pattern": "unknown", "tier": "none"}, "unknown", "no verdict"),
-    ],
-)
-def test_badges(changes: dict[str, str], kind: str, word: str) -> None:
-    badge = badges.badge(finding(**changes))
-    assert (badge.kind, badge.word) == (kind, word)
-    assert len(badge.word) <= badges.WORD_CELLS
-
-
-@pytest.mark.parametrize(
     ("changes", "now", "was"),
     [
         ({}, ("leak", "LEAK"), ("leak", "LEAK")),

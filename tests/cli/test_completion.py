@@ -185,23 +185,11 @@ def test_users_are_those_on_the_gpus() -> None:
     assert [item.value for item in completion_answers.users("al")] == ["alice"]
 
 
-@pytest.mark.slow
-def test_completing_is_quick_and_opens_no_driver(tmp_path: Path) -> None:
+def test_completing_opens_no_driver(tmp_path: Path) -> None:
     world.write()
     (tmp_path / "pynvml.py").write_text("raise SystemExit('the driver was opened')\n")
     env = {
         "PYTHONPATH": str(tmp_path), completion_answers.VARIABLE: completion_answers.NAMES_ONLY,
         "COMP_WORDS": "gpuwatchctl status --gpu ", "COMP_CWORD": "",
     }  # fmt: skip
-    spent: list[float] = []
-    for _ in range(3):
-        before = os.times()
-        began_s = time.monotonic()
-        done = world.run(env=env)
-        after = os.times()
-        assert done.stdout.split() == ["plain,0", "plain,1"]
-        took_s = after.children_user + after.children_system
-        took_s -= before.children_user + before.children_system
-        # On a machine with other work the clock says little of ours.
-        spent.append(min(took_s, time.monotonic() - began_s))
-    assert min(spent) < 0.3
+    assert world.run(env=env).stdout.split() == ["plain,0", "plain,1"]

@@ -284,14 +284,6 @@ def test_a_process_and_its_device_are_not_counted_twice(past: Past, ctl: Ctl) ->
     assert ctl.json("cost")["sums"]["at_risk"]["gpu_hours"] == pytest.approx(6.0, abs=0.05)
 
 
-def test_without_a_daemon_the_history_tells(past: Past, ctl: Ctl) -> None:
-    past.alert(past.job(4711, 6.0))
-    past.history.flush(past.now_s)
-    found = ctl.json("cost")
-    assert [one["code"] for one in found["warnings"]] == ["daemon-absent"]
-    assert found["data"][0]["gpu_hours"] == pytest.approx(6.0, abs=0.05)
-
-
 def test_without_a_history_the_daemon_tells_what_it_knows(
     ctl: Ctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:

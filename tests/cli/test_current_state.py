@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 import time
 from typing import TYPE_CHECKING
 from unittest import mock
@@ -30,6 +29,7 @@ from tests import making
 from tests.children import Child
 from tests.cli import world
 from tests.cli.sick import Card
+from tests.conftest import ON_LINUX, not_here
 from tests.docs import screens
 from tests.making import GIB
 from tests.tui import world as machines
@@ -73,7 +73,7 @@ def test_a_stopped_daemon_is_not_running_though_the_pid_lives() -> None:
     assert "was stopped" in view.warnings[0][1]
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="start times come from /proc")
+@ON_LINUX
 def test_a_reused_pid_is_not_the_daemon() -> None:
     with Child(["sleep", "60"]) as younger:
         world.write(pid=younger.pid, taken_at_s=time.time() - 120)
@@ -81,7 +81,7 @@ def test_a_reused_pid_is_not_the_daemon() -> None:
         younger.kill()
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="zombies are seen in /proc")
+@ON_LINUX
 def test_a_killed_daemon_that_nobody_reaped_is_dead() -> None:
     ended = subprocess.Popen(["true"])
     os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
@@ -158,7 +158,7 @@ def test_the_other_gpus_are_shown_while_some_are_let_go(monkeypatch: pytest.Monk
     assert reason.endswith("(gpuwatchctl release --end)")
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="start times come from /proc")
+@ON_LINUX
 def test_a_direct_look_tells_processes_as_the_daemon_does(card: None) -> None:
     def key() -> ProcessKey:
         (item,) = current_state.load_view(Globals()).devices
@@ -169,7 +169,7 @@ def test_a_direct_look_tells_processes_as_the_daemon_does(card: None) -> None:
     first = key()
     assert not file.exists()  # who only looks decides nothing
     if first.started_at_s is None:
-        pytest.skip("in a pid namespace of its own no process has a start")
+        not_here("in a pid namespace of its own no process has a start")
     daemon = Host(anchor=BootAnchor(file))
     assert daemon.booted_at_s is not None
     # As if the clock had been set forward by 40 s since the daemon began.
@@ -212,13 +212,6 @@ def test_a_state_of_a_later_version_is_not_guessed_at(card: None) -> None:
 def test_a_daemon_without_gpus_is_exit_1_with_its_reasons(ctl: Ctl, no_gpu: None) -> None:
     world.write(devices=(), alerts=(), problems=("libnvidia-ml.so.1 is missing",))
     assert "libnvidia-ml.so.1 is missing" in ctl.err("status")
-
-
-def test_alerts_of_other_gpus_are_left_out() -> None:
-    world.write()
-    flags = Globals()
-    flags.gpu = ["1"]
-    assert current_state.load_view(flags).alerts == ()
 
 
 def test_everything_unknown_is_a_question_mark(ctl: Ctl) -> None:
@@ -311,15 +304,6 @@ def test_what_is_over_is_listed_the_newest_first() -> None:
     ]
     found = current_state.ordered([*past, crowd()[0]])
     assert [one.title for one in found] == ["five-watch", "new", "mid", "old"]
-
-
-def test_alerts_and_watches_are_counted_apart() -> None:
-    world.write(alerts=crowd())
-    assert current_state.counted(crowd()) == "4 alerts, 1 watch"
-    assert current_state.counted(()) == ""
-    page = pages.ANSWERS["overview"](Globals(), {}).page
-    assert page.counted == "4 alerts, 1 watch"
-    assert [alert.watched for alert in page.open] == [False] * 4 + [True]
 
 
 def test_all_verbs_have_the_same_now_where_a_simulation_runs_ahead(ctl: Ctl) -> None:

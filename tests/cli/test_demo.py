@@ -104,17 +104,15 @@ def test_an_idle_process_is_told_of_twice_and_then_ended_in_simulation_alone(
 
 
 def test_the_quiet_world_raises_no_alert(scratch: Path, ctl: Ctl) -> None:
-    events = [
-        line["data"]
-        for line in _objects(ctl("demo", *FAST, "--no-notify", "--json", "--scenario", "quiet"))
-    ]
+    line = "demo --no-notify --json --scenario quiet --duration 1h"
+    events = [line["data"] for line in _objects(ctl(line, *FAST))]
     assert not [event for event in events if event["event"] == "alert"]
     assert all(row["right"] for row in events[-1]["rows"])
     assert list(scratch.iterdir()) == []
 
 
 def test_the_same_seed_tells_the_same_story(scratch: Path, ctl: Ctl) -> None:
-    line = "demo --no-notify --plain --duration 40m --seed 11"
+    line = "demo --no-notify --plain --duration 25m --seed 11"
     stories = [ctl(line, *FAST) for _ in range(2)]
     assert stories[0] == stories[1]
     # One clock: simulated minutes, in a column.
@@ -168,13 +166,13 @@ def test_a_terminal_without_colour_gets_no_escape_byte(
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+    ("number", "code", "form"),
+    [(signal.SIGINT, 130, "--plain"), (signal.SIGTERM, 143, "--json"), (signal.SIGHUP, 129, "-v")],
 )
-@pytest.mark.parametrize("flags", [("--plain",), ("--json",)])
 def test_stopped_at_any_time_it_leaves_nothing(
-    scratch: Path, number: signal.Signals, code: int, flags: tuple[str, ...]
+    scratch: Path, number: signal.Signals, code: int, form: str
 ) -> None:
-    with _spawn("--speed", "600", *flags, stdout=-1, stderr=-1) as process:
+    with _spawn("--speed", "600", form, stdout=-1, stderr=-1) as process:
         assert process.stdout is not None
         assert process.stdout.readline()
         assert len(list(scratch.iterdir())) == 1
@@ -218,7 +216,7 @@ def test_quiet_writes_the_result_only(scratch: Path, ctl: Ctl) -> None:
 def test_a_named_configuration_is_tried_out(scratch: Path, ctl: Ctl) -> None:
     file = scratch / "own.toml"
     file.write_text('[detection]\nminimum-growth-mib = 100000\n[policy]\nchannels = ["email"]\n')
-    flags = ("--no-notify", "--json", "--duration", "90m", "--config", str(file))
+    flags = ("--no-notify", "--json", "--duration", "65m", "--config", str(file))
     summary = _objects(ctl("demo", *FAST, *flags))[-1]["data"]
     # No growth is large enough for this file, so nothing may alert.
     assert [row["alert_s"] for row in summary["rows"] if row["leak"]] == [None, None]

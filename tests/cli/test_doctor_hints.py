@@ -17,7 +17,7 @@ from gpuwatchd.core import config
 from gpuwatchd.notify.channels.desktop import session_bus
 from gpuwatchd.store import schema
 from tests.cli import world
-from tests.conftest import need
+from tests.conftest import need, only_where
 from tests.fakenvml import FakeNvml
 from tests.store import damage
 
@@ -151,7 +151,7 @@ def test_a_missing_home_is_a_missing_bus() -> None:
     assert session_bus.explain(KeyError("HOME")).message == session_bus.NO_BUS
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="becomes somebody else")
+@only_where(os.geteuid() == 0, "becomes somebody else")
 def test_a_closed_way_to_the_history_is_no_internal_error(tmp_path: Path) -> None:
     """As somebody else, in a process of its own: root may look everywhere."""
     words = (

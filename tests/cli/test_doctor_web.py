@@ -18,6 +18,7 @@ from gpuwatchd.cli.doctor import checks
 from gpuwatchd.core import config
 from tests.children import Child
 from tests.cli.sick import Machine
+from tests.conftest import ON_LINUX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -87,7 +88,7 @@ def test_without_the_libraries_the_command_is_named(
     assert found.hint in unused.text
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells by /proc")
+@ON_LINUX
 def test_a_port_that_is_taken_names_by_whom(
     machine: Machine, taken: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,15 +18,22 @@ from tests import making
 from tests.cli import world
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.cli.calls import Ctl
 
 
 @pytest.mark.parametrize(
-    ("line", "page"),
-    [("status --pid 77", "errors#no-such-process"), ("history", "errors#no-history")],
-)
-def test_an_error_names_its_page(line: str, page: str, ctl: Ctl) -> None:
+    "line",
+    ["history", "backtest", "hold", "hold {pid}", "hold clear {pid}", "checkpointed {pid}",
+     "snooze 4711 1h", "snooze list", "feedback 4711 normal", "feedback list",
+     "export --anonymous --yes {folder}/x"],
+)  # fmt: skip
+def test_what_needs_a_history_names_the_page_of_there_being_none(
+    line: str, tmp_path: Path, ctl: Ctl
+) -> None:
     world.write()
+    line, page = line.format(pid=os.getpid(), folder=tmp_path), "errors#no-history"
     assert ctl.err(line).splitlines()[-1] == f"see: gpuwatchctl docs {page}"
     assert ctl.json(line, code=1)["error"]["page"] == page
 

@@ -29,20 +29,6 @@ GIB, MIB = making.GIB, making.MIB
 
 
 @pytest.mark.parametrize(
-    ("target", "meant"),
-    [
-        (None, "python[4711]"), ("0", "python[4711]"), ("GPU-1", "python[4711]"),
-        ("4711", "python[4711]"), ("leak:GPU-1/4711@1000.0", "python[4711]"),
-        ("latest", "python[4711]"), ("99", "[99]"), ("1", "GPU 1 as a whole"),
-        ("GPU 1", "GPU 1 as a whole"), ("gpu1", "GPU 1 as a whole"),
-    ],
-)  # fmt: skip
-def test_a_verdict_is_named_by_gpu_pid_or_alert(target: str | None, meant: str, ctl: Ctl) -> None:
-    world.write()
-    assert meant in explained(ctl, *([] if target is None else [target]))
-
-
-@pytest.mark.parametrize(
     ("target", "why"),
     [
         ("", "no GPU, process, program, user, job or alert ''"),
@@ -71,24 +57,6 @@ def test_the_hardware_comes_first_when_it_speaks(ctl: Ctl) -> None:
     world.write(devices=(msgspec.structs.replace(first, reading=sound), second))
     assert ctl.data("explain")["hardware"]["word"] == "clean"
     assert "rule the hardware out" not in explained(ctl)
-
-
-def test_what_status_calls_it_names_it(ctl: Ctl) -> None:
-    first, second = world.state().devices
-    cut = msgspec.structs.replace(first.device, index=3)
-    piece = msgspec.structs.replace(
-        first.device, uid="MIG-1", index=0, parent_uid=cut.uid, parent_index=3
-    )
-    slice_ = msgspec.structs.replace(first, device=piece, finding=None, processes=())
-    card = msgspec.structs.replace(first, device=cut, finding=None, processes=())
-    world.write(devices=(card, slice_, second), alerts=())
-    for name, uids in (
-        ("MIG 3:0", {"MIG-1"}), ("mig3:0", {"MIG-1"}), ("GPU 3", {cut.uid, "MIG-1"}),
-        ("gpu1", {second.device.uid}),
-    ):  # fmt: skip
-        shown = ctl.data("status --gpu", name)
-        assert {one["device"]["uid"] for one in shown} == uids
-    assert explained(ctl, "MIG 3:0").startswith("MIG 3:0 ")
 
 
 def test_an_alert_that_no_curve_is_judged_for(ctl: Ctl) -> None:

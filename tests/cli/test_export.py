@@ -16,7 +16,6 @@ import click
 import msgspec
 import pytest
 
-from gpuwatchd.cli import main
 from gpuwatchd.core import config
 from tests.cli.calls import Terminal
 from tests.contrib.corpus_check import check
@@ -143,15 +142,6 @@ def test_a_full_disk_or_an_interrupt_leaves_nothing_behind(
     ctl.err("export --anonymous --yes --force", str(file), code=code)
     assert [*file.parent.iterdir()] == [file]
     assert file.read_text() == "older"
-
-
-def test_without_a_history_it_says_what_history_says(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    codes = [main(["history"]), main(["export", "--anonymous", "--yes", str(tmp_path / "x")])]
-    said, ours = capsys.readouterr().err.strip().splitlines()[::3]
-    assert codes == [1, 1]
-    assert said == ours
 
 
 def test_a_damaged_history_is_one_line(ctl: Ctl, file: Path) -> None:

@@ -230,11 +230,6 @@ def test_notify_dry_run_sends_nothing(
     assert not (tmp_path / "sent").exists()
 
 
-def test_notify_without_a_channel_says_so(monkeypatch: pytest.MonkeyPatch, ctl: Ctl) -> None:
-    monkeypatch.setenv("GPUWATCHD_POLICY_CHANNELS", "")
-    assert "no channel is in use" in ctl.err("notify test")
-
-
 def test_status_looks_directly_at_a_source_with_its_main_setting(tmp_path: Path, ctl: Ctl) -> None:
     file = tmp_path / "c.toml"
     file.write_text("[sources]\nenabled = ['simulate:mixed-8x8']\n")

@@ -160,9 +160,3 @@ def test_a_state_folder_that_cannot_be_read(ctl: Ctl, words: tuple[str, ...]) ->
     config.state_dir().chmod(0o700)
     assert answer["error"]["kind"] in {"StoreError", "NotAllowed"}
     assert len(holds()) == 1
-
-
-def test_without_a_history(ctl: Ctl, monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
-    monkeypatch.setenv("GPUWATCHD_STATE_DIR", f"{tmp_path}/empty")
-    for words in ((), (PID,), ("clear", PID)):
-        assert ctl.json("hold", *words, code=1)["error"]["page"] == "errors#no-history"

@@ -18,6 +18,7 @@ from gpuwatchd.core.errors import StoreError
 from gpuwatchd.core.model import AlertSubject, ChannelHealth, Decision, Matcher
 from gpuwatchd.store import live
 from tests.cli import recorded, shaped, world
+from tests.conftest import ON_LINUX
 
 if TYPE_CHECKING:
     from tests.cli.calls import Ctl
@@ -86,7 +87,7 @@ def test_half_a_live_state_never_replaces_a_whole_one(
     assert live.read(place.parent) == before
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@ON_LINUX
 def test_an_internal_error_that_cannot_be_told_is_still_no_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -150,3 +151,77 @@ def test_no_foreign_text_reaches_a_terminal(line: str, flag: str, evil: None, ct
     assert flag != "--ascii" or shown.isascii()
     if flag == "--json":
         assert all(text.isprintable() for text in shaped.texts(json.loads(said.out)))
+
+
+SECRET = "T0kenThatNobodyMaySee1234567890abcd"
+URLS = f"""
+# ours
+slack://{SECRET}/{SECRET}/{SECRET}
+ntfy://{SECRET.lower()}
+json://me:{SECRET}@127.0.0.1:9/{SECRET}?{SECRET}={SECRET}
+discord://{SECRET}/{SECRET}
+{SECRET}
+"""
+NOWHERE = {
+    "GPUWATCHD_SOURCES_ENABLED": "",
+    "HTTPS_PROXY": "http://127.0.0.1:9",
+    "HTTP_PROXY": "http://127.0.0.1:9",
+}
+"""Nothing leaves this machine."""
+ASKED = [
+    "notify list",
+    "notify list --json",
+    "notify test chat --json",
+    "notify test chat --debug",
+    "notify test chat --dry-run",
+    "config print --origin",
+    "config print --json",
+    "config validate",
+    "config validate --json",
+    "policy show --json",
+    "policy test --json",
+    "doctor -v",
+    "doctor --json",
+    "check --json",
+]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    urls = tmp_path / "urls"
+    urls.write_text(URLS)
+    urls.chmod(0o600)
+    found = tmp_path / "config.toml"
+    found.write_text(
+        f'[policy]\nchannels = ["chat"]\n[notify.chat]\nurls-file = "{urls}"\ntimeout = "3s"\n'
+    )
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("asked", ASKED)
+def test_no_answer_has_an_address(asked: str, file: Path) -> None:
+    done = world.run(*asked.split(), "--config", str(file), env=NOWHERE)
+    said = (done.stdout + done.stderr).lower()
+    assert said
+    assert SECRET.lower() not in said
+
+
+@pytest.mark.slow
+def test_nor_has_one_with_addresses_from_the_environment(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text('[policy]\nchannels = ["chat"]\n[notify.chat]\ntimeout = "3s"\n')
+    env = {"GPUWATCHD_CHAT_URLS": " ".join(URLS.split("\n")[2:]), **NOWHERE}
+    for asked in ("notify list --json", "notify test chat", "config print", "config validate"):
+        done = world.run(*asked.split(), "--config", str(file), env=env)
+        assert SECRET.lower() not in (done.stdout + done.stderr).lower()
+        assert "unknown environment variable" not in done.stderr
+
+
+def test_a_refusal_names_each_address_by_its_service(file: Path) -> None:
+    done = world.run("notify", "test", "chat", "--json", "--config", str(file), env=NOWHERE)
+    assert done.returncode == 1
+    (row,) = json.loads(done.stdout)["data"]
+    assert row["result"] == "failed"
+    for name in ("slack (address 1)", "json at 127.0.0.1", "discord (address 4)", "address 5"):
+        assert name in row["detail"], row["detail"]

@@ -19,6 +19,7 @@ from gpuwatchd.collect import mailboxes
 from gpuwatchd.view.answers.inspection import InspectionData
 from tests.children import Child
 from tests.cli import world
+from tests.conftest import need
 from tests.probe import gate
 from tests.probe.stand_in import CUPY
 
@@ -94,8 +95,8 @@ def test_what_was_there_is_kept(version: str, program: Path, ctl: Ctl) -> None:
     from tests.cli.test_inspect import _mailbox_of
 
     python = gate.interpreters().get(version)
-    if python is None:
-        pytest.skip(f"no Python {version}")
+    need(python is not None, f"no Python {version}")
+    assert python is not None
     command = [str(world.PROGRAM), "run", "--record", "--", python, "-W", "error", str(program)]
     pipe = subprocess.PIPE
     with Child[str](command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as job:

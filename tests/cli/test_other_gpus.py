@@ -18,6 +18,7 @@ from gpuwatchd.core.errors import SourceUnavailable
 from gpuwatchd.core.model import Availability, Device, Sample
 from gpuwatchd.daemon.main import main as daemon_main
 from gpuwatchd.store import live
+from tests.conftest import ON_LINUX
 from tests.sources.drm_case import Tree, amd_fdinfo
 from tests.sources.metal_case import FakeMac
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from tests.cli.calls import Ctl
 
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="what auto is on Linux")
+pytestmark = ON_LINUX
 
 
 class Amd(DrmSource):

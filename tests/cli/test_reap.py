@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,9 +20,10 @@ from gpuwatchd.view.queries import reaping
 from tests.act.test_reap import NOTES
 from tests.children import Child
 from tests.cli.calls import Terminal
-from tests.conftest import need, present
+from tests.conftest import ON_LINUX, need, present
 from tests.fakenvml import FakeNvml
 from tests.store.world import opened, rows
+from tests.test_daemon import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from tests.cli.calls import Ctl
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and pidfd")
+pytestmark = ON_LINUX
 
 CARD = "gpu 0 uuid=GPU-aaa name=NVIDIA_A100 total=80G base=400M reserved=600M util=0"
 OTHER = "gpu 1 uuid=GPU-bbb name=NVIDIA_A100 total=80G base=400M reserved=600M util=0"
@@ -78,13 +78,12 @@ class Stage:
 
     def listed(self, *kinds: str) -> None:
         """Wait until just this is listed."""
-        until = time.monotonic() + 60
-        while True:
+
+        def now() -> bool:
             state = live.read(self.folder / "run")
-            if state is not None and [one.kind for one in state.holdings] == [*kinds]:
-                return
-            assert time.monotonic() < until, state and state.holdings
-            time.sleep(0.05)
+            return state is not None and [one.kind for one in state.holdings] == [*kinds]
+
+        wait_for(now)
 
     @contextlib.contextmanager
     def driver(self, process: subprocess.Popen[bytes], *then: str) -> Iterator[None]:
@@ -166,17 +165,15 @@ def test_what_is_not_listed_is_refused_and_written(stage: Stage, ctl: Ctl) -> No
         assert answer["error"]["page"] == "errors#managed"
         assert answer["error"]["hint"] == "scancel -b --signal=TERM 4711"
         stage.fake.write(CARD, OTHER, line, f"proc 1 pid={job.pid} mem=5G type=C sm=80")
-        until = time.monotonic() + 60
-        while True:
+
+        def refused(page: str) -> bool:
             answer = ctl.json("reap", str(job.pid), "--yes", code=1)
-            if answer["error"]["page"] == "errors#not-idle":
-                break
-            assert time.monotonic() < until
-            time.sleep(0.1)
+            return bool(answer["error"]["page"] == page)
+
+        wait_for(lambda: refused("errors#not-idle"))
         stage.fake.write(CARD.replace("util=0", "util=97"), OTHER, f"{line} sm=80")
         stage.listed()
-        answer = ctl.json("reap", str(job.pid), "--yes", code=1)
-        assert answer["error"]["page"] == "errors#not-idle"
+        assert refused("errors#not-idle")
         assert job.poll() is None
         assert not (stage.folder / "notes").exists()
         found = rows(stage.folder / "state", ACTIONS)
@@ -191,9 +188,7 @@ def test_ctrl_c_ends_the_waiting_and_is_written(stage: Stage, ctl: Ctl) -> None:
     waits, notes = present(threading.main_thread().ident), stage.folder / "notes"
 
     def press() -> None:
-        until = time.monotonic() + 60
-        while not notes.exists() and time.monotonic() < until:
-            time.sleep(0.05)
+        wait_for(notes.exists)
         signal.pthread_kill(waits, signal.SIGINT)
 
     with stage.holder("SIGTERM", "stay") as job, stage.daemon():

@@ -181,13 +181,6 @@ def test_the_history_calls_unowned_what_it_knows_to_be(
     assert (item["unattributed_bytes"] is not None) is known
 
 
-def test_predict_obeys_the_settings_in_force(monkeypatch: pytest.MonkeyPatch, ctl: Ctl) -> None:
-    _record()
-    monkeypatch.setenv("GPUWATCHD_DETECTION_MIN_SLOPE_MB_PER_SEC", "5")
-    (item,) = ctl.data("predict")
-    assert item["verdict"]["leak"] is False
-
-
 def test_status_takes_a_young_history_but_not_an_old_one(
     monkeypatch: pytest.MonkeyPatch, ctl: Ctl
 ) -> None:
@@ -273,13 +266,6 @@ def test_alerts_come_from_the_history(ctl: Ctl) -> None:
     recent = ctl.data("alerts --all --since 2h")
     assert [alert["state"] for alert in recent] == ["firing"]
     ctl("alerts --all --exit-code", code=3)
-
-
-def test_past_alerts_are_no_findings(ctl: Ctl) -> None:
-    _record(alerts=False)
-    over = world.firing(state="resolved", resolved_at_s=time.time() - 60, ended="it is over")
-    world.write(alerts=(over,))
-    assert "resolved" in ctl("alerts --all --exit-code")
 
 
 def test_an_ambiguous_key_names_one(ctl: Ctl) -> None:

@@ -14,6 +14,7 @@ from gpuwatchd.cli.verbs import release as verb
 from gpuwatchd.store import live
 from tests.cli import world
 from tests.cli.calls import Terminal
+from tests.conftest import need
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -119,8 +120,7 @@ def test_json_says_until_when(run: Run) -> None:
 
 
 def test_what_a_process_has_open_of_the_driver(tmp_path: Path) -> None:
-    if not Path("/proc/self/fd").is_dir():
-        pytest.skip("no /proc here")
+    need(Path("/proc/self/fd").is_dir(), "needs /proc")
     import os
 
     assert verb.open_files(os.getpid()) == []

@@ -10,7 +10,6 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-import time
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -98,7 +97,7 @@ def others() -> Iterator[Others]:
 def running(others: Others) -> Iterator[Others]:
     with service(others):
         wait_for(lambda: (seen := live.read(others.run_dir)) is not None and seen.alerts)
-        time.sleep(1.5)  # until the history has its first rows
+        wait_for(lambda: rows_in(others.state / "history.db"))
         yield others
 
 

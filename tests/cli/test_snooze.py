@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.cli import main
 from gpuwatchd.core import config, units
 from gpuwatchd.core.model import AlertSubject, Matcher, Silence
 from gpuwatchd.store import tables
@@ -102,26 +101,6 @@ def test_clear_says_that_nothing_is_there(ctl: Ctl) -> None:
     assert "snooze list" in ctl.err("snooze clear", "9" * 5000)
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["8h"], "of which alert? snooze latest 8h"),
-        (["latest", "8"], "8 of what?"),
-        (["latest", "0h"], "more than zero"),
-        (["latest", "1h", "2h"], "one ALERT and one DURATION"),
-        (["latest", "--user", "bob", "1h"], "an ALERT or a rule, not both"),
-        (["--user", "bob", "until-resolved"], "needs an ALERT"),
-        (["--user", "bob"], "for how long"),
-        (["clear", "1", "--all"], "which one?"),
-    ],
-)
-def test_what_is_missing_is_said(ctl: Ctl, words: list[str], said: str) -> None:
-    err = ctl.err("snooze", *words, code=2)
-    assert said in err
-    assert "hint:" in err
-    assert stored() == []
-
-
 def test_an_alert_that_is_over(ctl: Ctl) -> None:
     assert "resolved already" in ctl.err("snooze 5 until-resolved")
     assert "if it fires again" in ctl("snooze 5 1h")
@@ -132,15 +111,6 @@ def test_the_short_id_that_messages_name_is_taken(ctl: Ctl) -> None:
     assert entry["matcher"] == {"key": KEY}
     (gone,) = ctl.data("snooze", "clear", world.firing().code)
     assert gone["id"] == entry["id"]
-
-
-def test_without_a_history(ctl: Ctl) -> None:
-    (config.state_dir() / "history.db").unlink()
-    assert "no history" in ctl.err("snooze latest 1h")
-    world.write(alerts=(world.firing(),))
-    error = ctl.json("snooze latest 1h", code=1)["error"]
-    assert "nothing can be snoozed without the history" in error["message"]
-    assert main(["snooze", "list"]) == 1
 
 
 def test_tab_offers_alerts_then_terms(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import io
-import os
 import sys
-import time
 from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.store import live
 from tests.cli.calls import Terminal
-from tests.tui import world
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.cli.calls import Ctl
 
 
@@ -52,13 +46,3 @@ def on_a_terminal(monkeypatch: pytest.MonkeyPatch, term: str = "xterm") -> None:
 def test_no_gpu_is_said_before_a_screen_is_drawn(ctl: Ctl, monkeypatch: pytest.MonkeyPatch) -> None:
     on_a_terminal(monkeypatch)
     assert "no GPU found" in ctl.err("top")
-
-
-def test_a_wish_for_a_gpu_that_is_not_there_is_told_too(
-    ctl: Ctl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    run = tmp_path / "run"
-    run.mkdir(mode=0o700)
-    live.write(run, world.state(2, 1, at_s=time.time(), pid=os.getpid()))
-    on_a_terminal(monkeypatch)
-    assert "no GPU matches 7" in ctl.err("top --gpu 7")

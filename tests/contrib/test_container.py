@@ -20,6 +20,7 @@ from gpuwatchd.core import config
 from tests.children import Child
 from tests.cli import world
 from tests.conftest import ROOT, need, ran
+from tests.test_daemon import wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -176,13 +177,10 @@ def test_it_is_healthy_once_it_watches_and_not_before_or_after(tmp_path: Path) -
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     ) as daemon:  # fmt: skip
         try:
-            ends_s = time.monotonic() + 40
-            while not (up := healthy()) and time.monotonic() < ends_s:
-                time.sleep(0.2)
+            wait_for(healthy)
         finally:
             daemon.send_signal(signal.SIGTERM)
             code = daemon.wait(30)
-    assert up
     assert code == 0
     assert not healthy()
     assert (tmp_path / "live/gpuwatchd").stat().st_mode & 0o077 == 0

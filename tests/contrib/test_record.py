@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.conftest import ROOT, need, ran
+from tests.conftest import ROOT, need, not_here, ran
 from tests.contrib.test_leakers import BLOCK, PROGRAMS
 from tests.fakenvml import FakeNvml
 
@@ -113,7 +113,7 @@ def test_traces_snapshot_and_provenance_are_written(tmp_path: Path) -> None:
     assert told["command"][0] == "record.py"
     gradual, sawtooth = told["runs"]
     if not gradual["listed"]:
-        pytest.skip("in a pid namespace of its own the driver's numbers mean nobody")
+        not_here("in a pid namespace of its own the driver's numbers mean nobody")
     assert gradual["files"] == [
         *("leak_gradual.csv", "leak_gradual.device.csv"),
         "leak_gradual.pickle",

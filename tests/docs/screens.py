@@ -216,12 +216,23 @@ def drawn(command: str, output: str, words: str) -> str:
 
 def picture(name: str) -> str:
     """Return one picture."""
-    if name in LIVE:
-        with world(LIVE[name].scenario, LIVE[name].minutes):
-            return live_screens.picture(LIVE[name])
-    one = SCREENS[name]
-    with world(one.scenario, one.minutes):
-        return drawn(f"gpuwatchctl {' '.join(one.argv)}", written(one.argv), one.words)
+    one = LIVE.get(name) or SCREENS[name]
+    return _pictures(one.scenario, one.minutes)[name]
+
+
+@functools.cache
+def _pictures(scenario: str, minutes: float) -> dict[str, str]:
+    """Return all pictures of one world, which is played once for them."""
+    found = {}
+    with world(scenario, minutes):
+        for name, one in SCREENS.items():
+            if (one.scenario, one.minutes) == (scenario, minutes):
+                command = f"gpuwatchctl {' '.join(one.argv)}"
+                found[name] = drawn(command, written(one.argv), one.words)
+        for name, live in LIVE.items():
+            if (live.scenario, live.minutes) == (scenario, minutes):
+                found[name] = live_screens.picture(live)
+    return found
 
 
 PICTURES = {name: functools.partial(picture, name) for name in (*SCREENS, *LIVE)}

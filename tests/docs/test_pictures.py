@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+from unittest import mock
 from xml.etree import ElementTree as ET
 
 import msgspec
 import pytest
+from PIL import Image
 
-from tests.docs import made, pictures
+from gpuwatchd.view.query import Query
+from gpuwatchd.web import pages
+from tests.docs import made, page_pictures, pictures, screens
 from tests.docs.scenes import SCENES, Scene
 from tests.scenarios.bench import page
 
@@ -49,3 +53,22 @@ def test_every_picture_of_a_page_has_words_beside_it() -> None:
 def test_the_tables_are_those_of_the_figures_beside_the_page() -> None:
     figures = msgspec.json.decode(page.FIGURES.read_bytes())
     assert page.filled(TEXT, figures) == TEXT, "python -m tests.scenarios.bench --docs FILE"
+
+
+@pytest.mark.parametrize("name", page_pictures.SHOTS)
+def test_it_is_small_and_says_what_it_was_taken_of(name: str) -> None:
+    path = screens.FOLDER / name
+    assert path.stat().st_size <= page_pictures.MOST_BYTES
+    assert re.fullmatch("[0-9a-f]{64}", page_pictures.shown(path))
+    with Image.open(path) as picture:
+        assert picture.size == (1200, page_pictures.SHOTS[name].height)
+
+
+def test_the_same_world_is_the_same_picture() -> None:
+    with screens.world(page_pictures.SCENARIO, 5), mock.patch(
+        "gpuwatchd.view.answers.base.host", return_value="lab3"
+    ):  # fmt: skip
+        first, second = page_pictures.digest(), page_pictures.digest()
+        said = msgspec.json.encode(pages.ANSWERS["overview"](Query(), {}))
+    assert first == second
+    assert b"gpuwatchd-screens-" not in said, "the picture would change with its folder"

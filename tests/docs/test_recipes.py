@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shutil
@@ -14,6 +15,7 @@ import pytest
 from tests.conftest import ROOT
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 NAMES = {"write-a-detector": "burst", "write-a-notifier": "logfile", "write-a-source": "textfile"}
@@ -27,10 +29,14 @@ def blocks(page: str, kind: str) -> list[str]:
     return [body for language, body in _BLOCK.findall(text) if language == kind]
 
 
-def planted(page: str, folder: Path) -> Path:
-    """Return a copy of the program with what the page tells to write."""
-    copy = folder / "copy"
-    copy.mkdir()
+@pytest.fixture(scope="module")
+def plant(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Return what makes a copy of the program with what a page tells to write, once a page."""
+    return functools.cache(lambda page: planted(page, tmp_path_factory.mktemp("copy")))
+
+
+def planted(page: str, copy: Path) -> Path:
+    """Write such a copy."""
     leave = shutil.ignore_patterns("__pycache__", "data")
     for name in ("gpuwatchd", "tests"):
         shutil.copytree(ROOT / name, copy / name, ignore=leave)
@@ -82,8 +88,8 @@ def run(copy: Path, *argv: str, **more: str) -> subprocess.CompletedProcess[str]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", list(NAMES))
-def test_the_recipe_keeps_the_laws(page: str, tmp_path: Path) -> None:
-    copy = planted(page, tmp_path)
+def test_the_recipe_keeps_the_laws(page: str, plant: Callable[[str], Path]) -> None:
+    copy = plant(page)
     told = next(one for one in blocks(page, "sh") if "pytest" in one).split()
     assert told[:3] == ["python", "-m", "pytest"]
     done = run(
@@ -99,8 +105,8 @@ def test_the_recipe_keeps_the_laws(page: str, tmp_path: Path) -> None:
 CALL = "import sys; from gpuwatchd.{} import main; sys.exit(main(sys.argv[1:]))"
 
 
-def test_the_notifier_writes_its_line(tmp_path: Path) -> None:
-    copy = planted("write-a-notifier", tmp_path)
+def test_the_notifier_writes_its_line(plant: Callable[[str], Path]) -> None:
+    copy = plant("write-a-notifier")
     more = {"GPUWATCHD_NOTIFY_LOGFILE_FILE": "alerts.log"}
     done = run(copy, "-c", CALL.format("cli"), "notify", "test", "logfile", **more)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -108,8 +114,8 @@ def test_the_notifier_writes_its_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_source_is_shown(tmp_path: Path) -> None:
-    copy = planted("write-a-source", tmp_path)
+def test_the_source_is_shown(plant: Callable[[str], Path]) -> None:
+    copy = plant("write-a-source")
     (copy / "gpus.txt").write_text("board-a Accelerator-X1 8123 16384\nboard-b X1 - 16384\nbad\n")
     more = {"GPUWATCHD_SOURCES_TEXTFILE_FILE": "gpus.txt"}
     done = run(copy, "-c", CALL.format("daemon.main"), "--source", "textfile", "--once", **more)

@@ -14,6 +14,7 @@ from gpuwatchd.core.errors import ConfigError
 from gpuwatchd.core.state_log import StateLog
 from gpuwatchd.daemon.main import main
 from gpuwatchd.fleet import config
+from tests.conftest import not_here
 
 LOCAL = 'url = "http://127.0.0.1:9090"\n'
 
@@ -230,7 +231,7 @@ def test_codes_are_the_same_where_nobody_reads(
     words: str, ends: str, code: int, tmp_path: Path
 ) -> None:
     if "full" in ends and not Path("/dev/full").exists():
-        pytest.skip("Linux has it")
+        not_here("Linux has it")
     write(tmp_path, f"[fleet]\n{LOCAL}")
     program = "import sys; from gpuwatchd.daemon.main import main; sys.exit(main())"
     file, *options = [words] if "\n" in words else words.split()

@@ -14,7 +14,7 @@ import pytest
 from gpuwatchd.collect.host import BootAnchor, Host
 from gpuwatchd.collect.host.procfs import inside_container
 from gpuwatchd.store import live
-from tests.conftest import ROOT, need, present
+from tests.conftest import ROOT, need, not_here, present
 from tests.fakenvml import FakeNvml
 from tests.host.world import STARTED, Clock, FakeProc, linux
 
@@ -94,7 +94,7 @@ def test_the_daemon_keeps_it_in_its_state_directory(
 ) -> None:
     need(FakeNvml.available(), "a C compiler builds the stand-in library")
     if inside_container(Path("/proc"), Path("/")):
-        pytest.skip("in a pid namespace of its own no process has a start")
+        not_here("in a pid namespace of its own no process has a start")
     fake = FakeNvml(tmp_path)
     fake.write("gpu 0 total=8G reserved=100M base=100M", f"proc 0 pid={child.pid} mem=1G")
     env = fake.env() | {

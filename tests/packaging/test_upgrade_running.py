@@ -25,7 +25,7 @@ from gpuwatchd.notify import credentials
 from gpuwatchd.store import live
 from gpuwatchd.store.reader import Reader
 from tests.children import Child
-from tests.conftest import ROOT
+from tests.conftest import ROOT, need
 from tests.packaging import built
 from tests.test_daemon import environ, state_of, wait_for
 
@@ -82,12 +82,9 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 def released(into: Path) -> Path:
     """Build the wheel of the released commit; skip without the history of the project."""
     words = ["git", "-C", str(ROOT), "archive", RELEASED, "--", *PARTS, *FILES]
-    try:
-        done = subprocess.run(words, capture_output=True, check=False)
-    except FileNotFoundError:
-        pytest.skip("git is not installed")
-    if done.returncode:
-        pytest.skip(f"commit {RELEASED[:7]} is not here: {done.stderr.decode().strip()}")
+    need(shutil.which("git"), "git is not installed")
+    done = subprocess.run(words, capture_output=True, check=False)
+    need(not done.returncode, f"commit {RELEASED[:7]} is not here: {done.stderr.decode().strip()}")
     with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
         archive.extractall(into, filter="data")
     return _wheel(into)

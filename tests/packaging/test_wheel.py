@@ -15,7 +15,7 @@ import dist
 import project
 import readme
 import vendored
-from tests.conftest import ROOT
+from tests.conftest import ROOT, need
 from tests.probe import gate
 
 if TYPE_CHECKING:
@@ -78,8 +78,8 @@ def test_the_probe_runs_without_the_rest_of_the_package(
     version: str, archives: tuple[Path, Path], tmp_path: Path
 ) -> None:
     python = gate.interpreters().get(version)
-    if python is None:
-        pytest.skip(f"no Python {version} on PATH or in PYENV_ROOT")
+    need(python is not None, f"no Python {version} on PATH or in PYENV_ROOT")
+    assert python is not None
     with zipfile.ZipFile(archives[1]) as wheel:
         boot = [name for name in wheel.namelist() if name.startswith("gpuwatchd/probe/boot/")]
         wheel.extractall(tmp_path, boot)

@@ -20,7 +20,7 @@ from gpuwatchd.core.text import clean
 from gpuwatchd.view.report.document import Document
 from gpuwatchd.view.report.html import render
 from tests.browser import gallery
-from tests.conftest import ROOT
+from tests.conftest import ROOT, not_here
 from tests.pictures.test_elements import HOSTILE, Reader
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def test_the_terms_of_the_plotting_library_go_with_it() -> None:
 def test_scripts_are_well_formed(tmp_path: Path) -> None:
     """The browser's tests run them; where node is, it says on which line they are not."""
     if (node := shutil.which("node")) is None:
-        pytest.skip("node is not here; tests/browser runs the scripts")
+        not_here("no node; tests/browser runs the scripts")
     path = tmp_path / "all.js"
     path.write_text(f"{page.page_script()}\n{page.boot()}", "utf-8")
     found = subprocess.run(

@@ -23,6 +23,7 @@ from tests.making import CARD, GIB, KEY, LEAKER, MIB, alert, present, sample
 from tests.pipeline.play import EAGER, Postbox, Script, leaking_until, run
 from tests.pipeline.test_ranks import CARDS, growing, spread
 from tests.pipelines import make_pipeline
+from tests.store.world import Time
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -196,6 +197,46 @@ def test_it_counts_from_the_checkpoint_that_was_said(tmp_path: Path) -> None:
     assert (found.since, found.since_at_s) == ("checkpoint", NOW_S - 360.0)
     assert found.gpu_hours == pytest.approx(365 / 3600, abs=0.02)
     assert "since the last checkpoint" in cost.line(found)
+    pipeline.close()
+
+
+def test_conditions_know_the_power_and_the_checkpoints_of_the_same_tick(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def powered(tick: int) -> Sample:
+        taken = alone(tick)
+        (reading,) = taken.readings
+        return msgspec.structs.replace(
+            taken, readings=(msgspec.structs.replace(reading, power_w=400.0),)
+        )
+
+    now = Time()
+    history = History.open(tmp_path, StoreSection(min_free_mib=0), boot_id="boot")
+    section = CostSection(mode="owned", purchase=8760.0, electricity_per_kwh=0.5)
+    pipeline = make_pipeline(
+        config=msgspec.structs.replace(EAGER, cost=section), sources=[Script(powered)],
+        history=history, wall=now.clock, mono=now.monotonic,
+    )  # fmt: skip
+    run(pipeline, 1)
+    transaction(
+        tmp_path,
+        tables.write_checkpoint,
+        Checkpoint(process=KEY, saved_at_s=now.now_s, said_by="alice"),
+    )
+    now.pass_s(5.0)
+    state, known = pipeline.state, list[tuple[float, float | None]]()
+
+    def step(now_s: float) -> list[Alert]:
+        saved = present(state.checkpoints.newest(KEY))
+        price = present(state.prices.of(CARD.uid, now_s))
+        known.append((saved.saved_at_s, price.electricity_usd_per_hour))
+        return []
+
+    monkeypatch.setattr(pipeline.conditions, "step", step)
+    run(pipeline, 1)
+    ((saved_at_s, electricity),) = known
+    assert saved_at_s == now.now_s - 5.0
+    assert electricity == pytest.approx(0.2)
     pipeline.close()
 
 

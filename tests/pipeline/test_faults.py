@@ -9,12 +9,15 @@ import msgspec
 import pytest
 
 from gpuwatchd.core.codes import Hold
-from gpuwatchd.core.config import Config, DaemonSection, Seconds
+from gpuwatchd.core.config import Config, DaemonSection, Seconds, StoreSection
 from gpuwatchd.core.errors import SourceError, SourceUnavailable
+from gpuwatchd.core.model import Event
 from gpuwatchd.store import live
+from gpuwatchd.store.writer import History
 from tests.making import CARD, GIB, LEAKER, MIB, sample
 from tests.pipeline.play import EAGER, QUIET, Postbox, Script, leaking, run, states
 from tests.pipelines import make_pipeline
+from tests.store.world import rows
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -230,6 +233,35 @@ def test_a_source_that_cannot_be_made_anew_stops_no_tick() -> None:
         assert tick.state.devices[0].reading is not None
     release.set()
     pipeline.close()
+
+
+def test_a_device_log_that_fails_costs_no_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise ValueError("odd")
+
+    def play(_: int) -> Sample:
+        lost = Event(at_s=1000.0, kind="xid", device_uid=CARD.uid, text="XID 79", code=79)
+        return msgspec.structs.replace(leaking(0), events=(lost,))
+
+    monkeypatch.setattr("gpuwatchd.pipeline.event_log.DeviceLog.update", fails)
+    pipeline = make_pipeline(config=EAGER, sources=[Script(play)])
+    state = pipeline.tick().state
+    assert [event.code for event in state.devices[0].events] == [79]
+    assert state.problems == ("device log: odd",)
+    pipeline.close()
+
+
+def test_a_last_live_state_that_cannot_be_made_costs_no_history(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history = History.open(tmp_path, StoreSection(min_free_mib=0), boot_id="boot")
+    source = Script(leaking)
+    pipeline = make_pipeline(config=EAGER, sources=[source], history=history)
+    pipeline.tick()
+    monkeypatch.setattr(pipeline.outbox, "channel_health", None)
+    pipeline.close()
+    assert source.closed == 1
+    assert rows(tmp_path, "SELECT count(*) FROM gpu_raw") == [(1,)]
 
 
 def test_a_driver_that_hangs_at_the_end_costs_no_history(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from gpuwatchd.collect.logs.log_types import LogFile, LogOptions, LogSeries
 from gpuwatchd.collect.replay import read_log
 from gpuwatchd.core.codes import Ending, FactName, Reason
 from gpuwatchd.core.model import ProcessInfo, ProcessKey, Subject
-from gpuwatchd.pipeline import recorded_ledger, replay
+from gpuwatchd.pipeline import act_replay, recorded_ledger, replay
 from tests.making import CARD, GIB, MIB
 from tests.making import series as plain_series
 from tests.pipeline.play import EAGER
@@ -129,6 +129,18 @@ def test_the_alert_of_a_device_goes_on_with_its_process_and_counts_once() -> Non
     assert found[DEVICE].alerts[-1].code is Ending.HOLDER_KNOWN
     assert found[of(1)].alerts[0].code is Ending.HOLDER_KNOWN
     assert (count(found), found[DEVICE].alert_count) == (1, 1)
+
+
+def test_a_judgement_counts_for_steps_though_another_alert_takes_over_at_that_instant() -> None:
+    t = times(60)
+    used = ramp(t, 10.0, 700.0, from_min=5.0)
+    listed = t >= BEGIN_S + 38 * 60
+    log = log_of(whole(t, used), part(1, t[listed], used[listed] - 0.5 * GIB))
+    watcher = act_replay._Watcher(EAGER, log, labels=(), busy=None)
+    found = {one.subject: one for one in replay.analyze(log, EAGER, watcher=watcher)}
+    over = found[DEVICE].alerts[-1]
+    assert over.code is Ending.HOLDER_KNOWN
+    assert watcher.judgements[DEVICE.id][-1].at_s == over.at_s
 
 
 def joining_jobs() -> tuple[FloatArray, FloatArray, list[LogSeries]]:

@@ -19,8 +19,6 @@ from tests.real import desk, mailserver
 from tests.real.stage import Stage, until
 from tests.test_daemon import state_of
 
-pytest.importorskip("aiosmtpd.controller", reason="aiosmtpd is not installed")
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path

@@ -125,6 +125,10 @@ def alerts(out: Path) -> list[Any]:
     return list(state.alerts) if state is not None else []
 
 
+_CALM_TICKS = 30
+"""How often nothing has grown before the leak begins."""
+
+
 @pytest.fixture
 def scene(tmp_path: Path, post: Post) -> Any:
     need(FakeNvml.available(), "the stand-in library needs Linux and a C compiler")
@@ -146,8 +150,7 @@ def test_a_leak_is_found_predicted_announced_and_let_go(
     scene: Any, post: Post, tmp_path: Path
 ) -> None:
     stage, run, daemon = scene
-    assert until((tmp_path / "run" / live.FILE_NAME).exists, 30)
-    time.sleep(15)
+    assert until(lambda: (seen := live.read(tmp_path / "run")) and seen.ticks >= _CALM_TICKS, 60)
     run.onset_s = time.time()
     run.world(leak=True)
 

@@ -241,15 +241,6 @@ def test_what_launchd_does_not_have(manager: Launchd) -> None:
     refused("directories of its user", manager.render, "/opt/homebrew/bin/gpuwatchd")
 
 
-def test_homebrew_s_program_is_homebrew_s_to_start(tools: Tools) -> None:
-    for place in (TARGET, f"{DOMAIN}/{HOMEBREW_LABEL}", f"system/{HOMEBREW_LABEL}"):
-        tools.answer(f"launchctl print {place}", code=113)
-    keg = "/opt/homebrew/Cellar/gpuwatchd/1.0.0/libexec/bin/python"
-    manager = Launchd(environ=tools.environ, executable=keg, sleep=lambda _: None)
-    caught = refused("Homebrew installed", manager.install, dry_run=False)
-    assert caught.hint.startswith("brew services start gpuwatchd")
-
-
 def test_a_daemon_of_ones_own_that_runs_already(manager: Launchd, tools: Tools) -> None:
     runtime = tools.home / "Library/Caches/TemporaryItems/gpuwatchd"
     runtime.mkdir(parents=True)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import socket
-import sys
 import threading
 from typing import TYPE_CHECKING
 
 import pytest
 
 from gpuwatchd.service.own_process import NotifySocket
+from tests.conftest import ON_LINUX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,7 +45,7 @@ def heard(listener: socket.socket) -> list[str]:
             return found
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="systemd is Linux only")
+@ON_LINUX
 def test_a_manager_whose_queue_is_full_is_not_waited_for_and_told_later(
     manager: socket.socket,
 ) -> None:

@@ -115,10 +115,3 @@ def test_what_failed_shows_its_last_lines(manager: Systemd, tools: Tools) -> Non
 def test_words_of_the_daemon_are_foreign_text(manager: Systemd, tools: Tools) -> None:
     tools.answer(SHOW, FULL.replace("2 GPUs", "2 GPUs\x1b[2J"))
     assert manager.status().text.isprintable()
-
-
-def test_what_the_daemon_says_at_length_is_cut_after_a_word(manager: Systemd, tools: Tools) -> None:
-    tools.answer(SHOW, RUNNING.replace("2 GPUs, 1 alert", "seldom " * 60))
-    told = manager.status().text
-    assert told.endswith(" seldom …")
-    assert len(told) < 320

@@ -21,7 +21,7 @@ from gpuwatchd.collect.metal.calls import (
 )
 from gpuwatchd.collect.metal.source import NOT_HERE, WHOLE
 from gpuwatchd.core.errors import SourceError, SourceUnavailable
-from tests.conftest import present
+from tests.conftest import only_where, present
 from tests.sources.metal_case import AVAILABLE, FakeMac, held, one, text
 
 
@@ -287,12 +287,12 @@ def test_resident_memory_is_that_of_the_process() -> None:
     assert Mac().resident_bytes(2**22 + 1) is None
 
 
-@pytest.mark.skipif(sys.platform == "darwin", reason="a Mac has Metal")
+@only_where(sys.platform != "darwin", "a Mac has Metal")
 def test_without_metal_nothing_is_recommended() -> None:
     assert Mac().recommended_bytes() is None
 
 
-@pytest.mark.skipif(sys.platform != "darwin", reason="only macOS tells footprints")
+@only_where(sys.platform == "darwin", "only macOS tells footprints")
 def test_a_footprint_of_this_program() -> None:
     found = present(Mac().footprint(os.getpid()))
     assert found > 1 << 20

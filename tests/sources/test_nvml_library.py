@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpuwatchd.collect.nvml.driver import NAME, find, library_defect
-from tests.conftest import ROOT, need, present, ran
+from tests.conftest import ROOT, need, only_where, present, ran
 from tests.fakenvml import FakeNvml
 from tests.fakenvml.build import cached, compiler
 from tests.sources.nvml_case import PRELUDE
@@ -113,7 +113,7 @@ def test_a_folder_in_the_place_of_a_library_is_told_as_that(tmp_path: Path, real
     assert f"{tmp_path / NAME}: Is a directory" in found["reason"]
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+@only_where(os.geteuid() != 0, "root may read everything")
 def test_a_library_that_may_not_be_read_is_told_as_that(tmp_path: Path, real: bytes) -> None:
     (tmp_path / NAME).write_bytes(real)
     (tmp_path / NAME).chmod(0)

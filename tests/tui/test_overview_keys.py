@@ -196,13 +196,6 @@ async def test_a_click_on_the_name_of_a_column_sorts_by_it() -> None:
         assert processes_of(app)[0].split()[2] == "11003"
 
 
-async def test_a_click_on_a_key_presses_it() -> None:
-    async with opened(usual()) as (app, pilot):
-        await pilot.click(offset=(rows_of(app)[-1].index("filter"), 23))
-        await pilot.pause()
-        assert "filter:" in rows_of(app)[-1]
-
-
 async def test_what_is_pasted_goes_into_the_filter_that_is_typed() -> None:
     async with opened(usual()) as (app, pilot):
         app.screen.post_message(events.Paste("alice"))

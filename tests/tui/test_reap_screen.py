@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,7 @@ from gpuwatchd.tui.screens.reap import ReapScreen
 from gpuwatchd.view.queries import current_state, reaping
 from gpuwatchd.view.query import Query
 from tests.cli.test_reap import ACTIONS, CARD, OTHER, Stage, stage
-from tests.conftest import present
+from tests.conftest import ON_LINUX, present
 from tests.store.world import rows
 from tests.tui.viewing import opened, press, screen, settled, words
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["stage"]
 
 pytestmark = [
-    pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and pidfd"),
+    ON_LINUX,
     pytest.mark.usefixtures("own_pids"),
     pytest.mark.slow,
 ]

@@ -41,18 +41,6 @@ def test_the_first_rule_that_applies_decides_on_colours(
     assert theme.depth(flag, environ) == wanted
 
 
-@pytest.mark.parametrize("kind", design.LOOKS)
-def test_a_verdict_has_the_colours_of_the_design(kind: design.Kind) -> None:
-    style = painter(TRUE).style(kind)
-    assert style.color is not None
-    assert style.color.get_truecolor().hex == design.LOOKS[kind].dark
-    badge = painter(TRUE).style(f"{kind} badge")
-    assert badge.bgcolor is not None
-    assert badge.bgcolor.get_truecolor().hex == design.LOOKS[kind].fill
-    assert badge.color is not None
-    assert badge.color.get_truecolor().hex == design.BADGE_INK
-
-
 @pytest.mark.parametrize("environ", [TRUE, {"TERM": "linux"}, {"TERM": "dumb"}])
 def test_the_row_under_the_cursor_is_told_from_the_others(environ: dict[str, str]) -> None:
     one = painter(environ)

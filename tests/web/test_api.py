@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import jsonschema
-import msgspec
 import pytest
 
 from gpuwatchd.cli import main
@@ -233,19 +231,6 @@ def test_trouble_is_said_and_nothing_falls_over(
         assert served.ask("/healthz").json == {"status": "ok"}
     if held is not None:
         held.close()
-
-
-def test_a_thousand_processes_answer_in_well_under_a_second() -> None:
-    processes = tuple(world.process(5000 + n, f"job{n}", 0.01) for n in range(1000))
-    first, *rest = world.state().devices
-    world.write(devices=(msgspec.structs.replace(first, processes=processes), *rest))
-    with serving.serve() as served:
-        served.ask("/api/v1/status")
-        began = time.monotonic()
-        said = served.ask("/api/v1/status")
-        took = time.monotonic() - began
-    assert len(said.json["data"][0]["processes"]) == 1000
-    assert took < 5, "far above what a slow machine needs"
 
 
 def test_the_document_is_unchanged_as_it_is_built(unchanged: Served) -> None:

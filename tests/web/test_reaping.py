@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,7 +10,9 @@ from gpuwatchd.view.queries import reaping
 from gpuwatchd.view.query import Query
 from tests.cli import shaped
 from tests.cli.test_reap import ACTIONS, CARD, OTHER, Stage, stage
+from tests.conftest import ON_LINUX
 from tests.store.world import rows
+from tests.test_daemon import wait_for
 from tests.web import serving
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def refused(served: Served, wish: dict[str, object], monkeypatch: pytest.MonkeyP
         assert post(served, wish) == 409
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and pidfd")
+@ON_LINUX
 @pytest.mark.usefixtures("own_pids")
 @pytest.mark.slow
 def test_the_process_that_was_shown_is_ended_and_nothing_waits_for_it(
@@ -66,16 +66,12 @@ def test_the_process_that_was_shown_is_ended_and_nothing_waits_for_it(
             assert (begun.status, begun.json["data"]["result"]) == (201, "under-way")
             assert post(served, wish) == 409
             assert served.ask("/api/v1/status").status == 200
-            until = time.monotonic() + 60
-            while not (stage.folder / "notes").exists():
-                assert time.monotonic() < until
-                time.sleep(0.05)
+            wait_for((stage.folder / "notes").exists)
             now = served.ask(f"{path}?anew=true").json["data"]
             assert (now["result"], now["sent"]) == ("under-way", ["SIGTERM"])
             job.kill()
-            while (done := served.ask(path)).json["data"]["result"] == "under-way":
-                assert time.monotonic() < until
-                time.sleep(0.1)
+            wait_for(lambda: served.ask(path).json["data"]["result"] != "under-way")
+            done = served.ask(path)
         shaped.must_fit(done.json)
         assert done.headers["gpuwatchctl-exit-code"] == "0"
         assert (done.json["data"]["result"], done.json["data"]["still_held_bytes"]) == ("ended", 0)
@@ -85,7 +81,7 @@ def test_the_process_that_was_shown_is_ended_and_nothing_waits_for_it(
     ]  # fmt: skip
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and pidfd")
+@ON_LINUX
 @pytest.mark.usefixtures("own_pids")
 @pytest.mark.slow
 def test_a_program_that_ends_meanwhile_writes_that_nobody_waits(stage: Stage) -> None:
@@ -94,10 +90,7 @@ def test_a_program_that_ends_meanwhile_writes_that_nobody_waits(stage: Stage) ->
         with reaping.candidate(Query(), job.pid) as shown:
             process = shown.target.key
         run = reaping.begin(Query(), process)
-        until = time.monotonic() + 60
-        while not (stage.folder / "notes").exists():
-            assert time.monotonic() < until
-            time.sleep(0.05)
+        wait_for((stage.folder / "notes").exists)
         reaping.leave()
         assert [row[:2] for row in rows(stage.folder / "state", ACTIONS)] == [
             ("asked", "idle"), ("done", "interrupted"),

@@ -10,13 +10,11 @@ import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gpuwatchd.core.model import ServedModel
-from gpuwatchd.core.text import clean
+from gpuwatchd.core.text import METRIC_LABEL, unescaped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-LABEL: Final = re.compile(r'\s*([A-Za-z_]\w*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*,?')
-_ESCAPE: Final = re.compile(r"\\(.)")
 _MAX_LINES: Final = 2000
 _MOST: Final = 1e18
 MOST_MODELS: Final = 64
@@ -61,7 +59,7 @@ def _rest(text: str) -> tuple[dict[str, str], float] | None:
     labels: dict[str, str] = {}
     if text.startswith("{"):
         place = 1
-        while (label := LABEL.match(text, place)) is not None:
+        while (label := METRIC_LABEL.match(text, place)) is not None:
             labels[label.group(1)] = unescaped(label.group(2))
             place = label.end()
         end = text.find("}", place)
@@ -79,17 +77,6 @@ def number(text: str | None) -> float | None:
     except (IndexError, ValueError):
         return None
     return value if 0.0 <= value < _MOST else None
-
-
-def unescaped(text: str) -> str:
-    r"""Return the value of a label as it was before it was escaped, fit to be shown.
-
-    Examples
-    --------
-    >>> unescaped(r'C:\\new \"big\"')
-    'C:\\new "big"'
-    """
-    return clean(_ESCAPE.sub(lambda match: "\n" if match[1] == "n" else match[1], text))
 
 
 def values(found: Iterable[Metric], *names: str) -> list[float]:

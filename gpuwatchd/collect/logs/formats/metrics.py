@@ -6,10 +6,10 @@ import math
 import re
 from typing import TYPE_CHECKING, Any
 
-from gpuwatchd.collect.engines import prometheus
 from gpuwatchd.collect.logs import fields
 from gpuwatchd.collect.logs.collector import BadRow, Place
 from gpuwatchd.collect.logs.reader import GIVE_TOTAL, JsonReader, LineReader, text_of
+from gpuwatchd.core.text import METRIC_LABEL, unescaped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -168,10 +168,7 @@ class PrometheusReader(LineReader):
             self.close()
         self._seen.add(series)
         self._line, self._stamp_s = number, stamp_s
-        values = {
-            key.lower(): prometheus.unescaped(text)
-            for key, text in prometheus.LABEL.findall(labels or "")
-        }
+        values = {key.lower(): unescaped(text) for key, text in METRIC_LABEL.findall(labels or "")}
         named = {role: values[label] for label, role in _LABEL_ROLES if values.get(label)}
         row = self._scrape.setdefault(tuple(map(values.get, _KEYS)), {"used": ""})
         role, unit = METRICS[name]
