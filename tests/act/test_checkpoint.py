@@ -17,18 +17,12 @@ from gpuwatchd.core.model import Subject
 from tests.act.children import booted_at_s, job, key_of
 from tests.children import shell_script
 from tests.making import finding
+from tests.real.stage import until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
-
-
-def _until(path: Path) -> bool:
-    end = time.monotonic() + 60
-    while not path.exists() and time.monotonic() < end:
-        time.sleep(0.01)
-    return path.exists()
 
 
 asking = functools.partial(Checkpoint, booted_at_s=booted_at_s())
@@ -45,7 +39,7 @@ def test_the_signal_arrives_and_success_is_not_claimed(tmp_path: Path) -> None:
         assert not saved.exists()
         said = ask.run(about, dry_run=False)
         assert said.endswith("to save by SIGUSR1, not confirmed")
-        assert _until(saved)
+        assert until(saved.exists)
 
 
 def test_a_job_that_names_its_signal_is_asked_whatever_is_configured(tmp_path: Path) -> None:
@@ -53,7 +47,7 @@ def test_a_job_that_names_its_signal_is_asked_whatever_is_configured(tmp_path: P
     with job(saved, GPUWATCHD_CHECKPOINT_SIGNAL="USR1") as process:
         assert asking().offered(key_of(process.pid))
         asking(checkpoint="command", argv=["/nowhere"]).ask(key_of(process.pid), dry_run=False)
-        assert _until(saved)
+        assert until(saved.exists)
     for named in ("USR2", "KILL"):  # no handler for the one, and the other is none to save on
         with job(saved, GPUWATCHD_CHECKPOINT_SIGNAL=named) as process:
             assert not asking().offered(key_of(process.pid))

@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +23,7 @@ from tests.act.children import booted_at_s, key_of
 from tests.act.reuse import View, races
 from tests.children import Child
 from tests.conftest import need
+from tests.real.stage import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -169,10 +169,7 @@ def _leader(_: Path) -> Iterator[tuple[int, Files]]:
     if pid == 0:
         os.execvp("sleep", ["sleep", "60"])
     try:
-        until = time.monotonic() + 30
-        while b"sleep" not in Path(f"/proc/{pid}/comm").read_bytes():
-            assert time.monotonic() < until
-            time.sleep(0.01)
+        assert until(lambda: b"sleep" in Path(f"/proc/{pid}/comm").read_bytes())
         yield pid, {}
     finally:
         os.kill(pid, signal.SIGKILL)
@@ -228,10 +225,8 @@ def as_another_user(*programs: str) -> Iterator[int]:
     need(os.getuid() == 0 and shutil.which("setpriv"), "setpriv and root, to be another user")
     argv = ["setpriv", "--reuid=65534", "--clear-groups", *programs]
     with Child(argv) as process:
-        until = time.monotonic() + 30
-        while Path(f"/proc/{process.pid}/comm").read_text() != f"{programs[0]}\n":
-            assert time.monotonic() < until
-            time.sleep(0.01)
+        comm = Path(f"/proc/{process.pid}/comm")
+        assert until(lambda: comm.read_text() == f"{programs[0]}\n")
         yield process.pid
 
 
@@ -332,10 +327,8 @@ def test_another_pid_namespace_is_left_alone(sends: list[int]) -> None:
     ways = ["bwrap", "--bind", "/", "/", "--unshare-pid"] if bubblewrap else ["unshare", "-pf"]
     with Child([*ways, "sleep", "60"]) as outer:
         children = Path(f"/proc/{outer.pid}/task/{outer.pid}/children")
-        until = time.monotonic() + 30
-        while not (pids := children.read_text().split()):
-            assert time.monotonic() < until
-            time.sleep(0.01)
+        assert until(lambda: children.read_text().split())
+        pids = children.read_text().split()
         assert refused(int(pids[0])) == "errors#managed"
         assert sends == []
         os.kill(int(pids[0]), signal.SIGKILL)
@@ -394,9 +387,7 @@ def test_kill_is_sent_only_where_it_may_be(tmp_path: Path) -> None:
 def test_a_stopped_one_is_let_go_on_to_end(tmp_path: Path) -> None:
     with noting(tmp_path / "notes", "SIGTERM") as pid:
         os.kill(pid, signal.SIGSTOP)
-        until = time.monotonic() + 30
-        while b") T " not in Path(f"/proc/{pid}/stat").read_bytes():
-            assert time.monotonic() < until
+        assert until(lambda: b") T " in Path(f"/proc/{pid}/stat").read_bytes())
         assert ended(pid) == (ReapResult.ENDED, ["SIGTERM", "SIGCONT"])
     assert (tmp_path / "notes").read_text() == "SIGTERM\n"
 

@@ -10,16 +10,10 @@ import pytest
 
 from gpuwatchd.act import terminal
 from gpuwatchd.core.errors import NotAllowed
+from tests.children import shell_script
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-
-def _program(folder: Path, name: str, text: str) -> Path:
-    path = folder / name
-    path.write_text(f"#!/bin/sh\n{text}\n")
-    path.chmod(0o755)
-    return path
 
 
 @pytest.fixture
@@ -38,7 +32,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_hostile_words_stay_words(place: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    _program(place, "xterm", f'printf "%s\\n" "$@" > {out}')
+    shell_script(place / "xterm", f'printf "%s\\n" "$@" > {out}')
     hostile = ["explain", "$(touch x)", "`id`", "; rm -rf /", "a b"]
     terminal.show(["gpuwatchctl", *hostile]).wait()
     words = out.read_text().splitlines()
@@ -52,9 +46,9 @@ def test_the_users_choice_comes_first_and_one_that_fails_is_passed_over(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
-    _program(place, "mine", "exit 1")
-    _program(place, "kitty", f"echo kitty > {out}")
-    _program(place, "xterm", f"echo xterm > {out}")
+    shell_script(place / "mine", "exit 1")
+    shell_script(place / "kitty", f"echo kitty > {out}")
+    shell_script(place / "xterm", f"echo xterm > {out}")
     monkeypatch.setenv("TERMINAL", "xterm")
     found = terminal.candidates(["mine", "--hold"], {"PATH": str(place), "TERMINAL": "xterm"})
     assert [one[1:] for one in found] == [["--hold"], ["-e"], [], ["-e"]]
@@ -64,7 +58,7 @@ def test_the_users_choice_comes_first_and_one_that_fails_is_passed_over(
 
 @pytest.mark.slow
 def test_a_window_that_stays_is_not_waited_for(place: Path) -> None:
-    _program(place, "xterm", "sleep 30")
+    shell_script(place / "xterm", "sleep 30")
     began = time.monotonic()
     process = terminal.show(["gpuwatchctl", "status"])
     try:
@@ -90,8 +84,8 @@ def test_a_service_lets_systemd_start_it(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
-    _program(place, "xterm", "exit 0")
-    _program(place, "systemd-run", f'printf "%s\\n" "$@" > {out}')
+    shell_script(place / "xterm", "exit 0")
+    shell_script(place / "systemd-run", f'printf "%s\\n" "$@" > {out}')
     monkeypatch.setenv("INVOCATION_ID", "abc")
     monkeypatch.setenv("GPUWATCHD_STATE_DIR", "/s")
     monkeypatch.setenv("SOME_SECRET", "x")
@@ -108,8 +102,8 @@ def test_where_systemd_cannot_it_is_started_here(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
-    _program(place, "xterm", f"echo here > {out}")
-    _program(place, "systemd-run", "exit 1")
+    shell_script(place / "xterm", f"echo here > {out}")
+    shell_script(place / "systemd-run", "exit 1")
     monkeypatch.setenv("INVOCATION_ID", "abc")
     terminal.show(["gpuwatchctl", "status"]).wait()
     assert out.read_text() == "here\n"
@@ -118,12 +112,12 @@ def test_where_systemd_cannot_it_is_started_here(
 def test_the_display_of_the_session_is_asked_for(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _program(place, "systemctl", "echo DISPLAY=:5; echo TOKEN=secret; echo XAUTHORITY=/run/x")
+    shell_script(place / "systemctl", "echo DISPLAY=:5; echo TOKEN=secret; echo XAUTHORITY=/run/x")
     monkeypatch.delenv("DISPLAY")
     found = terminal.environment()
     assert (found["DISPLAY"], found["XAUTHORITY"]) == (":5", "/run/x")
     assert "TOKEN" not in found
-    _program(place, "systemctl", "echo DISPLAY=:5; exit 1")
+    shell_script(place / "systemctl", "echo DISPLAY=:5; exit 1")
     assert not terminal.has_display(terminal.environment())
 
 

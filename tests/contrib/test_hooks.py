@@ -16,6 +16,7 @@ from gpuwatchd.core.errors import NotifyError
 from gpuwatchd.core.model import Message
 from gpuwatchd.notify.channels.command import CommandNotifier
 from tests import making
+from tests.children import shell_script
 from tests.conftest import ROOT, need
 from tests.notify.test_chat import Service
 
@@ -52,11 +53,8 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def fake(tools: Path, name: str, answer: str = "") -> Path:
     noted = tools / f"{name}.args"
-    program = tools / name
-    program.write_text(
-        f'#!/bin/sh\nprintf "%s\\0" "$@" >> "{noted}"; printf "\\n\\0" >> "{noted}"\n{answer}\n'
-    )
-    program.chmod(0o755)
+    said = f'printf "%s\\0" "$@" >> "{noted}"; printf "\\n\\0" >> "{noted}"'
+    shell_script(tools / name, f"{said}\n{answer}")
     return noted
 
 

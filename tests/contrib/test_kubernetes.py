@@ -16,6 +16,7 @@ from gpuwatchd.core import config
 from gpuwatchd.notify.channels.command import payload
 from gpuwatchd.notify.channels.email.channel import CREDENTIAL
 from tests import making
+from tests.children import shell_script
 from tests.conftest import ROOT, need, ran
 from tests.contrib import test_container
 from tests.contrib.test_hooks import MESSAGE
@@ -137,13 +138,12 @@ class Cluster:
     def answers(self, items: list[Any] | None = None, evict: str = "cat > {0}/body") -> None:
         (self.folder / "pods").write_text(json.dumps({"items": items or []}))
         evict = evict.format(self.folder)
-        program = self.folder / "bin" / "kubectl"
-        program.write_text(
-            f'#!/bin/sh\necho "$*" >> {self.folder}/said\n'
+        shell_script(
+            self.folder / "bin" / "kubectl",
+            f'echo "$*" >> {self.folder}/said\n'
             f'case "$*" in\n*" get pods "*) cat {self.folder}/pods ;;\n'
-            f'*" create "*) {evict} ;;\nesac\n'
+            f'*" create "*) {evict} ;;\nesac',
         )
-        program.chmod(0o755)
 
     def evict(self, request: str, *words: str) -> subprocess.CompletedProcess[str]:
         environ = {"PATH": f"{self.folder}/bin:/usr/bin:/bin", "NODE_NAME": "node7",

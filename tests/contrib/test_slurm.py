@@ -16,7 +16,7 @@ import pytest
 
 from gpuwatchd.core.model import Holding
 from tests import making
-from tests.children import Child
+from tests.children import Child, shell_script
 from tests.cli import world
 from tests.conftest import ROOT, need, ran
 
@@ -54,10 +54,8 @@ class Node:
 
     def answer(self, name: str, script: str) -> None:
         """Let a program of Slurm do so, after it has written down what it is told."""
-        program = self.folder / "bin" / name
         said = f'printf "%s\\n" "$*" >> "{self.folder}/{name}.said"'
-        program.write_text(f"#!/bin/sh\n{said}\n{script}\n")
-        program.chmod(0o755)
+        shell_script(self.folder / "bin" / name, f"{said}\n{script}")
 
     def run(self, name: str, **environ: str) -> subprocess.CompletedProcess[str]:
         """Run prolog or epilog as slurmd does."""
@@ -178,11 +176,9 @@ def test_it_finds_the_program_although_slurm_sets_no_path(node: Node) -> None:
 
 @pytest.mark.parametrize("said", ["[]", "{}", '{"source": "daemon", "stale_s": 0}', "no JSON", ""])
 def test_an_answer_of_another_version_is_one_line(said: str, node: Node, tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    other.write_text(f"#!/bin/sh\ncat <<'E'\n{said}\nE\n")
-    other.chmod(0o755)
+    other = shell_script(tmp_path / "other", f"cat <<'E'\n{said}\nE")
     for name in ("prolog", "epilog"):
-        done = node.run(name, GPUWATCHCTL=str(other), GPUWATCHD_SLURM_REFUSE="1")
+        done = node.run(name, GPUWATCHCTL=other, GPUWATCHD_SLURM_REFUSE="1")
         assert (done.returncode, done.stdout.count("\n"), done.stderr) == (0, 1, "")
         assert "not looked at (cannot be told: " in done.stdout
 
@@ -214,11 +210,9 @@ def test_what_cannot_be_noted_is_one_line(node: Node) -> None:
 @pytest.mark.parametrize("name", ["prolog", "epilog"])
 def test_what_cannot_be_told_fails_no_job(name: str, node: Node, tmp_path: Path) -> None:
     strict = {"GPUWATCHD_SLURM_REFUSE": "1", "GPUWATCHD_SLURM_DRAIN": "1"}
-    hung = tmp_path / "hung"
-    hung.write_text("#!/bin/sh\nexec sleep 60\n")
-    hung.chmod(0o755)
+    hung = shell_script(tmp_path / "hung", "exec sleep 60")
     began_s = time.monotonic()
-    for program, said in (("/nowhere/gpuwatchctl", "No such file"), (str(hung), "no answer")):
+    for program, said in (("/nowhere/gpuwatchctl", "No such file"), (hung, "no answer")):
         done = node.run(name, GPUWATCHCTL=program, GPUWATCHD_SLURM_LIMIT="2", **strict)
         assert (done.returncode, said in done.stdout) == (0, True), done.stdout
     assert time.monotonic() - began_s < 20

@@ -172,13 +172,6 @@ def test_the_only_one_that_is_refused_is_counted_and_tried_again() -> None:
         assert [key.rpartition(" ")[2] for key in members.failures] == ["400"]
 
 
-def test_no_request_has_more_than_500() -> None:
-    with member() as one, sending(one.url) as members:
-        members.offer(map(alert, range(1001)), [])
-        one.until(lambda: len(one.active()) == 1001)
-        assert max(map(len, one.posts)) == 500
-
-
 def test_what_is_open_is_what_any_member_has() -> None:
     with member() as one, member() as two, sending(one.url, two.url) as members:
         members.offer([alert()], [])

@@ -153,16 +153,6 @@ def test_two_workers_of_one_configuration_are_one_to_alertmanager() -> None:
     assert len(one.taken.active_now) == 2
 
 
-def test_it_is_over_when_its_job_has_ended_on_all_of_its_gpus() -> None:
-    first, second = leak(), leak(21.0)
-    first[410:], second[415:] = 4.0, 4.0
-    run = Run({("GPU-a", "n1", "p"): first, ("GPU-b", "n2", "p"): second})
-    run.to(414)
-    assert len(run.taken.active_now) == 1
-    run.to(416, 415)
-    assert (len(run.taken.active_now), len(run.taken.over)) == (0, len(run.taken.new))
-
-
 def test_no_number_is_in_a_label_and_texts_are_clean() -> None:
     run = Run({("GPU-a", "n\x1b[31m1\u202e", "p\x00\nq"): leak()}).to(400)
     (labels,) = run.taken.new
@@ -394,14 +384,6 @@ def test_it_is_known_what_was_open_before_anything_is_sent_unless_nobody_says() 
     taken.answers = True
     run.to(403, 403)
     assert (len(taken.new), len(taken.active_now)) == (1, 1)
-
-
-def test_a_shard_knows_its_own_alerts_of_a_job_that_several_have() -> None:
-    chosen = msgspec.structs.replace(fleet(), shard=Shard(2, 4))
-    whole, part = Sender(fleet()), Sender(chosen)
-    assert part._common == {"gpuwatchd": "fleet", "shard": "2/4"}
-    assert "shard" not in whole._common
-    assert whole._source != part._source
 
 
 def test_a_clock_that_is_set_back_is_no_reason_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -472,17 +472,6 @@ def test_instants_that_were_not_asked_for_and_values_beyond_all_bounds_are_left_
     assert judging.series_of(worker.rings, 0).t_s[-1] == at(402) - LAG_S
 
 
-def test_a_ring_goes_on_past_its_room() -> None:
-    rings = Rings(fleet().map, 60, 30)
-    rings.row_of({"UUID": "GPU-a"}, add=1000)
-    for slot in range(1000, 1300):
-        rings.advance(slot)
-        rings.put(0, np.array([slot]), np.array([float(slot)]))
-    t_s, values = rings.series(0)
-    assert values.tolist() == list(range(1270, 1300))
-    assert t_s.tolist() == [60.0 * slot for slot in range(1270, 1300)]
-
-
 def test_a_server_with_limits_is_asked_for_half_and_the_rest_goes_on() -> None:
     curves = {(f"GPU-{k}", "n1", "p"): leak() for k in range(8)}
     played = Played(curves, START)

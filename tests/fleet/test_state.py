@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import importlib.util
 import json
 import logging
 import os
@@ -35,6 +36,7 @@ from gpuwatchd.view.queries import fleet_state
 from tests.children import Child
 from tests.cli import shaped
 from tests.cli.calls import Ctl
+from tests.conftest import need
 from tests.fleet.fake import Reply, fleet, serve
 from tests.fleet.test_config import LOCAL, write
 from tests.fleet.test_rounds import START, at, begun, flat, leak
@@ -304,7 +306,7 @@ def test_a_server_that_fails_is_in_the_state_and_the_last_round_stays(left: Stat
 def test_rounds_leave_a_state_and_a_page(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("prometheus_client")
+    need(importlib.util.find_spec("prometheus_client"), "prometheus_client is missing")
     worker, played = begun({("GPU-a", "n1", "p"): leak(), ("GPU-b", "n1", "p"): flat()})
     judge, stop = Judge(fleet().detection, fleet().policy), fleet_main.Stop()
     place = tmp_path / "m.sock"

@@ -225,11 +225,6 @@ def test_what_real_programs_are_told_is_read_rightly(
     assert sizes == ([] if size_bytes is None else [pytest.approx(size_bytes)])
 
 
-def test_of_a_pool_with_a_size_at_first_and_one_at_most_the_latter_counts() -> None:
-    line = "dask cuda worker --rmm-pool-size 30GiB --rmm-maximum-pool-size 60GiB"
-    assert amounts(facts_of(line)) == [(None, 60.0 * GIB)]
-
-
 def facts_of(
     line: str,
     framework: str | None = "PyTorch",

@@ -110,6 +110,6 @@ def test_the_pause_is_expected_by_size(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_the_gate() -> None:
-    seen = gate.run(sys.executable, 2, 60, 20)
+    seen = gate.run(sys.executable, 2, 20, 10)
     assert gate.harmless(seen), seen
     assert seen["objects"] == gate.run(sys.executable, 2, 0, 0)["objects"]

@@ -185,21 +185,21 @@ def task(family: str, **changes: Any) -> measure.Task:
 
 
 def test_an_item_is_judged_with_the_weights_of_its_fold() -> None:
-    usual = measure.run(task("linear_slow", rivals=False, processes=False))
-    deaf = measure.run(task("linear_slow", rivals=False, processes=False, weights={"one": -50.0}))
+    usual = measure.run(task("segments", rivals=False, processes=False))
+    deaf = measure.run(task("segments", rivals=False, processes=False, weights={"one": -50.0}))
     assert usual.alert_s is not None
     assert deaf.alert_s is None
 
 
 def test_a_run_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
-    tasks = [task("flat"), task("model_load")]
+    tasks = [task("growing_peaks"), task("long_fill")]
     path = tmp_path / "outcomes.jsonl"
     first = runner.evaluate(tasks[:1], path, workers=1, code="a")
     with path.open("ab") as sink:
         sink.write(b"0123 {torn")
     both = runner.evaluate(tasks, path, workers=1, code="a")
     assert both[0] == first[0]
-    assert [one.family for one in both] == ["flat", "model_load"]
+    assert [one.family for one in both] == ["growing_peaks", "long_fill"]
     assert len(runner.Kept(path, Outcome).found) == 2
     # Other code, other outcomes.
     assert runner.mark(tasks[0], "a") != runner.mark(tasks[0], "b")
@@ -240,7 +240,7 @@ def test_the_program_prints_and_writes_everything(
     # Fitting takes minutes and has tests of its own.
     monkeypatch.setattr(train, "fold", lambda _: dict(SCORE.coefficients))
     arguments = [
-        "--seeds", "1", "--tuning", "--family", "linear_slow", "--family", "eval_spikes",
+        "--seeds", "1", "--tuning", "--family", "segments", "--family", "growing_peaks",
         "--workers", "1", "--output", str(tmp_path), "--real", str(tmp_path / "nowhere"),
     ]  # fmt: skip
     assert program.main(arguments) == 0

@@ -87,9 +87,3 @@ def test_repeating_growth_is_named(series: Series, names: set[str], watch_s: flo
 def test_harmless_series_do_not_alert(name: str) -> None:
     life = replay(documented.harmless()[name])
     assert life.alert_s is None, life.alert
-
-
-def test_preallocated_pool_is_called_so() -> None:
-    life = replay(documented.harmless()["preallocated"])
-    assert present(life.last).pattern == "preallocated"
-    assert "invisible" in present(life.last).reason

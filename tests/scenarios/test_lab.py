@@ -324,11 +324,11 @@ def handed_around() -> views.LabelledSeries:
 
 
 def test_growth_of_a_device_counts_once_beside_its_processes() -> None:
-    item = handed_around()
-    found = by_process(replay_processes(item))
+    courses = replay_processes(handed_around())
+    found = by_process(courses)
     assert present(found.alert_s) >= 1200.0
     assert found.false_alerts == 0, "the process goes on with the alert of the device"
-    harmless = by_process(replay_processes(replace(item, truth=replace(item.truth, leak=False))))
+    harmless = by_process([replace(one, truth=replace(one.truth, leak=False)) for one in courses])
     assert (harmless.alert_s, harmless.false_alerts) == (None, 1)
 
 

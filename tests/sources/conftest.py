@@ -14,19 +14,28 @@ from tests.conftest import need
 from tests.fakenvml import FakeNvml
 from tests.sources.drm_case import Tree
 from tests.sources.metal_case import FakeMac
-from tests.sources.nvml_case import Nvml
+from tests.sources.nvml_case import ForkServer, Nvml
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
 
-@pytest.fixture
-def fake(tmp_path: Path) -> Nvml:
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
     if not sys.platform.startswith("linux"):
         pytest.skip("the stand-in library is for Linux")
     need(FakeNvml.available(), "a C compiler builds the stand-in library")
-    return Nvml(tmp_path)
+    started = ForkServer(FakeNvml(tmp_path_factory.mktemp("fakenvml")))
+    with started.child:
+        yield started
+
+
+@pytest.fixture
+def fake(server: ForkServer, tmp_path: Path) -> Nvml:
+    made = Nvml(tmp_path)
+    made.server = server
+    return made
 
 
 @pytest.fixture

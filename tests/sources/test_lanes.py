@@ -12,13 +12,7 @@ import pytest
 
 from gpuwatchd.collect import device_threads as module
 from gpuwatchd.collect.device_threads import DeviceThreads
-
-
-def until(what: object, seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not callable(what) or not what():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.005)
+from tests.real.stage import until
 
 
 def test_answers_come_by_lane_and_errors_are_answers() -> None:
@@ -43,7 +37,7 @@ def test_a_stuck_lane_is_left_behind_and_its_late_answer_dropped(stuck: int) -> 
     free = {lane: work for lane, work in jobs.items() if lane not in lanes.busy}
     assert sorted(lanes.run(free, 0.2)) == sorted(free)
     gate.set()
-    until(lambda: not lanes.busy)
+    assert until(lambda: not lanes.busy)
     assert lanes.busy_s("0") is None
     assert lanes.run({"0": lambda: "again"}, 1.0) == {"0": "again"}
     lanes.close()
@@ -54,7 +48,7 @@ def test_who_takes_over_has_the_whole_deadline(monkeypatch: pytest.MonkeyPatch) 
 
     def wait(turn: module.ReadRound, seconds: float) -> bool:
         waits.append(seconds)
-        until(lambda: len(lanes.busy) == min(len(waits), 2))
+        assert until(lambda: len(lanes.busy) == min(len(waits), 2))
         clock[0] += seconds
         return False
 
@@ -64,7 +58,7 @@ def test_who_takes_over_has_the_whole_deadline(monkeypatch: pytest.MonkeyPatch) 
     # The second thread begins after the first wait; its lane is left behind a second later.
     assert waits == [0.1, 0.1, pytest.approx(0.9)]
     gate.set()
-    until(lambda: not lanes.busy)
+    assert until(lambda: not lanes.busy)
     lanes.close()
 
 
@@ -78,9 +72,9 @@ def test_threads_that_stood_in_end() -> None:
     lanes.run({str(n): gate.wait for n in range(6)}, 0.1)
     assert mine() == 6
     gate.set()
-    until(lambda: mine() <= 1)
+    assert until(lambda: mine() <= 1)
     lanes.close()
-    until(lambda: mine() == 0)
+    assert until(lambda: mine() == 0)
     assert lanes.busy == {}
 
 
@@ -92,7 +86,7 @@ def test_an_answer_that_is_waited_for_counts_however_late() -> None:
     gate.set()
     assert task.wait(60.0)
     assert task.answers == {"driver": True}
-    until(lambda: not lanes.busy)
+    assert until(lambda: not lanes.busy)
     lanes.close()
 
 
@@ -141,5 +135,5 @@ def test_a_lane_that_is_taken_when_time_is_up_is_busy(monkeypatch: pytest.Monkey
     assert "card" in lanes.busy
     taken.set()
     gate.set()
-    until(lambda: not lanes.busy)
+    assert until(lambda: not lanes.busy)
     lanes.close()

@@ -123,7 +123,7 @@ def test_a_library_that_fits_no_more_and_was_replaced_asks_for_a_new_process(
     import shutil
 
     shutil.copy(fake.library_folder / "libnvidia-ml.so.1", tmp_path / "libnvidia-ml.so.1")
-    fake.library_folder = tmp_path
+    fake.library_folder, fake.server = tmp_path, None  # another library is another process
     fake.write(*TWO)
     before, degraded, after, hint = fake.play(f"""
 import shutil
