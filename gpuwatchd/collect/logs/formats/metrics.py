@@ -6,7 +6,7 @@ import math
 import re
 from typing import TYPE_CHECKING, Any
 
-from gpuwatchd.collect.engines import prometheus
+from gpuwatchd.collect import prometheus
 from gpuwatchd.collect.logs import fields
 from gpuwatchd.collect.logs.collector import BadRow, Place
 from gpuwatchd.collect.logs.reader import GIVE_TOTAL, JsonReader, LineReader, text_of
