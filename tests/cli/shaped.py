@@ -31,6 +31,7 @@ def kinds_of(said: dict[str, Any]) -> Sequence[type[msgspec.Struct]]:
         return schema.OTHERS["history-ndjson"]
     if "data" not in said:
         return schema.OTHERS["error"]
+    assert said["verb"] in schema.ANSWERS, f"{said['verb']}: no row in ANSWERS, {schema.__file__}"
     return schema.ANSWERS[said["verb"]]
 
 

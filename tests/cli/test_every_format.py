@@ -24,7 +24,8 @@ WITHOUT_A_HEADER = {"csv-without-header"}
 
 
 def test_every_format_is_written() -> None:
-    assert set(WRITTEN) == set(FORMATS) - OWN - WITHOUT_A_SERIES - WITHOUT_A_HEADER
+    written = set(FORMATS) - OWN - WITHOUT_A_SERIES - WITHOUT_A_HEADER
+    assert set(WRITTEN) == written, "a format has its row in WRITTEN of tests/cli/logs_of.py"
 
 
 @pytest.mark.parametrize("name", list(WRITTEN))

@@ -196,7 +196,7 @@ def test_every_verb_answers_as_its_schema_says(
                 wrong += [f"{line}: {why}" for why in _wrong(json.loads(one), kind)]
     assert not wrong, "\n".join(wrong)
     every = {kind for kinds in (by_verb.ANSWERS | by_verb.OTHERS).values() for kind in kinds}
-    assert every == answered | ELSEWHERE
+    assert every == answered | ELSEWHERE, "every answer is that of a line of LINES"
 
 
 class _Manager:
@@ -271,7 +271,7 @@ SCREENS = {"top", "run"}
 
 
 def test_every_verb_has_a_schema() -> None:
-    assert set(by_verb.ANSWERS) | SCREENS == set(COMMANDS)
+    assert set(by_verb.ANSWERS) | SCREENS == set(COMMANDS), f"rows of ANSWERS, {by_verb.__file__}"
     assert not set(by_verb.ANSWERS) & SCREENS
 
 

@@ -42,6 +42,7 @@ def shape(name: str, t: Array) -> Array:
         "spike": np.where(t < 1500, 4e9, 9e9),
         "plateau": 4e9 + 3e9 * (1 - np.exp(-t / 300)),
     }
+    assert name in shapes, f"no shape here on which {name} fires"
     return shapes[name]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import os
 import re
 import shutil
@@ -73,6 +74,28 @@ def inside(text: str, name: str, words: str) -> str:
     kind = re.search(rf"^class {name}\b.*?(?=\n\n\n)", text, re.MULTILINE | re.DOTALL)
     assert kind, name
     return text[: kind.end()] + "\n" + words.rstrip("\n") + text[kind.end() :]
+
+
+@pytest.mark.parametrize("page", list(NAMES))
+def test_what_a_page_imports_is_there(page: str) -> None:
+    """Also names that only a type checker reads."""
+    for block in blocks(page, "python"):
+        for module, names in re.findall(r"^ *from (\S+) import (.+)$", block, re.MULTILINE):
+            if not module.endswith(NAMES[page]):
+                for name in names.split(", "):
+                    there = hasattr(importlib.import_module(module), name)
+                    assert there or importlib.util.find_spec(f"{module}.{name}"), (module, name)
+
+
+def test_the_tables_that_the_recipe_names_are_there() -> None:
+    recipe = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    named = re.findall(r"`(\w+)` (?:in|of) `(\S+\.py)`", recipe)
+    assert len(named) > 8
+    for name, file in named:
+        text = (ROOT / file).read_text(encoding="utf-8")
+        assert re.search(rf"^ *((class|def) )?{name}\b.*[=:]", text, re.MULTILINE), (
+            f"{name} in {file}"
+        )
 
 
 def run(copy: Path, *argv: str, **more: str) -> subprocess.CompletedProcess[str]:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatchd.collect.engines.prometheus import Metric, count, metrics, over_engines, share
+from gpuwatchd.collect.prometheus import Metric, count, metrics, over_engines, share
 
 
 def test_only_wanted_lines_are_read() -> None:

@@ -128,6 +128,8 @@ class Session:
         for reason in LEFT_OUT:
             print(f"left out: {reason}")
         same = wanted == self.made.keys() and not differing
+        if not same:
+            print("is it meant? then: python -m tests.recordings write")
         return 1 if self._say_failed() or not same else 0
 
     def _difference(self, name: str, to: Path | None) -> str:

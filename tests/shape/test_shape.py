@@ -23,7 +23,9 @@ def test_no_figure_is_above_its_limit(measured: list[Figure]) -> None:
     limits = figures.read_limits()
     assert all(figure.key in limits for figure in measured)
     above = {one.key: (one.value, one.bound(limits)) for one in measured if one.exceeds(limits)}
-    assert above == {}, "see: make shape ARGS=--verbose"
+    assert above == {}, (
+        "see: make shape ARGS=--verbose; a new feature raises tests/shape/limits.json"
+    )
 
 
 def test_foreign_texts_are_those_of_modules_that_exist() -> None:

@@ -43,7 +43,9 @@ def mib(series: LogSeries) -> list[float]:
 
 @pytest.mark.parametrize("name", sorted(FORMATS))
 def test_format_can_be_told_and_has_its_name(name: str) -> None:
-    sample, guessed = next((file, log) for file, log in samples() if log.format == name)
+    found = [(file, log) for file, log in samples() if log.format == name]
+    assert found, f"no log in {LOGS} is recognised as {name}: add one"
+    sample, guessed = found[0]
     told = read_log(sample, LogOptions(format=name))
     assert (told.rows, told.skipped, told.error) == (guessed.rows, guessed.skipped, guessed.error)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from gpuwatchd.collect.engines import prometheus
+from gpuwatchd.collect import prometheus
 from gpuwatchd.core import decoding
 from gpuwatchd.core.errors import EndpointError
 from gpuwatchd.core.model import ServerReading

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from gpuwatchd.collect.engines.prometheus import MOST_MODELS
+from gpuwatchd.collect.prometheus import MOST_MODELS
 from gpuwatchd.core import decoding
 from gpuwatchd.core.errors import EndpointError
 from gpuwatchd.core.model import ServedModel, ServerReading

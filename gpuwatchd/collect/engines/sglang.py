@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from gpuwatchd.collect.engines import prometheus
+from gpuwatchd.collect import prometheus
 from gpuwatchd.core.errors import EndpointError
 from gpuwatchd.core.model import ServerReading
 
