@@ -162,10 +162,8 @@ class UserInput:
         """Apply labels to the subjects of a source; return the alerts that this ended."""
         if self.run_baselines is None:
             return []
-        tracks = (track for it in self._state.devices_of(source) for track in it.tracks())
-        return (
-            self._guard("feedback", partial(self.run_baselines.apply_labels, tracks, now_s)) or []
-        )
+        apply_labels = partial(self.run_baselines.apply_labels, source, now_s)
+        return self._guard("feedback", apply_labels) or []
 
     def close(self) -> None:
         """Write what was learned of runs."""
@@ -200,11 +198,13 @@ class ProcessContext:
         """Yield what is done each tick."""
         yield Chore("process context", When.CONDITIONS, self._refresh)
         yield Chore("idle memory", When.CONDITIONS, self.idle_memory.update)
-        # Before the alerts on conditions, whose costs and steps depend on both; by the clock of
-        # people, as what jobs report of checkpoints.
-        wall, prices = self._clocks.wall, self._state.prices
-        yield Chore("checkpoints", When.CONDITIONS, lambda _: self.checkpoints.step(wall()))
-        yield Chore("power", When.CONDITIONS, lambda _: prices.measure(wall()))
+        yield Chore("power", When.CONDITIONS, self._update_costs)
+
+    def _update_costs(self, _: float) -> None:
+        """Take in checkpoints and power, on which costs and steps depend; by people's clock."""
+        now_s = self._clocks.wall()
+        self._guard("checkpoints", partial(self.checkpoints.step, now_s))
+        self._state.prices.measure(now_s)
 
     def _refresh(self, _: float) -> None:
         """Read servers, declared sizes and limits, where a process is new or they are due."""

@@ -327,6 +327,8 @@ class LiveWriter:
         if self._host is not None and self._ticks % _RSS_EVERY_TICKS == 1:
             self._rss_bytes = self._host.own_rss_bytes()
         infos = state.engines.with_models(state.infos)
+        alerts = (*state.open_alerts(), *state.restored.alerts.values())
+        pending = tuple(state.pending_alerts())
         known = (state.infos.changes, state.engines.named)
         devices = [
             self._devices.device(
@@ -349,8 +351,8 @@ class LiveWriter:
             devices=tuple(devices),
             boot_id=self.boot_id,
             clock_ahead_s=self._clocks.wall() - self._clocks.mono(),
-            alerts=(*state.open_alerts(), *state.restored.alerts.values()),
-            pending=tuple(state.pending_alerts()),
+            alerts=alerts,
+            pending=pending,
             problems=tuple([text for text, _ in problems]),
             problem_codes=tuple([code for _, code in problems]),
             rss_bytes=self._rss_bytes,

@@ -266,8 +266,8 @@ class RunBaselines:
         # A word from while the daemon was stopped waits for its process to be seen again.
         self._unapplied = self._unapplied or self._served != self._state.tracks.created
 
-    def apply_labels(self, tracks: Iterable[Track], now_s: float) -> list[Alert]:
-        """Apply the user's labels to these tracks; return the alerts that this ended."""
+    def apply_labels(self, source: str, now_s: float) -> list[Alert]:
+        """Apply the user's labels to the subjects of a source; return the alerts this ended."""
         if self._served != self._state.tracks.created:
             # An alert that goes on is not judged without what was known of its subject before.
             for track in self._state.tracks.values():
@@ -276,7 +276,8 @@ class RunBaselines:
         if not self._unapplied:
             return []
         changed: list[Alert] = []
-        mine = {track.subject.id: track for track in tracks}
+        devices = self._state.devices_of(source)
+        mine = {track.subject.id: track for device in devices for track in device.tracks()}
         for subject in (self._labels.keys() | self._applied) & mine.keys():
             word, track = self._labels.get(subject), mine[subject]
             if (None if word is None else word.row) == track.run_baseline.heard:
