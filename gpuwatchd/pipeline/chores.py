@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.pipeline.action_handler import ActionHandler
 from gpuwatchd.pipeline.alert_cost import CheckpointSearch
-from gpuwatchd.pipeline.declared_sizes import DeclaredSizes
-from gpuwatchd.pipeline.engine_readings import Serving
+from gpuwatchd.pipeline.engine_readings import DeclaredSizes, Serving
 from gpuwatchd.pipeline.idle_memory import IdleMemory
 from gpuwatchd.pipeline.memory_limits import MemoryLimits
 from gpuwatchd.pipeline.run_baselines import RunBaselines

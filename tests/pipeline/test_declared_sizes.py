@@ -17,7 +17,7 @@ from gpuwatchd.collect.logs.log_types import LogFile, LogSeries
 from gpuwatchd.core.codes import FactName
 from gpuwatchd.core.model import GrowthFact, ProcessInfo, ProcessKey, ServerReading, Subject
 from gpuwatchd.pipeline import replay
-from gpuwatchd.pipeline.declared_sizes import DEADLINE_S, MOST_STUCK, DeclaredSizes
+from gpuwatchd.pipeline.engine_readings import DEADLINE_S, MOST_STUCK, DeclaredSizes
 from gpuwatchd.pipeline.state import State
 from gpuwatchd.pipeline.track_evaluation import Evaluator
 from tests.children import Child

@@ -9,7 +9,7 @@ from gpuwatchd.core import units
 from gpuwatchd.tui.polling import FAILED
 from gpuwatchd.view.blocks import Page
 from gpuwatchd.view.queries import current_state, state_location
-from gpuwatchd.view.text import deaths_text, delivery_text, status
+from gpuwatchd.view.text import delivery_text, status
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -135,7 +135,7 @@ def _head(painter: Painter, view: View, width: int, hidden: int) -> Row:
 
 def _others(painter: Painter, view: View, width: int) -> list[Row]:
     sheet = Page(10_000, ascii_only=painter.ascii, terminal=True)
-    deaths_text.write(sheet, view)
+    delivery_text.write_deaths(sheet, view)
     delivery_text.write_undelivered(sheet, view)
     status.holdings(sheet, view)
     for problem in view.daemon.problems:

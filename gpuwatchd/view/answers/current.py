@@ -32,7 +32,7 @@ from gpuwatchd.view.answers.base import (
     sources,
 )
 from gpuwatchd.view.queries import current_state
-from gpuwatchd.view.text import deaths_text, delivery_text
+from gpuwatchd.view.text import delivery_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -331,7 +331,7 @@ class DeathShape(Shape):
     """From when on that is counted."""
     FROM = sources(
         ended_at="resolved_at",
-        ran_s=deaths_text.ran_s,
+        ran_s=delivery_text.ran_s,
         lost_usd="cost.spent_usd",
         lost_gpu_hours="cost.gpu_hours",
         since="cost.since",

@@ -15,7 +15,6 @@ from gpuwatchd.view.queries import cost_entries, history_query, remeasure, subje
 from gpuwatchd.view.queries.remeasure import ExplanationInput
 from gpuwatchd.view.text import (
     alert_details,
-    deaths_text,
     delivery_text,
     explanation_parts,
     subject_facts,
@@ -132,7 +131,7 @@ def _deaths(case: ExplanationInput) -> Iterator[str]:
         return
     for alert in case.view.deaths:
         if alert.subject.device_uid == case.item.device.uid and alert.subject != case.subject:
-            parts = deaths_text.line(alert, now_s=case.view.now_s)
+            parts = delivery_text.death_line(alert, now_s=case.view.now_s)
             yield " ".join(part if isinstance(part, str) else part[0] for part in parts)
 
 

@@ -15,7 +15,6 @@ from gpuwatchd.view.blocks import width_of
 from gpuwatchd.view.queries import current_state, state_location
 from gpuwatchd.view.text import (
     badges,
-    deaths_text,
     delivery_text,
     headline,
     subject_facts,
@@ -336,7 +335,7 @@ def show(
     if whole:
         _headline(out, view, places)
     _banner(out, view)
-    deaths_text.write(out, view)
+    delivery_text.write_deaths(out, view)
     short = whole and len(places) >= SHORT_FROM and not (verbose or wide)
     if short:
         lines(out, view, places, every=every)
@@ -448,7 +447,7 @@ def brief(out: Page, view: View) -> None:
     """Write in a few lines how things are: what is open, what died, what is wrong."""
     _headline(out, view, headline.standings(view.devices, view.alerts))
     _banner(out, view)
-    deaths_text.write(out, view)
+    delivery_text.write_deaths(out, view)
     _alerts(out, view)
     delivery_text.write_undelivered(out, view)
 

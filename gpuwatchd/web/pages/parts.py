@@ -16,7 +16,7 @@ from gpuwatchd.view.answers import base
 from gpuwatchd.view.answers.base import Sentence, Shape, fill, sources
 from gpuwatchd.view.blocks import Flow, Page, Table
 from gpuwatchd.view.queries import current_state, history_query
-from gpuwatchd.view.text import badges, deaths_text, delivery_text, status
+from gpuwatchd.view.text import badges, delivery_text, status
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -171,7 +171,7 @@ def _warnings(view: View, now_s: float) -> Iterator[Notice]:
         words = text.clean(sentence, limit=LINE) + status.age(view, code, now_s=now_s)
         yield Notice(code=code, text=words, bad=code.startswith("daemon"))
     for alert in view.deaths:
-        death = joined(deaths_text.line(alert, now_s=now_s), " ")
+        death = joined(delivery_text.death_line(alert, now_s=now_s), " ")
         yield Notice(code="death", text=death, bad=True)
     if undelivered := joined(delivery_text.undelivered(view, mark=""), " "):
         yield Notice(code="unheard", text=undelivered, bad=True)
