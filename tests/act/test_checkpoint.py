@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import sys
 import tempfile
 import time
 from typing import TYPE_CHECKING
@@ -16,13 +15,14 @@ from gpuwatchd.core.errors import ActionError, NotAllowed, TargetChanged, Target
 from gpuwatchd.core.model import Subject
 from tests.act.children import booted_at_s, job, key_of
 from tests.children import shell_script
+from tests.conftest import ON_LINUX
 from tests.making import finding
 from tests.real.stage import until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+pytestmark = ON_LINUX
 
 
 asking = functools.partial(Checkpoint, booted_at_s=booted_at_s())

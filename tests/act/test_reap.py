@@ -22,7 +22,7 @@ from gpuwatchd.core.model import ProcessInfo, ProcessKey
 from tests.act.children import booted_at_s, key_of
 from tests.act.reuse import View, races
 from tests.children import Child
-from tests.conftest import need
+from tests.conftest import ON_LINUX, need
 from tests.real.stage import until
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.core.model import HoldingKind
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and pidfd")
+pytestmark = ON_LINUX
 
 NOTES = """
 import ctypes, os, signal, sys, time

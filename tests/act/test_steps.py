@@ -27,12 +27,12 @@ from gpuwatchd.core.model import ProcessInfo
 from tests.act.children import booted_at_s, job, key_of
 from tests.act.reuse import View
 from tests.children import shell_script
-from tests.conftest import need, present
+from tests.conftest import ON_LINUX, need, present
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and pidfd")
+pytestmark = ON_LINUX
 
 UNIT = "train.service"
 GROUP = "0::/user.slice/user-{0}.slice/user@{0}.service/app.slice/{1}\n"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import msgspec
@@ -16,8 +15,9 @@ from gpuwatchd.act.target import Target
 from gpuwatchd.core.errors import NotAllowed, TargetChanged, TargetGone
 from gpuwatchd.core.model import ProcessKey
 from tests.act.children import booted_at_s, job, key_of
+from tests.conftest import ON_LINUX
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+pytestmark = ON_LINUX
 
 
 def known(key: ProcessKey, *, proc: Path = Path("/proc")) -> Target:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,12 +14,13 @@ from gpuwatchd.core.errors import ActionError
 from gpuwatchd.core.model import ProcessKey, Subject
 from gpuwatchd.core.registry import load
 from tests.act.children import booted_at_s, job, key_of
+from tests.conftest import ON_LINUX
 from tests.making import finding
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+pytestmark = ON_LINUX
 
 
 @pytest.fixture(params=ACTIONS)

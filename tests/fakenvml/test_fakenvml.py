@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.children import Child
-from tests.conftest import need, ran
+from tests.conftest import need, not_here, ran
 from tests.fakenvml import FakeNvml
 from tests.fakenvml.build import LIBRARY
 
@@ -32,7 +32,7 @@ def out(*values):
 @pytest.fixture
 def fake(tmp_path: Path) -> FakeNvml:
     if not sys.platform.startswith("linux"):
-        pytest.skip("the stand-in library is for Linux")
+        not_here("the stand-in library is for Linux")
     need(FakeNvml.available(), "a C compiler builds the stand-in library")
     return FakeNvml(tmp_path)
 

@@ -110,7 +110,7 @@ print(host.is_contained, [(i.name, i.foreign, i.user, i.argv) for i in found.val
     try:
         possible = subprocess.run([*inside, "true"], capture_output=True, check=False).returncode
     except FileNotFoundError:
-        pytest.skip("unshare is not installed")
+        not_here("unshare is not installed")
     if possible != 0:
         not_here("no pid namespace may be made here")
     # The first process of a namespace is a shell's work.

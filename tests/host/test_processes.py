@@ -15,7 +15,7 @@ import pytest
 from gpuwatchd.collect.host import Host, by_psutil, processes, program
 from gpuwatchd.collect.host.procfs import absent, probe
 from tests.children import Child
-from tests.conftest import ROOT, present, ran
+from tests.conftest import ROOT, only_where, present, ran
 from tests.host.world import STARTED, TORCH_MAPS, Clock, FakeProc, host_of, linux
 
 
@@ -123,7 +123,7 @@ def test_what_nobody_asks_about_is_let_go(
 
 
 @linux
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@only_where(os.geteuid() == 0, "only root can become another user")
 def test_another_users_process_is_known_by_what_everybody_may_read() -> None:
     script = """
 import os, sys

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
-import pytest
-
 from gpuwatchd.collect.host import Host
+from tests.conftest import ON_LINUX
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
+linux = ON_LINUX
 
 TORCH_MAPS = (
     "7f00-7f01 r-xp 00000000 fe:00 11 /opt/venv/lib/torch/lib/libtorch_cpu.so\n"

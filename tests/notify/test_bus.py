@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
 from gpuwatchd.notify.channels.desktop import session_bus
+from tests.conftest import ON_LINUX
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a session bus is of Linux")
+pytestmark = ON_LINUX
 
 
 @pytest.fixture

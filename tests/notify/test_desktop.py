@@ -18,6 +18,7 @@ from gpuwatchd.core.model import Button
 from gpuwatchd.notify.channels.desktop import channel, connection
 from gpuwatchd.notify.channels.desktop.channel import DesktopNotifier
 from gpuwatchd.notify.channels.desktop.connection import REBUILD_AFTER, title
+from tests.conftest import ON_LINUX, only_where
 from tests.test_daemon import wait_for
 
 if TYPE_CHECKING:
@@ -260,7 +261,7 @@ def test_close_may_come_twice_and_a_send_starts_anew(world: World) -> None:
     assert world.built == 2
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="a session bus is a thing of Linux")
+@ON_LINUX
 def test_without_a_bus_the_real_library_is_found_out(
     message: Message,
     tmp_path: Path,
@@ -314,7 +315,7 @@ def test_a_failure_is_known(
     assert caught.value.permanent is permanent
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="needs a shell")
+@only_where(sys.platform != "win32", "needs a shell")
 def test_the_exit_code_of_the_real_call_counts() -> None:
     assert connection._call(["sh", "-c", "echo no >&2; exit 3"], 5) == (3, "no\n")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 import threading
 import time
 from pathlib import Path
@@ -24,6 +23,7 @@ from gpuwatchd.store import tables
 from gpuwatchd.store.tables import Checkpoint
 from tests import making
 from tests.act.children import booted_at_s, job, key_of
+from tests.conftest import ON_LINUX
 from tests.making import alert, finding
 from tests.store.world import T0, opened
 from tests.test_daemon import wait_for
@@ -209,7 +209,7 @@ def test_an_answer_that_nobody_can_see_is_no_failure(
     assert "no session bus" in caplog.text
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+@ON_LINUX
 def test_every_rank_that_the_notice_was_about_is_asked(world: World, tmp_path: Path) -> None:
     world.state.settings = Settings(ASKS)
     files = tmp_path / "saved-0", tmp_path / "saved-1"
@@ -232,7 +232,7 @@ def test_every_rank_that_the_notice_was_about_is_asked(world: World, tmp_path: P
     assert len(world.said) == 1
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+@ON_LINUX
 def test_a_job_that_would_be_ended_is_not_asked(world: World) -> None:
     world.state.settings = Settings(ASKS)
     with job() as process:
@@ -284,7 +284,7 @@ def test_the_buttons_of_a_notice(tmp_path: Path) -> None:
     assert _names(buttons_for(alert(), ASKS)) == ["snooze", "show"]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+@ON_LINUX
 def test_the_button_for_a_checkpoint_is_there_only_where_it_can_work(tmp_path: Path) -> None:
     def names(about: Alert, config: Config, info: ProcessInfo | None = None) -> list[str]:
         return _names(buttons_for(about, config, info, booted_at_s=booted_at_s()))
@@ -301,7 +301,7 @@ def test_the_button_for_a_checkpoint_is_there_only_where_it_can_work(tmp_path: P
         assert len(buttons_for(about, ASKS)) == 2, "of which boot is unknown"
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+@ON_LINUX
 def test_a_newer_checkpoint_confirms_what_was_asked(world: World, tmp_path: Path) -> None:
     world.state.settings = Settings(ASKS)
     seen = world.state.checkpoints
@@ -321,7 +321,7 @@ def test_a_newer_checkpoint_confirms_what_was_asked(world: World, tmp_path: Path
     assert "new.ckpt" in world.said[1].body
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+@ON_LINUX
 def test_a_checkpoint_of_much_later_is_no_answer(world: World, tmp_path: Path) -> None:
     world.state.settings = Settings(ASKS)
     seen = world.state.checkpoints

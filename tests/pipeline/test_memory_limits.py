@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from gpuwatchd.analysis import declared
+from gpuwatchd.collect import control_groups
 from gpuwatchd.core.codes import Ending, LimitKind
 from gpuwatchd.core.model import Device, MemoryLimit, ProcessInfo, ProcessKey, Sample, Subject
 from gpuwatchd.pipeline.memory_limits import CONTEXT_BYTES, MemoryLimits, NearLimits
@@ -34,6 +35,7 @@ class World:
 
     def __init__(self, folder: Path, play: Callable[[int], Sample], device: Device = BIG) -> None:
         self.root = folder / "cgroup"
+        control_groups._is_hybrid.cache_clear()  # another test may have had a folder of this name
         self.mono_s = 0.0
         proc = FakeProc(folder / "proc")
         for info in (LEAKER, OTHER):

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from _gpuwatchd_probe import heap, inspection
 
+from tests.conftest import ON_LINUX
 from tests.probe import gate
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+pytestmark = ON_LINUX
 
 
 def test_an_answer_comes_back_with_the_pause() -> None:

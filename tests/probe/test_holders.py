@@ -18,11 +18,12 @@ import pytest
 from _gpuwatchd_probe import attributes, heap, holders, names
 
 from gpuwatchd.analysis.frameworks import advice
+from tests.conftest import ON_LINUX
 from tests.probe import planted
 from tests.probe.leaks import CLEAN, LEAKS, Blob, inspected
 from tests.probe.test_census import CALLED, Hostile, HostileBlob
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+pytestmark = ON_LINUX
 
 
 LENGTH, BOUND = 20, 5000

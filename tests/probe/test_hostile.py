@@ -19,13 +19,14 @@ from gpuwatchd.core.decoding import decode
 from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.pipeline import allocator
 from gpuwatchd.pipeline.prepared_processes import counters_of
+from tests.conftest import ON_LINUX
 from tests.making import CARD
 from tests.probe.test_start import ran
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="run needs /proc to be of use")
+pytestmark = ON_LINUX
 KNOWN: dict[str, Any] = {"started_ticks": 1, "boot_id": "b", "seq": 1, "at_s": 1.0, "python": "3"}
 BOX = Mailbox(v=1, pid=7, framework=Framework(name="torch"), **KNOWN)
 ASKED_FIRST = """

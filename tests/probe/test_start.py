@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.cli import world
+from tests.conftest import ON_LINUX, not_here
 from tests.probe import gate
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="run needs /proc to be of use")
+pytestmark = ON_LINUX
 INTERPRETERS = gate.interpreters() or {"own": sys.executable}
 PREPARED = "'_gpuwatchd_probe' in sys.modules"
 INJECTOR = """
@@ -67,7 +68,7 @@ def test_output_is_the_same_to_the_byte(
     version: str, flags: tuple[str, ...], prepared: bool
 ) -> None:
     if flags == ("-P",) and version in {"3.8", "3.9", "3.10"}:
-        pytest.skip("this Python has no -P")
+        not_here("this Python has no -P")
     python = INTERPRETERS[version]
     code = (
         "import sys, threading; print(sys.argv, sys.flags, threading.active_count());"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.children import Child
-from tests.conftest import need
+from tests.conftest import need, not_here
 from tests.fakenvml import FakeNvml
 from tests.sources.drm_case import Tree
 from tests.sources.metal_case import FakeMac
@@ -35,7 +35,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer | No
 @pytest.fixture
 def fake(server: ForkServer | None, tmp_path: Path) -> Nvml:
     if not sys.platform.startswith("linux"):
-        pytest.skip("the stand-in library is for Linux")
+        not_here("the stand-in library is for Linux")
     need(server, "a C compiler builds the stand-in library")
     made = Nvml(tmp_path)
     made.server = server

@@ -11,14 +11,14 @@ import pytest
 
 from tests.bench import faults
 from tests.bench.faults_worlds import FAULTS
-from tests.conftest import need
+from tests.conftest import need, not_here
 from tests.fakenvml import FakeNvml
 
 
 @pytest.fixture(autouse=True)
 def _stand_in() -> None:
     if not sys.platform.startswith("linux"):
-        pytest.skip("the stand-in library is for Linux")
+        not_here("the stand-in library is for Linux")
     need(FakeNvml.available(), "a C compiler builds the stand-in library")
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpuwatchd.collect.nvml.driver import NAME, find, library_defect
-from tests.conftest import ROOT, need, only_where, present, ran
+from tests.conftest import ROOT, need, not_here, only_where, present, ran
 from tests.fakenvml import FakeNvml
 from tests.fakenvml.build import cached, compiler
 from tests.sources.nvml_case import PRELUDE
@@ -54,7 +54,7 @@ out(plain(s.probe()), threads)
 def real(tmp_path: Path) -> bytes:
     """Return the stand-in library."""
     if not sys.platform.startswith("linux"):
-        pytest.skip("the stand-in library is for Linux")
+        not_here("the stand-in library is for Linux")
     need(FakeNvml.available(), "a C compiler builds the stand-in library")
     return (cached() / NAME).read_bytes()
 

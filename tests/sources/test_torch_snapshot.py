@@ -19,7 +19,7 @@ from gpuwatchd.collect.logs.formats import torch_snapshot
 from gpuwatchd.collect.replay import read_log
 from gpuwatchd.core import run_program
 from gpuwatchd.core.codes import SiteKind
-from tests.conftest import ROOT, present
+from tests.conftest import ON_LINUX, ROOT, present
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -148,7 +148,7 @@ def test_what_is_no_snapshot_is_one_sentence(tmp_path: Path, data: bytes) -> Non
     assert not log.series
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux bounds the room")
+@ON_LINUX
 @pytest.mark.parametrize("unit", [b"]", b"}\x94"])
 def test_a_pickle_that_swells_is_refused_after_its_first_part(tmp_path: Path, unit: bytes) -> None:
     file = tmp_path / "swells.pickle"
@@ -199,7 +199,7 @@ def test_a_file_that_is_too_large_is_refused_before_it_is_loaded(
     assert "max_entries" in log.hint
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux bounds the room")
+@ON_LINUX
 def test_a_large_honest_snapshot_has_room(tmp_path: Path) -> None:
     # Without the share per byte this would not fit: 6 MiB of file take some 50 MiB.
     file = write(tmp_path, snapshot(steps=30_000))
