@@ -199,7 +199,7 @@ class Pipeline:
             self.intake.mark_unread(label, self.sources.absent(label))
             return []
         if read.step_s is not None:
-            self._step_clock(label, read.step_s)
+            self.guard("clock", partial(self._step_clock, label, read.step_s))
         intake = partial(self.intake.take, label, sample, read.devices, now_s)
         ended = self.guard(f"{label} intake", intake)
         wall_s = self._clocks.wall()

@@ -120,6 +120,17 @@ def test_a_step_moves_the_alert_of_every_subject() -> None:
     assert len(moved) > 2
 
 
+def test_a_fault_while_what_is_remembered_moves_ends_no_tick(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source = Script(lambda i: at(1_000.0 + 5 * i, 2e9 + 5 * i + 3_600.0 * (i > 2)))
+    pipeline = make_pipeline(config=EAGER, sources=[source])
+    run(pipeline, 3)
+    monkeypatch.setattr(pipeline.alert_notifier, "move", None)
+    assert len(pipeline.tick().samples) == 1
+    assert [problem.partition(":")[0] for problem in pipeline.guard.problems] == ["clock"]
+
+
 def test_after_a_pause_the_evidence_of_another_growth_counts_for_nothing() -> None:
     before = alert(state="watch", evidence=2.0, alert_confirmations=3, finding=finding())
     judged_s = before.finding.judged_at_s
