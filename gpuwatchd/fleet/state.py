@@ -152,8 +152,7 @@ class StateFile:
             with contextlib.suppress(OSError):
                 self._make_folder()
                 hint = f"gpuwatchctl fleet status shows what it sees; its state is {self.path}"
-                handle = lock_file(Path(f"{self.path}.lock"), hint=hint)
-                stack.callback(os.close, handle)
+                stack.callback(os.close, lock_file(Path(f"{self.path}.lock"), hint=hint))
             yield
 
     def begin(self) -> None:

@@ -155,8 +155,7 @@ def refused(done: Done) -> bool:
     """Say whether the journal may not be read."""
     # Some of the journal may be readable all the same; what there is of ours is then shown.
     hidden = "insufficient permissions" in done.output or "not seeing messages" in done.output
-    nothing = "-- No entries --" in done.output
-    return hidden and (nothing or done.code != 0)
+    return hidden and ("-- No entries --" in done.output or done.code != 0)
 
 
 def unreadable(done: Done, *, system: bool) -> ServiceError:

@@ -314,8 +314,7 @@ class _Page(Collector):
                 self._leak({**device, **_subject(alert), **shared}, alert.finding, seen.taken_at_s)
 
     def _leak(self, labels: Labels, finding: Finding, now_s: float) -> None:
-        rate = finding.shown_rate_bytes_per_s
-        self._put("gpuwatchd_leak_growth_bytes_per_second", labels, rate)
+        self._put("gpuwatchd_leak_growth_bytes_per_second", labels, finding.shown_rate_bytes_per_s)
         self._put("gpuwatchd_leak_confidence_ratio", labels, finding.confidence)
         eta = finding.eta
         if eta is None:

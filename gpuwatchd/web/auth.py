@@ -366,8 +366,7 @@ def read(path: Path) -> str:
     if stat_result.st_uid not in {os.geteuid(), 0}:
         raise TokenError(f"token file {value}: it belongs to another user", hint=_NEW)
     if stat_result.st_mode & 0o077:
-        mode = stat_result.st_mode & 0o777
-        why = f"others can read it (mode {mode:04o})"
+        why = f"others can read it (mode {stat_result.st_mode & 0o777:04o})"
         raise TokenError(f"token file {value}: {why}", hint=_NEW)
     token = data.decode("ascii", "replace").strip()
     if len(token) < _CHARS or not token.isascii() or not token.isprintable() or " " in token:

@@ -33,8 +33,7 @@ def check(around: CheckContext) -> Iterator[Check]:
     """Yield whether each source works, then what keeps it from reading a GPU."""
     from gpuwatchd.collect import SOURCES, selection  # noqa: PLC0415
 
-    settings = around.settings
-    choices = selection.choices(settings.sources)
+    choices = selection.choices(around.settings.sources)
     asked = [(word, optional, _ask(word, around)) for word, optional in choices]
     found = [(word, optional, one.answers()) for word, optional, one in asked]
     works = any(answers[0].level == "ok" for _, _, answers in found)

@@ -46,8 +46,7 @@ def check(around: CheckContext) -> Iterator[Check]:
         again, logs = "sudo systemctl restart gpuwatchd", "sudo journalctl -u gpuwatchd"
     for code, words in pairs:
         if code in _BROKEN:
-            hint = _NEWER if code == "state-newer" else again
-            yield warning(_BROKEN[code], words, hint)
+            yield warning(_BROKEN[code], words, _NEWER if code == "state-newer" else again)
         elif code == "system-denied":
             yield warning(
                 "daemon-denied", state_location.REFUSED, state_location.access_instructions()

@@ -35,8 +35,7 @@ def command(pid: int, yes: bool) -> int:  # noqa: FBT001
     """
     from gpuwatchd.collect.host import BootAnchor, Host  # noqa: PLC0415 - not before it is needed
 
-    flags = options.current()
-    act = flags.load_config().config.act
+    act = options.current().load_config().config.act
     anchor = BootAnchor(state_location.state_dir() / "boot.json", writes=False)
     host = Host(anchor=anchor, maps_per_look=0)
     try:

@@ -220,8 +220,7 @@ def _from_outside(pid: int, uid: int, fault: MailboxFault) -> int:
     if isinstance(stack, OutsideFault):
         raise _fault(pid, fault, f" (where it is now: {inspection.OUTSIDE[stack]})")
     error = _fault(pid, fault)
-    python = version and "{}.{}".format(*version)
-    data = _data(None, None, pid=pid, stack=stack, python=python)
+    data = _data(None, None, pid=pid, stack=stack, python=version and "{}.{}".format(*version))
     _answer(data, [("not-prepared", f"{error.message}; {error.hint}")])
     return 1
 

@@ -110,8 +110,7 @@ def test(alert: str | None, notice: NoticeKind, at_s: float | None, changes: dic
     or those of --config.
     """
     flags = options.current()
-    config = flags.load_config().config
-    trial = _Trial(config, notice, alert)
+    trial = _Trial(flags.load_config().config, notice, alert)
     trial.run(at_s, changes)
     if flags.json:
         output.emit_answer(answers.PolicyTested, trial, source=trial.source)

@@ -172,8 +172,7 @@ def _choices(path: str, whole: type[Section]) -> tuple[str, ...]:
     """Return the words that a key of that path may have; () where it may have others."""
     kind: Any = whole
     for part in _PART.sub("", path).split("."):
-        fields = {f.encode_name: f.type for f in _fields(kind)}
-        kind = fields.get(part)
+        kind = {f.encode_name: f.type for f in _fields(kind)}.get(part)
         kind = _section(kind) or _listed(kind) or kind
     texts = list(_literals(kind))
     return tuple(dict.fromkeys(texts))

@@ -368,8 +368,7 @@ def device_marks(history: Reader, device: Device, begin_s: float, end_s: float) 
 def process_marks(history: Reader, device: Device, info: ProcessInfo, begin_s: float) -> list[Mark]:
     """Return what is recorded of a process: its alerts, its checkpoints, its begin and end."""
     marks = _happened(history, device, begin_s)
-    subject = Subject(device_uid=device.uid, process=info.key)
-    marks += alert_marks(history.alerts(begin_s), subject)
+    marks += alert_marks(history.alerts(begin_s), Subject(device_uid=device.uid, process=info.key))
     marks += [
         _action(event)
         for event in history.action_events(begin_s)

@@ -124,8 +124,7 @@ class History:
         self._span = span(since_s, until_s, now_s=state_location.now_s() + 1.0)
         self._bucket_s = bucket_s
         self._events = events
-        people = user_filter.People(query.user) if query.user else None
-        self.processes = Processes(pids, people)
+        self.processes = Processes(pids, user_filter.People(query.user) if query.user else None)
 
     def queries(self, *, fit: bool = False) -> list[str]:
         """Return what :meth:`read` asks of the database, for those who go on with sqlite3."""

@@ -50,8 +50,7 @@ def curve(recorded_curve: RecordedCurve, live: tuple[float, int] | None = None) 
 
     for point in recorded_curve.points:
         leave_gap(last_s, point.first_s)
-        middle_s = (point.first_s + point.last_s) / 2
-        put(middle_s, point.low_bytes, point.mean_bytes, point.high_bytes)
+        put((point.first_s + point.last_s) / 2, point.low_bytes, point.mean_bytes, point.high_bytes)
         last_s = point.last_s
     if live is not None and (not rows or live[0] > max(at_s[-1], last_s or 0.0)):
         leave_gap(last_s, live[0])

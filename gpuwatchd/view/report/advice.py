@@ -168,8 +168,7 @@ def _why(period: Period, alert: Alert, usd: float | None, *, still: bool) -> str
     if still and alert.kind == "leak":
         parts += words.pace(alert.finding)
         if incident.is_old(alert.finding, now_s=period.now_s):
-            judged = units.moment(alert.finding.judged_at_s, now_s=period.now_s)
-            parts.append(f"as of {judged}")
+            parts.append(f"as of {units.moment(alert.finding.judged_at_s, now_s=period.now_s)}")
     elif alert.ended:
         parts.append(alert.ended)
     if usd:

@@ -106,8 +106,7 @@ def sentence(period: Period) -> str:
     parts = [_happened(period), _ended(period), _forecasts(period), _idle(period), _money(period)]
     share = period.usage.quality.watched_share
     if share is not None:
-        of = units.duration(period.asked.span_s)
-        parts.append(f"{percent(share)} of the {of} was watched.")
+        parts.append(f"{percent(share)} of the {units.duration(period.asked.span_s)} was watched.")
     return " ".join(part for part in parts if part)
 
 
@@ -189,8 +188,7 @@ def _figures(period: Period) -> Iterator[Figure]:
     alerts = period.alerts
     still = sum(alert.state in OPEN for alert in alerts)
     score = advice.score(period)
-    label = "for a score" if score.value is None else "score"
-    yield Figure(value=score.words, label=label)
+    yield Figure(value=score.words, label="for a score" if score.value is None else "score")
     leaks, ends = _of(alerts, "leak"), advice.ends(alerts)
     note = f"{still} open" if still else ""
     yield Figure(value=str(len(alerts)), label=_plural(len(alerts), "incident"), note=note)
@@ -205,8 +203,7 @@ def _figures(period: Period) -> Iterator[Figure]:
     money = tables.lost_or_at_risk(period)
     if money:
         yield Figure(value=money, label="at risk, lost or idle")
-    share = period.usage.quality.watched_share
-    yield Figure(value=percent(share), label="of the period watched")
+    yield Figure(value=percent(period.usage.quality.watched_share), label="of the period watched")
 
 
 def _plural(number: int, noun: str) -> str:

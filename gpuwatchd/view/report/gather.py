@@ -217,8 +217,7 @@ def _whole(period: Period, history: Reader | None) -> Period:
         if position < most:
             charted = position < document.CHARTS
             in_full.append(_incident(period, history, story, silences, charted=charted))
-    charts = _charts(period, history)
-    return replace(period, in_full=in_full, channels=channels, charts=charts)
+    return replace(period, in_full=in_full, channels=channels, charts=_charts(period, history))
 
 
 def _story(

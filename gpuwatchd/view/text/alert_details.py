@@ -235,8 +235,7 @@ def _notification_lines(story: AlertRecord, now_s: float) -> list[Line]:
     }
     also -= {story.alert.key, ""}
     if also:
-        named = sorted(_named(key, story.found) for key in also)
-        found.append(("sent with", "; ".join(named), ""))
+        found.append(("sent with", "; ".join(sorted(_named(key, story.found) for key in also)), ""))
     return found
 
 

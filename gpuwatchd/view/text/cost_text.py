@@ -68,8 +68,7 @@ def prices(bill: Bill, *, ascii_only: bool = False) -> Iterator[tuple[str, str]]
         if price is None:
             value = f"no price is known of {name}: set yours in [cost] prices"
         else:
-            hourly = money(bill, price.running_usd_per_hour, ascii_only=ascii_only)
-            value = f"{hourly}/h ({basis})"
+            value = f"{money(bill, price.running_usd_per_hour, ascii_only=ascii_only)}/h ({basis})"
             if price.usd_per_hour != price.whole_usd_per_hour:
                 whole = money(bill, price.whole_usd_per_hour, ascii_only=ascii_only)
                 value += f", of {whole}/h for the whole card"

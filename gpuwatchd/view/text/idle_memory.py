@@ -79,8 +79,7 @@ def checked(view: View) -> str:
     since_s = view.since_s
     if view.source == "direct" or since_s is None:
         return f"{processes} on {cards} checked, once"
-    since = units.clock(since_s, now_s=view.taken_at_s)
-    return f"{processes} on {cards} checked, since {since}"
+    return f"{processes} on {cards} checked, since {units.clock(since_s, now_s=view.taken_at_s)}"
 
 
 def _table(out: Page, query: Query, view: View) -> None:

@@ -141,8 +141,7 @@ def _hardware(out: Page, view: View, item: LiveDevice) -> None:
     if means:
         out.prose(means, "dim", first=_INDENT, rest=_INDENT)
     if item.ledger is not None and item.ledger.state != "none":
-        account = subject_facts.balance(item.ledger)
-        out.prose(account, "dim", first=_INDENT, rest=_INDENT)
+        out.prose(subject_facts.balance(item.ledger), "dim", first=_INDENT, rest=_INDENT)
     for event in item.events[-_EVENTS:]:
         out.flow(
             subject_facts.happened(event, now_s=view.taken_at_s),
@@ -485,8 +484,7 @@ def age(view: View, code: str, *, now_s: float) -> str:
     """Return how old what a daemon saw last is, behind a warning about it; "" behind another."""
     if code not in {"daemon-dead", "daemon-late"}:
         return ""
-    at = units.clock(view.taken_at_s, now_s=now_s)
-    return f" {units.duration(view.stale_s)} ago ({at})"
+    return f" {units.duration(view.stale_s)} ago ({units.clock(view.taken_at_s, now_s=now_s)})"
 
 
 def alert_line(alert: Alert, view: View) -> list[Part]:
