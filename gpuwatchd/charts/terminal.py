@@ -251,10 +251,9 @@ def _place(width: int, height: int, frame: chart_model.Frame) -> Plot:
 
 def _gutter(frame: chart_model.Frame) -> int:
     # Whatever the height is, so that the legend knows it too.
-    counts = range(1, _MOST_LEVELS + 1)
     return max(
         len(chart_model.level(v))
-        for count in counts
+        for count in range(1, _MOST_LEVELS + 1)
         for v in chart_model.levels(frame.top_bytes, count)
     )
 

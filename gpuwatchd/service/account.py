@@ -136,10 +136,9 @@ def commands(find: Callable[[str], str | None] = shutil.which) -> list[list[str]
     home = str(config.SYSTEM_STATE_DIR)
     if find("systemd-sysusers") is not None:
         return [["systemd-sysusers", "--inline", f'u {GROUP} - "{_WHAT}" {home}']]
-    shell = find("nologin") or "/usr/sbin/nologin"
     return [
         ["useradd", "--system", "--user-group", "--home-dir", home, "--no-create-home",
-         "--shell", shell, "--comment", _WHAT, GROUP],
+         "--shell", find("nologin") or "/usr/sbin/nologin", "--comment", _WHAT, GROUP],
     ]  # fmt: skip
 
 

@@ -397,8 +397,7 @@ def _write(path: Path, *, replace: bool) -> None:
             with contextlib.suppress(FileNotFoundError):
                 aside.unlink()
     except OSError as error:
-        value = text.clean(str(path))
         raise TokenError(
-            f"token file {value}: {error.strerror}",
+            f"token file {text.clean(str(path))}: {error.strerror}",
             hint='[web] token-file = "FILE" names another place',
         ) from error

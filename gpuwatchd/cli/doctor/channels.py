@@ -235,9 +235,8 @@ def metrics(around: CheckContext) -> Iterator[Check]:
 
 
 def _metrics_address(section: config.MetricsSection) -> listening.Address:
-    socket_name = listening.METRICS_SOCKET
     return listening.parse(
-        section.listen, remote=section.remote, section="metrics", socket=socket_name
+        section.listen, remote=section.remote, section="metrics", socket=listening.METRICS_SOCKET
     )
 
 

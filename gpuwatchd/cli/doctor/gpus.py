@@ -110,10 +110,9 @@ def _source(word: str, around: CheckContext) -> list[Check]:
 def _counted(devices: Sequence[Device]) -> str:
     """Return "5 GPUs and 2 MIG instances"."""
     cards = sum(device.parent_uid is None for device in devices)
-    pieces = len(devices) - cards
     parts = [
         units.count(number, name)
-        for number, name in ((cards, "GPU"), (pieces, "MIG instance"))
+        for number, name in ((cards, "GPU"), (len(devices) - cards, "MIG instance"))
         if number
     ]
     return " and ".join(parts)

@@ -162,12 +162,11 @@ def _show(
     begun_s = min(report.begun_at_s or 0.0 for report in device_reports)
     ended_s = max(report.ended_at_s or 0.0 for report in device_reports)
     samples = sum(report.samples for report in device_reports)
-    subjects = sum(report.subjects for report in device_reports)
     out.flow(
         [
             (f"{units.clock(begun_s)} to {units.clock(ended_s)}", "bold"),
             units.count(len(device_reports), "GPU"),
-            units.count(subjects, "subject"),
+            units.count(sum(report.subjects for report in device_reports), "subject"),
             f"{samples:,} points",
         ]
     )

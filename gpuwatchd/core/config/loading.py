@@ -221,8 +221,7 @@ def _typed_as(raw: dict[str, Any], kind: type[Whole], file: str, hint: str) -> W
         path = where.strip("`").removeprefix("$").removeprefix(".")
         if missing := _MISSING.fullmatch(text):
             path, text = f"{path}.{missing[1]}".lstrip("."), "is not set"
-        why = _plainly(text, path, kind)
-        raise ConfigError(file, _named(path, kind), why, hint=hint) from None
+        raise ConfigError(file, _named(path, kind), _plainly(text, path, kind), hint=hint) from None
 
 
 def _convert(raw: dict[str, Any], file: str) -> Config:

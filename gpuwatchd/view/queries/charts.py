@@ -156,8 +156,7 @@ def all_devices(query: Query, asked: Asked) -> tuple[list[Picture], View]:
         Where there is neither a live state nor a history nor a GPU, or what there is cannot be
         read.
     """
-    recorded = state_location.recorded(state_location.state_dir())
-    if not recorded:
+    if not state_location.recorded(state_location.state_dir()):
         view = current_state.load_view(query)
         return [of_device(None, view, item, asked) for item in view.devices], view
     from gpuwatchd.view.queries import history_query as recorded_past  # noqa: PLC0415 - 97 ms: numpy comes with it

@@ -512,7 +512,6 @@ def cost(query: Query, *, since_s: float | None = None, by: str = "gpu") -> Answ
     of = bill(query, since_s)
     prices = of.prices
     hours, people = of.engineer()
-    groups = analysis_cost.grouped(of.entries, cost_entries.BY[by])
     return Answered(
         answer_of(
             report.Cost,
@@ -529,7 +528,7 @@ def cost(query: Query, *, since_s: float | None = None, by: str = "gpu") -> Answ
             by=by,
             groups=[
                 report.Group(name=text.clean(name), sums=report.sums(entries, prices))
-                for name, entries in groups
+                for name, entries in analysis_cost.grouped(of.entries, cost_entries.BY[by])
             ],
             prices=report.prices_used(of),
         )

@@ -55,13 +55,12 @@ def gpus(period: Period) -> Table:
         now = "" if item.reading is None else badges.device(item).word
         total = use.device.memory_total_bytes
         at = "" if use.peak_at_s is None else units.moment(use.peak_at_s, now_s=period.now_s)
-        peak = f"{units.size(use.peak_bytes)} {at}".strip()
         rows.append(
             (
                 f"{use.device.label} {use.device.name}",
                 units.size(total),
                 units.size(use.mean_bytes),
-                peak,
+                f"{units.size(use.peak_bytes)} {at}".strip(),
                 "?" if use.util_pct is None else f"{use.util_pct:.0f} %",
                 cost.in_hours(use.busy_hours),
                 "?"

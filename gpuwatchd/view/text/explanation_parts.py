@@ -265,10 +265,9 @@ def subject_lines(case: ExplanationInput) -> Iterator[str]:
             lasted = units.duration(max(0.0, finding.judged_at_s - finding.onset_at_s))
             yield f"it has grown since {since}, for {lasted}"
     if finding.blame:
-        ranked = sorted(finding.blame, key=lambda blame: -blame.share)
         parts = (
             f"{verdict_text.share(blame)} ({verdict_text.growth(blame.rate_bytes_per_s)})"
-            for blame in ranked
+            for blame in sorted(finding.blame, key=lambda blame: -blame.share)
         )
         yield f"of the growth since then: {', '.join(parts)}"
     for label, line in wording.inside(finding).items():

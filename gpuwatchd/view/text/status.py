@@ -527,8 +527,7 @@ def _alerts(out: Page, view: View, without: frozenset[str] = frozenset()) -> Non
 
 def server_line(server: ServerReading, *, now_s: float) -> list[Part]:
     """Return one server: what it has loaded and how full its cache is."""
-    named = f"{server.kind} {server.url}"
-    parts: list[Part] = [(named, "bold")]
+    parts: list[Part] = [(f"{server.kind} {server.url}", "bold")]
     if server.pid is not None:
         parts.append(f"pid {server.pid}")
     if not server.ok:
