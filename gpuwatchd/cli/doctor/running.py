@@ -103,13 +103,11 @@ def instances(around: CheckContext) -> Iterator[Check]:
 
 
 def _two_daemons(around: CheckContext) -> Iterator[Check]:
-    held = {}
-    for directory in _runtime_dirs(around):
-        lock = directory / _LOCK
-        if is_held(lock, around.root):
-            held[lock] = (
-                text.clean(read_bytes(lock).partition(b"\n")[0].decode("ascii", "replace")) or "?"
-            )
+    held = {
+        lock: text.clean(read_bytes(lock).partition(b"\n")[0].decode("ascii", "replace")) or "?"
+        for lock in (directory / _LOCK for directory in _runtime_dirs(around))
+        if is_held(lock, around.root)
+    }
     if len(held) > 1:
         which = " and ".join(f"pid {pid} ({lock.parent})" for lock, pid in held.items())
         system = any(lock.parent == directories.SYSTEM_RUNTIME_DIR for lock in held)

@@ -89,6 +89,5 @@ def _answer(
         out.line(value)
         if not done:
             out.line("dry run; --yes does it")
-    for _, words in doubts or ():
-        out.prose(f"! {words}", "yellow", rest="  ")
+    out.warn(doubts or ())
     return 0

@@ -137,15 +137,10 @@ def _brief(alert: Alert, others: int, now_s: float) -> str:
 
 
 def _used(case: Case) -> tuple[Perf, ...]:
-    out = []
-    for item in case.devices:
-        reading = item.reading
-        total = item.device.memory_total_bytes
-        if reading is not None and reading.total_bytes is not None:
-            total = reading.total_bytes
-        used = None if reading is None else reading.used_bytes
-        out.append(Perf(f"{label_of(item.device)}_used", used, "B", low=0, high=total))
-    return tuple(out)
+    return tuple(
+        Perf(f"{label_of(item.device)}_used", item.used_bytes, "B", low=0, high=item.total_bytes)
+        for item in case.devices
+    )
 
 
 def _soon(alert: Alert, now_s: float) -> float:

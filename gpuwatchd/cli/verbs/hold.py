@@ -153,6 +153,5 @@ def _answer(
         left = units.duration(max(0.0, until_s - now_s))
         when = "hold cleared" if cleared else f"no automatic step until {until} (for {left})"
         out.flow([(who, "bold"), when], rest="  ")
-    for _, words in doubts or ():
-        out.prose(f"! {words}", "yellow", rest="  ")
+    out.warn(doubts or ())
     return 0

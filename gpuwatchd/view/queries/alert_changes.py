@@ -309,9 +309,9 @@ def follows(snoozed: Snoozed) -> list[str]:
     end = until(silence, snoozed.at_s)
     lines = [f"silenced {end}; it is still monitored, and shown by status and alerts"]
     if alert is None:
-        now = "no open alert" if not count else "1 open alert" if count == 1 else ""
+        now = units.count(count, "open alert") if count else "no open alert"
         verb = "fits" if count < 2 else "fit"
-        lines.append(f"{now or f'{count} open alerts'} {verb} it now")
+        lines.append(f"{now} {verb} it now")
     elif alert.state not in alert_query.OPEN:
         lines.append("it is resolved already: this applies if it fires again")
     if not silence.even_critical:
@@ -400,7 +400,7 @@ def show(out: Page, silence: Silence, alerts: Sequence[Alert], now_s: float) -> 
     out.flow([part for part in parts if part], rest="  ")
     if state == "in-force" and not silence.matcher.key:
         count = len(fitting(silence, alerts))
-        out.flow([(f"fits {count} open alert{'' if count == 1 else 's'}", "dim")], first="  ")
+        out.flow([(f"fits {units.count(count, 'open alert')}", "dim")], first="  ")
 
 
 class Labelled(NamedTuple):

@@ -220,8 +220,7 @@ def notes(drawn: Curve, missing: Sequence[Gap], *, left_out: int = 0) -> tuple[s
         texts.append(f"one point is {_length(drawn.width_s)}")
     if missing:
         gone_s = sum(gap.end_s - gap.begin_s for gap in missing)
-        plural = "gap" if len(missing) == 1 else "gaps"
-        texts.append(f"{len(missing)} {plural}, {units.duration(gone_s)} missing")
+        texts.append(f"{units.count(len(missing), 'gap')}, {units.duration(gone_s)} missing")
     if left_out:
         texts.append(f"{left_out} earlier marks are left out")
     return tuple(texts)
@@ -231,8 +230,7 @@ def _length(value_s: float) -> str:
     """Return a length in whole words: "12 minutes"."""
     for factor, unit in ((86_400.0, "day"), (3600.0, "hour"), (60.0, "minute"), (1.0, "second")):
         if value_s >= factor and value_s % factor == 0:
-            count = round(value_s / factor)
-            return f"{count} {unit}{'' if count == 1 else 's'}"
+            return units.count(round(value_s / factor), unit)
     return units.duration(value_s)
 
 

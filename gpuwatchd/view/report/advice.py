@@ -197,10 +197,10 @@ def _of_holdings(period: Period) -> Iterator[Item]:
 def _of_channels(period: Period) -> Iterator[Item]:
     for channel in period.channels.values():
         if channel.failed and not channel.sent:
-            times = "1 message" if channel.failed == 1 else f"{channel.failed} messages"
+            given_up = f"{units.count(channel.failed, 'message')} given up"
             yield Item(
                 text=f"Repair the channel {channel.name}: it has delivered no message.",
-                why=f"{times} given up: {channel.why or 'no reason is known'}",
+                why=f"{given_up}: {channel.why or 'no reason is known'}",
                 command=f"gpuwatchctl notify test {channel.name}",
                 level=_CARE,
                 urgent=1,

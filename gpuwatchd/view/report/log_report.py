@@ -259,7 +259,7 @@ def _tone(alerts: int, watches: int, every: Sequence[_Judgement]) -> Tone:
 
 
 def _sentence(logs: Sequence[Log], every: Sequence[_Judgement], alerts: int, watches: int) -> str:
-    many = "1 log" if len(logs) == 1 else f"{len(logs)} logs"
+    many = units.count(len(logs), "log")
     if not every:
         return f"Nothing in {many} can be judged."
     of = f"{len(every):,} subject{'s' if len(every) != 1 else ''} of {many}"

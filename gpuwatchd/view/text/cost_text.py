@@ -97,13 +97,11 @@ class Book:
 
     def lines(self, uids: Iterable[str], *, ascii_only: bool = False) -> Iterator[str]:
         """Yield the price of each model among these devices, as it was counted."""
-        said: dict[str, None] = {}
-        for uid in uids:
-            price = self.of(uid)
-            if price is not None:
-                hourly = money(self, price.running_usd_per_hour, ascii_only=ascii_only)
-                said[f"{hourly}/h ({price.basis})"] = None
-        yield from said
+        yield from dict.fromkeys(
+            f"{money(self, price.running_usd_per_hour, ascii_only=ascii_only)}/h ({price.basis})"
+            for price in map(self.of, uids)
+            if price is not None
+        )
 
     def checks(self) -> Iterator[tuple[bool, str, str]]:
         """Yield (is well, sentence, what mends it) of each model's price."""
@@ -141,14 +139,16 @@ _NAME, _CELL = 24, 11
 
 def show(out: Page, bill: Bill, by: str) -> None:
     """Write the sums, then whose they are."""
-    for _, sentence in [*bill.warnings, *bill.old_prices()]:
-        out.prose(f"! {sentence}", "yellow", rest="  ")
+    out.warn([*bill.warnings, *bill.old_prices()])
     since = units.clock(bill.since_s, now_s=bill.now_s)
     out.line((f"What leaks and idle memory cost since {since}", "bold"))
     out.line((f"{'':<42}{'incidents':>10}{'GPU-hours':>12}{'money':>15}", "bold"))
     for what in cost.WHATS:
         _sum_lines(out, bill, what)
-    _act_lines(out, bill)
+    for row in act_rows(bill, ascii_only=out.ascii):
+        _row(out, *row)
+    if bill.acts:
+        out.prose(act_facts(bill), first="  ", rest="  ")
     if not bill.entries and not bill.acts:
         out.line(("none in this period", "green"))
     elif bill.entries and by == "incident":
@@ -175,13 +175,6 @@ def _sum_lines(out: Page, bill: Bill, what: str) -> None:
         out.line((f"{'  of that, electricity':<64}{electricity:>15}", "dim"))
     if what == "lost" and (people := _people(out, bill)):
         out.line(people)
-
-
-def _act_lines(out: Page, bill: Bill) -> None:
-    for row in act_rows(bill, ascii_only=out.ascii):
-        _row(out, *row)
-    if bill.acts:
-        out.prose(act_facts(bill), first="  ", rest="  ")
 
 
 def sum_rows(

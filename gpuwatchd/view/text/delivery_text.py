@@ -78,7 +78,7 @@ def _pending(one: Delivery, tries: str, now_s: float) -> str:
 def notice(one: Delivery) -> str:
     """Return which notice a delivery carries: "firing", "firing with 2 others"."""
     count = len(one.message.also)
-    more = f" with {count} other{'s' if count > 1 else ''}" if count else ""
+    more = f" with {units.count(count, 'other')}" if count else ""
     return f"{one.message.notice}{more}"
 
 
@@ -210,7 +210,7 @@ def undelivered(view: View, *, mark: str = MARK) -> list[Part]:
         return []
     named = ", ".join(codes[:_NAMED]) + (", ..." if count > min(len(codes), _NAMED) else "")
     over = f"; {len(view.lost)} resolved since" if view.lost else ""
-    head = f"{mark}{count} alert{'s' if count > 1 else ''} {UNDELIVERED} ({named}{over}):"
+    head = f"{mark}{units.count(count, 'alert')} {UNDELIVERED} ({named}{over}):"
     why = "; ".join(failing(view.channels, now_s=view.now_s))
     why = f"{why or 'no channel has delivered so far'};"
     command = ("gpuwatchctl notify test", "cyan")

@@ -467,8 +467,7 @@ def held(view: View) -> str:
     known = [amount for amount in amounts if amount is not None]
     least = ">= " if len(known) < count else ""
     amount = f", {least}{units.size(sum(known))}" if known else ""
-    plural = "holding" if count == 1 else "holdings"
-    return f"{count} {plural} of idle memory{amount}"
+    return f"{units.count(count, 'holding')} of idle memory{amount}"
 
 
 def _banner(out: Page, view: View) -> None:

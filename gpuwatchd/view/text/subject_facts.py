@@ -337,8 +337,8 @@ def others(view: View, item: LiveDevice) -> str:
     if not rest.count:
         return own
     least = "" if rest.whole else "at least "
-    plural = "process" if rest.count == 1 else "processes"
-    held = f"others hold {least}{units.size(rest.held_bytes)} in {rest.count} {plural}"
+    processes = units.count(rest.count, "process")
+    held = f"others hold {least}{units.size(rest.held_bytes)} in {processes}"
     return f"{own}; {held}" if own else held
 
 
