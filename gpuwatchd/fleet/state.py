@@ -175,14 +175,13 @@ class StateFile:
         """Write what a round has come to."""
         calm = tuple(_calm(worker.rings, judge, {gpu.id for gpu in found.verdicts}))
         verdicts, most = found.verdicts, (fleet_state.MOST_VERDICTS, fleet_state.MOST_CALM)
-        left_out = max(0, len(verdicts) - most[0]) + max(0, len(calm) - most[1])
         self.state = replace(
             self.state,
             rounds=self.state.rounds + 1,
             round_s=round_s,
             round_at_s=time.time(),
             error="",
-            left_out=left_out,
+            left_out=max(0, len(verdicts) - most[0]) + max(0, len(calm) - most[1]),
             round=replace(found, verdicts=verdicts[: most[0]]),
             calm=calm[: most[1]],
         )

@@ -90,8 +90,7 @@ def unsafe(
 def _looked_at(argv: Sequence[str]) -> Iterator[Path]:
     """Yield the program, its interpreter and our library, and each link that leads to them."""
     program = Path(argv[0])
-    named = [program, program.with_name("python3"), Path(gpuwatchd.__file__).parent]
-    for path in named:
+    for path in [program, program.with_name("python3"), Path(gpuwatchd.__file__).parent]:
         if os.path.lexists(path):
             yield from _on_the_way(Path(os.path.abspath(path)))  # noqa: PTH100 - links count, too
             yield path.resolve()

@@ -205,7 +205,6 @@ def service_state(values: Mapping[str, str], ctl: Systemctl) -> ServiceState:
     state = _STATES.get(values.get("ActiveState", ""), "stopped")
     result = values.get("Result", "success")
     code = _whole(values.get("ExecMainStatus"))
-    pid = _whole(values.get("MainPID"))
     since = "ActiveEnterTimestamp" if state == "running" else "InactiveEnterTimestamp"
     service_state = ServiceState(
         state=state,
@@ -214,7 +213,7 @@ def service_state(values: Mapping[str, str], ctl: Systemctl) -> ServiceState:
             values.get("UnitFileState", "")
         ),
         since_at_s=_instant(values.get(since)),
-        pid=pid or None,
+        pid=_whole(values.get("MainPID")) or None,
         restarts=_whole(values.get("NRestarts")),
         result="" if result == "success" else text.clean(result),
         exit_code=code if result == "exit-code" else None,

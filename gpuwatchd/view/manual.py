@@ -96,8 +96,7 @@ class Page:
         end = next(
             (section.begins for section in sections[at + 1 :] if section.level <= level), None
         )
-        lines = self.text.splitlines()[sections[at].begins : end]
-        return "\n".join(lines).rstrip() + "\n"
+        return "\n".join(self.text.splitlines()[sections[at].begins : end]).rstrip() + "\n"
 
 
 @dataclass(frozen=True, kw_only=True)

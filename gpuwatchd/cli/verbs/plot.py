@@ -165,8 +165,7 @@ def _keys(out: Out, parts: Sequence[tuple[Cell, Cell]]) -> None:
 
 def _head(out: Out, picture: Picture) -> None:
     look = design.LOOKS[picture.kind]
-    mark = look.ascii_mark if out.ascii else look.mark
-    verdict = f"{mark} {picture.verdict}"
+    verdict = f"{look.ascii_mark if out.ascii else look.mark} {picture.verdict}"
     out.flow([(picture.title, "bold"), (verdict, look.style)], rest="  ", whole=True)
 
 

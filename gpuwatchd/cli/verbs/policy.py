@@ -192,8 +192,7 @@ def _write(flags: Globals, trial: _Trial) -> None:
     if trial.as_of_s - trial.at_s >= _LATER_S:
         # What it was judged to be at first is not kept.
         at = units.clock(trial.as_of_s, now_s=now_s)
-        value = f"its severity and text are from its last evaluation, at {at}"
-        out.prose(value, "dim", rest="  ")
+        out.prose(f"its severity and text are from its last evaluation, at {at}", "dim", rest="  ")
     never = trial.never()
     if never:
         out.flow([(f"never sent: {never}; were it due:", "yellow")])

@@ -331,10 +331,9 @@ def follows(snoozed: Snoozed) -> list[str]:
 def until(silence: Silence, now_s: float) -> str:
     """Return until when a silence lasts."""
     at = units.moment(silence.until_at_s, now_s=now_s, zone=True)
-    left = units.duration(max(0.0, silence.until_at_s - now_s))
     if silence.until_resolved:
         return f"until it is resolved, at the latest until {at}"
-    return f"until {at} (for {left})"
+    return f"until {at} (for {units.duration(max(0.0, silence.until_at_s - now_s))})"
 
 
 def fitting(silence: Silence, alerts: Sequence[Alert]) -> list[Alert]:

@@ -229,8 +229,7 @@ def load_view(
     view.warnings[:0] = warnings
     if not view.devices:
         text = "; ".join(daemon.problems) or "no source has one"
-        told = daemon.problem_codes[:1] == (ProblemCode.NO_GPU,)
-        why = text if told else f"no GPU found: {text}"
+        why = text if daemon.problem_codes[:1] == (ProblemCode.NO_GPU,) else f"no GPU found: {text}"
         raise SourceUnavailable(why, hint="gpuwatchctl doctor")
     view.warnings.extend(require_gpus(query, [item.device for item in view.devices]))
     items = tuple(d for d in view.devices if query.wants(d.device))

@@ -202,8 +202,7 @@ def last_rows(history: Reader, device: Device, now_s: float, from_s: float) -> l
         if not coarse:
             continue
         end_s = coarse[-1].at_s + max(coarse[-1].width_s, 1.0)
-        since_s = max(from_s, end_s - curves.RAW_SPAN_S + 1.0)
-        fine = history.device_rows(device.uid, since_s, end_s)
+        fine = history.device_rows(device.uid, max(from_s, end_s - curves.RAW_SPAN_S + 1.0), end_s)
         if fine or back_s != _JUST_NOW_S:
             return [row for row in fine or coarse if row.used_last_bytes is not None]
     return []

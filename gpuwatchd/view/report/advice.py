@@ -142,18 +142,16 @@ def _of_incidents(period: Period) -> Iterator[Item]:
     names: set[str] = set()
     for alert in period.alerts:
         still = alert.state in OPEN
-        failed = alert.ran_out
         word = period.found.user_label(alert)
         is_normal = word is not None and word.word == "normal"
-        if alert.key in names or not (still or failed) or is_normal:
+        if alert.key in names or not (still or alert.ran_out) or is_normal:
             continue
         names.add(alert.key)
         usd = money.get(alert.key)
         eta = alert.finding.eta if still else None
         advice = alert.finding.advice
-        text = advice[0] if advice else "See what it rests on, and who it is."
         yield Item(
-            text=text,
+            text=advice[0] if advice else "See what it rests on, and who it is.",
             why=_why(period, alert, usd, still=still),
             command=f"gpuwatchctl explain {alert.code}",
             usd=usd,

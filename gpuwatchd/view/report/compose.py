@@ -47,10 +47,9 @@ def document(period: Period) -> Document:
     """Return the report of a period."""
     asked, now_s = period.asked, period.now_s
     since, until = (units.clock(at) for at in (asked.since_s, asked.until_s))
-    zone = units.zone(asked.until_s)
     host = base.host()
     about = [
-        f"{since} to {until} {zone} ({units.duration(asked.span_s)})",
+        f"{since} to {until} {units.zone(asked.until_s)} ({units.duration(asked.span_s)})",
         f"machine {host}",
         f"written {units.clock(now_s)} by gpuwatchctl {__version__}",
     ]

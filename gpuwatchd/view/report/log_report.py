@@ -223,9 +223,8 @@ def document(logs: Sequence[Log], *, everything: bool) -> Document:
 def _order(judgement: _Judgement) -> tuple[int, float, float]:
     """Return what subjects are sorted by: alerts first, worst first, largest growth first."""
     finding = judgement.one.finding
-    kind = badges.kind(finding)
     rate = 0.0 if finding is None else finding.rate_bytes_per_s or 0.0
-    rank = _RANK.get(kind, 3) if judgement.one.alerts or is_leak(finding) else 4
+    rank = _RANK.get(badges.kind(finding), 3) if judgement.one.alerts or is_leak(finding) else 4
     return rank, -len(judgement.one.alerts), -rate
 
 
@@ -365,7 +364,6 @@ def picture(log: LogFile, series: LogSeries, subject_result: SubjectResult) -> P
     t_s = series.t_s + shift_s
     # Of one point; 0 where each sample is one.
     width_s = 0.0 if t_s.size <= POINTS else float(t_s[-1] - t_s[0]) / (POINTS - 1)
-    curve = _curve(t_s, series.used_bytes, series.breaks, width_s)
     badge = badges.badge(subject_result.finding, samples=subject_result.samples)
     limit = series.limit_bytes or series.total_bytes or series.device.memory_total_bytes
     end_s = float(t_s[-1])
@@ -377,7 +375,7 @@ def picture(log: LogFile, series: LogSeries, subject_result: SubjectResult) -> P
         begin_s=float(t_s[0]),
         end_s=end_s,
         now_s=end_s,
-        curve=curve,
+        curve=_curve(t_s, series.used_bytes, series.breaks, width_s),
         floor=_level_kept(t_s, series, width_s) if is_leak(subject_result.finding) else None,
         limit_bytes=None if limit is None else float(limit),
         forecast=_forecast(series, subject_result, shift_s),

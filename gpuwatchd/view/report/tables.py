@@ -52,13 +52,11 @@ def gpus(period: Period) -> Table:
     rows = []
     for use in period.usage.devices:
         item = period.item(use.device)
-        now = "" if item.reading is None else badges.device(item).word
-        total = use.device.memory_total_bytes
         at = "" if use.peak_at_s is None else units.moment(use.peak_at_s, now_s=period.now_s)
         rows.append(
             (
                 f"{use.device.label} {use.device.name}",
-                units.size(total),
+                units.size(use.device.memory_total_bytes),
                 units.size(use.mean_bytes),
                 f"{units.size(use.peak_bytes)} {at}".strip(),
                 "?" if use.util_pct is None else f"{use.util_pct:.0f} %",
@@ -66,7 +64,7 @@ def gpus(period: Period) -> Table:
                 "?"
                 if period.usage.quality.watched_share is None
                 else units.duration(use.watched_s),
-                now,
+                "" if item.reading is None else badges.device(item).word,
             )
         )
     heads = ("GPU", "memory", "mean", "peak", "util", "busy h", "watched", "now")

@@ -123,11 +123,10 @@ class Book:
                 # Not worth a warning: hours are counted all the same.
                 yield True, f"no price is known of {device.name}: GPU-hours are counted alone", own
             else:
-                hourly = money(self, price.usd_per_hour)
                 age = f", {price.age_days} days old" if price.is_old else ""
                 yield (
                     not price.is_old,
-                    f"{device.name}: {hourly}/h ({price.basis}){age}",
+                    f"{device.name}: {money(self, price.usd_per_hour)}/h ({price.basis}){age}",
                     (own if price.is_old else ""),
                 )
 
@@ -260,13 +259,12 @@ def incidents(out: Page, bill: Bill) -> None:
     for name, entries in cost.grouped(bill.entries, lambda entry: f"{entry.what}\0{entry.key}"):
         what, entry = name.partition("\0")[0], entries[0]
         found = cost.summed(entries)
-        hours = f"{cost.in_hours(found.gpu_hours)} GPU-hours"
         since = SINCE[entry.since] if what in {"at-risk", "lost"} else ""
         parts: list[blocks.Part] = [
             (SHORT[what], "bold"),
             entry.title,
             f"{partly(bill, found.usd, found.known_usd, ascii_only=out.ascii)} {since}".strip(),
-            hours,
+            f"{cost.in_hours(found.gpu_hours)} GPU-hours",
         ]
         whole = cost.in_hours(cost.total(e.whole_gpu_hours for e in entries))
         if whole not in {"?", cost.in_hours(found.gpu_hours)}:

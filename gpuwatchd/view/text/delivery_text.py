@@ -277,14 +277,13 @@ def write_deaths(out: Page, view: View) -> None:
 
 def death_line(alert: Alert, *, now_s: float) -> list[Part]:
     """Return one death: when, who, after how long, what was lost, and what to type."""
-    at = units.clock(alert.ended_at_s, now_s=now_s)
     who = alert.program or alert.title or alert.subject.id
     kind = "host memory" if alert.subject.host else "memory"
     fact = f"{who} ran out of {kind} after {units.duration(ran_s(alert))}"
     if amount := lost(alert):
         fact += f", {amount} lost"
     return [
-        (f"{FLAGS['died'].mark} {at}", "red-bold"),
+        (f"{FLAGS['died'].mark} {units.clock(alert.ended_at_s, now_s=now_s)}", "red-bold"),
         *text.clean(f"{fact};", limit=400).split(" "),
         (f"explain {alert.code}", "cyan"),
     ]

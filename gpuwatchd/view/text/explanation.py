@@ -497,13 +497,12 @@ def _not_open(case: ExplanationInput) -> Iterator[str]:
     if chief:
         yield f"one alert is sent for its job: {chief}"
         return
-    hold = alerts.watch_hold_s(finding)
     if case.view.source != "state-file":
         yield "the alerts of the daemon are unknown; this verdict is from the history"
         return
     yield (
         f"no alert is open yet: {confirm} evaluations in a row (confirm) over "
-        f"{units.duration(hold)} must support it"
+        f"{units.duration(alerts.watch_hold_s(finding))} must support it"
     )
 
 

@@ -98,8 +98,7 @@ def pace(finding: Finding) -> list[str]:
     past = stopped(finding)
     if past:
         return [past]
-    full = f"full in {eta(finding.eta) or '?'}" if is_leak(finding) else ""
-    return [rate(finding), full]
+    return [rate(finding), f"full in {eta(finding.eta) or '?'}" if is_leak(finding) else ""]
 
 
 def because(alert: Alert) -> str:
