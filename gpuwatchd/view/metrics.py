@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     Labels = dict[str, str]
 
-CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 MOST_PROCESSES: Final = 256
 """Series of processes, and of alerts, under one name; what is beyond them is summed or left out."""
 _LONGEST_LABEL: Final = 128

@@ -46,10 +46,9 @@ def check(around: CheckContext) -> Iterator[Check]:
         if word.partition(":")[0] == "nvml":
             yield from named(explain(around, works=answers[0].level == "ok"), "driver")
     for kind in selection.HARDWARE:
-        if kind not in SOURCES or any(kind == word for word, _ in choices):
-            continue
-        text = "not enabled" if selection.suits(kind) else "not for this system"
-        yield ok(text, name=f"source {kind}")
+        if kind in SOURCES and all(kind != word for word, _ in choices):
+            text = "not enabled" if selection.suits(kind) else "not for this system"
+            yield ok(text, name=f"source {kind}")
     if not works:
         yield failed(
             "gpu-none",

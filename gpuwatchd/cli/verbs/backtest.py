@@ -215,11 +215,10 @@ def _begun_of(case: BacktestCase) -> float:
 
 
 def _show_case(out: output.Out, case: BacktestCase) -> None:
-    kind = ("watch", "cyan") if case.alert_at_s is None else ("alert", "yellow")
     at_s = _begun_of(case) if case.alert_at_s is None else case.alert_at_s
     parts: list[blocks.Part] = [
         units.clock(at_s),
-        kind,
+        ("watch", "cyan") if case.alert_at_s is None else ("alert", "yellow"),
         (case.title, "bold"),
         f"{case.finding.pattern}, {units.rate(case.finding.rate_bytes_per_s)}",
     ]

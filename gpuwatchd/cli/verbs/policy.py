@@ -276,13 +276,12 @@ def _changed(alert: Alert, changes: Mapping[str, str]) -> Alert:
 
 
 def _title(whom: AlertSubject) -> Title:
-    pid = "" if whom.pid is None else f"[{whom.pid}]"
     parts = (
         (f"GPU {whom.gpu}", TitleRole.DEVICE),
         (f" ({whom.gpu_name})" if whom.gpu_name else "", TitleRole.MODEL),
         (": ", TitleRole.DEVICE),
         (whom.process, TitleRole.NONE),
-        (pid, TitleRole.PID),
+        ("" if whom.pid is None else f"[{whom.pid}]", TitleRole.PID),
         (f" of {whom.user}", TitleRole.OWNER),
     )
     return Title(tuple(TitlePart(text=text, role=role) for text, role in parts))

@@ -174,8 +174,7 @@ def _choices(path: str, whole: type[Section]) -> tuple[str, ...]:
     for part in _PART.sub("", path).split("."):
         kind = {f.encode_name: f.type for f in _fields(kind)}.get(part)
         kind = _section(kind) or _listed(kind) or kind
-    texts = list(_literals(kind))
-    return tuple(dict.fromkeys(texts))
+    return tuple(dict.fromkeys(_literals(kind)))
 
 
 def _literals(kind: Any) -> Iterator[str]:
@@ -379,10 +378,9 @@ def load(
     for path in candidates:
         text, trouble = read_file(path, must_exist=chosen is not None)
         unread += [trouble] if trouble else []
-        if text is None:
-            continue
-        layers.append((parse(text, file=str(path)), str(path)))
-        read.append(path)
+        if text is not None:
+            layers.append((parse(text, file=str(path)), str(path)))
+            read.append(path)
     table, warnings = _from_environment(environ)
     _convert(table, "environment")
     layers.append((table, "environment"))

@@ -131,8 +131,7 @@ def standing(now_s: float, *, every: bool = False) -> tuple[list[Silence], list[
     with history_query.reader() as history:
         silences = history.silences(all_of_them=every)
         alerts = history.alerts(now_s - _TITLES_S)
-    in_force = (s for s in silences if every or state_of(s, now_s) == "in-force")
-    return list(in_force)[::-1], alerts
+    return [s for s in silences if every or state_of(s, now_s) == "in-force"][::-1], alerts
 
 
 class Cleared(NamedTuple):

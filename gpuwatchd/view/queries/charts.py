@@ -70,8 +70,7 @@ class _Subject(NamedTuple):
 
 def of_device(history: Reader | None, view: View, item: LiveDevice, asked: Asked) -> Picture:
     """Return the picture of a device; without a history what the live state has of it."""
-    reading = item.reading
-    used = None if reading is None else reading.used_bytes
+    used = item.used_bytes
     badge = badges.device(item)
     finding = item.finding
     if finding is not None and finding.subject.host:
@@ -493,10 +492,8 @@ def _processes(history: Reader, device: Device, begin_s: float, end_s: float) ->
     newest_s = max((presence.last_s for presence in presences), default=0.0)
     marks: list[Mark] = []
     for presence in large:
-        info = infos.get(presence.process)
-        if info is None:
-            continue
-        marks.append(_life_mark(presence.first_s, "began", info))
-        if presence.last_s < newest_s - curves.PROCESS_GAP_S:
-            marks.append(_life_mark(presence.last_s, "ended", info))
+        if (info := infos.get(presence.process)) is not None:
+            marks.append(_life_mark(presence.first_s, "began", info))
+            if presence.last_s < newest_s - curves.PROCESS_GAP_S:
+                marks.append(_life_mark(presence.last_s, "ended", info))
     return marks

@@ -463,9 +463,7 @@ def _ended(
     }
     span = (asked.begin_s, asked.end_s)
     found: list[tuple[int, Device, ProcessInfo]] = []
-    for device in history.devices():
-        if not query.wants(device):
-            continue
+    for device in filter(query.wants, history.devices()):
         there = {
             presence.process: presence.peak_bytes or 0
             for presence in history.ask(curves.present, device.uid, span)

@@ -122,13 +122,19 @@ def gaps(
     lies in, or at the end of, is explained by it. One whose length is known is a gap of its own.
     """
     spans = [*holes, *((at - gone, at) for at, gone, _ in reasons if gone)]
-    merged: list[list[float]] = []
+    found = merged(spans, _CLOSE)
+    return tuple(Gap(begin_s=a, end_s=b, why=_why(a, b, reasons)) for a, b in found)
+
+
+def merged(spans: Iterable[tuple[float, float]], apart_s: float) -> list[tuple[float, float]]:
+    """Return spans in order, those that begin at most so long after another ends as one."""
+    whole: list[tuple[float, float]] = []
     for begin_s, end_s in sorted(spans):
-        if merged and begin_s <= merged[-1][1] + _CLOSE:
-            merged[-1][1] = max(merged[-1][1], end_s)
+        if whole and begin_s <= whole[-1][1] + apart_s:
+            whole[-1] = whole[-1][0], max(whole[-1][1], end_s)
         else:
-            merged.append([begin_s, end_s])
-    return tuple(Gap(begin_s=a, end_s=b, why=_why(a, b, reasons)) for a, b in merged)
+            whole.append((begin_s, end_s))
+    return whole
 
 
 def _why(begin_s: float, end_s: float, reasons: Sequence[tuple[float, float | None, str]]) -> str:

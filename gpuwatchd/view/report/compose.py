@@ -196,8 +196,7 @@ def _figures(period: Period) -> Iterator[Figure]:
     yield Figure(value=str(ends), label=f"{_plural(ends, 'end')} near the limit")
     held = [holding.held_bytes for holding in period.holdings if holding.held_bytes is not None]
     yield Figure(value=units.size(sum(held)), label="held idle now")
-    known = period.usage.quality.watched_share is not None
-    hours = advice.watched_hours(period) if known else None
+    hours = advice.watched_hours(period) if period.usage.quality.watched_share is not None else None
     yield Figure(value=cost.in_hours(hours), label="GPU-hours watched", note=_busy(period))
     money = tables.lost_or_at_risk(period)
     if money:

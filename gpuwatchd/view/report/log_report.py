@@ -323,18 +323,14 @@ def _rows(judgement: _Judgement) -> Iterator[tuple[str, str]]:
             yield "R²", f"{finding.r_squared:.3f} ({verdict_text.fit(finding.r_squared)})"
         if finding.detector:
             yield "detector", finding.detector
-    label = "would have shown"
     events = events_in_order(subject_result)
-    for kind, event in events[:_MOST_EVENTS]:
-        when = instant(event.at_s, epoch=epoch)
-        yield label, f"{when} {kind} {event.state}: {event_words(event)}"
-        label = ""
+    for number, (kind, event) in enumerate(events[:_MOST_EVENTS]):
+        said = f"{instant(event.at_s, epoch=epoch)} {kind} {event.state}: {event_words(event)}"
+        yield "" if number else "would have shown", said
     if len(events) > _MOST_EVENTS:
         yield "", f"and {len(events) - _MOST_EVENTS} more"
-    label = "advice"
-    for line in finding.advice if finding is not None else ():
-        yield label, line
-        label = ""
+    for number, line in enumerate(finding.advice if finding is not None else ()):
+        yield "" if number else "advice", line
 
 
 def _table(rest: Sequence[_Judgement]) -> Table:

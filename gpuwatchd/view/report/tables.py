@@ -146,11 +146,10 @@ def at_stake(period: Period) -> tuple[str, bool]:
     parts, partial = [], False
     for what in _STAKE:
         entries = period.bill.of(what)
-        if not entries:
-            continue
-        found = cost.summed(entries)
-        partial |= found.usd is None and bool(found.known_usd)
-        parts.append(f"{_worth(period, entries, 'GPU-hours')} {cost_text.SHORT[what]}")
+        if entries:
+            found = cost.summed(entries)
+            partial |= found.usd is None and bool(found.known_usd)
+            parts.append(f"{_worth(period, entries, 'GPU-hours')} {cost_text.SHORT[what]}")
     return ", ".join(parts), partial
 
 

@@ -183,9 +183,7 @@ def in_force(silences: Iterable[Silence], now_s: float) -> tuple[Silence, ...]:
 def failing(channels: Iterable[ChannelHealth], *, now_s: float) -> list[str]:
     """Return one sentence per channel that does not deliver: since when, why, how much waits."""
     lines = []
-    for channel in channels:
-        if channel.ok is not False:
-            continue
+    for channel in (channel for channel in channels if channel.ok is False):
         since = ""
         if channel.failing_since_s is not None:
             since = f" since {units.moment(channel.failing_since_s, now_s=now_s)}"

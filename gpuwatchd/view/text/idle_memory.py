@@ -143,8 +143,7 @@ def _below(out: Page, holding: Holding) -> None:
     if out.quiet:
         return
     out.prose(holding.evidence, "dim", first="  ", rest="    ")
-    wide = out.wide or out.verbose
-    for line in holding.advice if wide else holding.advice[:1]:
+    for line in holding.advice if out.wide or out.verbose else holding.advice[:1]:
         out.prose(f"-> {line}", "cyan", first="  ", rest="     ")
 
 
