@@ -270,8 +270,8 @@ def _clocks(begin_s: float, end_s: float, step_s: float) -> list[float]:
     ahead_s = _ahead_s(begin_s)
     place = -int(-(begin_s + ahead_s) // step_s)
     while True:
-        guess_s = place * step_s - ahead_s
         # Summer time may begin or end on the way.
+        guess_s = place * step_s - ahead_s
         at_s = place * step_s - _ahead_s(guess_s)
         if at_s > end_s:
             return found

@@ -77,8 +77,7 @@ def picture_of(chart: Chart) -> Picture:
     forecast = None
     if chart.level_bytes is not None and chart.rate_bytes_per_s is not None:
         judged = structs.replace(chart, judged_at_s=judged_s)
-        fields = {name: getattr(judged, name) for name in Forecast.__struct_fields__}
-        forecast = Forecast(**fields)
+        forecast = Forecast(**{name: getattr(judged, name) for name in Forecast.__struct_fields__})
     used, died_s = chart.used_bytes, chart.died_at_s
     death = [] if died_s is None else [Mark(at_s=died_s, kind="died", text=FLAGS["died"].word)]
     return Picture(

@@ -96,8 +96,7 @@ def _rendered(order: Order, figure_of: Any, canvas_of: Any) -> bytes:
     spare_in = (height_in - sum(heights)) / len(heights)
     top_in = height_in
     for picture, own, own_in in zip(order.pictures, rows, heights, strict=True):
-        panel = _Panel(figure, order, picture, top_in=top_in, own_in=own_in + spare_in)
-        panel.draw(own)
+        _Panel(figure, order, picture, top_in=top_in, own_in=own_in + spare_in).draw(own)
         top_in -= own_in + spare_in
     out = io.BytesIO()
     figure.savefig(out, format=order.form, dpi=dpi, facecolor=ground, metadata=_metadata(order))
@@ -171,8 +170,7 @@ def _foot_in(width_in: float, *, bare: bool) -> float:
 
 
 def _panel_in(rows: list[Row], width_in: float, order: Order) -> float:
-    foot_in = _foot_in(width_in, bare=order.bare)
-    return _head_in(order) + _AXES_IN + foot_in + _ROW_IN * len(rows)
+    return _head_in(order) + _AXES_IN + _foot_in(width_in, bare=order.bare) + _ROW_IN * len(rows)
 
 
 def _letters(width_in: float) -> int:
@@ -188,8 +186,7 @@ def _rows(picture: Picture, order: Order) -> list[Row]:
     rows = []
     for number, mark in pairs:
         shape, part = chart_model.sign((mark,), ascii_only=False)
-        at = units.moment(mark.at_s, now_s=picture.now_s)
-        value = f"{at}  {text.clean(mark.text)}"
+        value = f"{units.moment(mark.at_s, now_s=picture.now_s)}  {text.clean(mark.text)}"
         # Why a job died is worth as many rows as it takes.
         lines = textwrap.wrap(value, _letters(width_in)) if mark.kind == "died" else [value]
         rows.append((f"{shape}{number}", part, lines[0]))

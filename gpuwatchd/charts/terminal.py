@@ -251,10 +251,9 @@ def _place(width: int, height: int, frame: chart_model.Frame) -> Plot:
 
 def _gutter(frame: chart_model.Frame) -> int:
     # Whatever the height is, so that the legend knows it too.
-    counts = range(1, _MOST_LEVELS + 1)
     return max(
         len(chart_model.level(v))
-        for count in counts
+        for count in range(1, _MOST_LEVELS + 1)
         for v in chart_model.levels(frame.top_bytes, count)
     )
 
@@ -556,11 +555,10 @@ def _highest(picture: Picture, count: int) -> list[float | None]:
     step_s = max(picture.end_s - picture.begin_s, 1.0) / count
     highest: list[float | None] = [None] * count
     for at_s, value in zip(curve.at_s, curve.high_bytes, strict=True):
-        if value is None:
-            continue
-        # A point of a roll-up stands for more than its middle.
-        first = int((at_s - curve.width_s / 2 - picture.begin_s) / step_s)
-        last = int((at_s + curve.width_s / 2 - picture.begin_s) / step_s - 1e-6)
-        for cell in range(max(0, first), min(count - 1, last) + 1):
-            highest[cell] = max(value, highest[cell] or value)
+        if value is not None:
+            # A point of a roll-up stands for more than its middle.
+            first = int((at_s - curve.width_s / 2 - picture.begin_s) / step_s)
+            last = int((at_s + curve.width_s / 2 - picture.begin_s) / step_s - 1e-6)
+            for cell in range(max(0, first), min(count - 1, last) + 1):
+                highest[cell] = max(value, highest[cell] or value)
     return highest

@@ -208,10 +208,9 @@ def words(chart: Chart) -> str:
     first = _near(chart, begin_s)
     newest = chart.used_bytes[-1]
     moved = "grew" if newest >= first else "went"
-    zone = units.zone(last_s)
     text = (
         f"Memory {moved} from {units.size(first)} at {units.moment(begin_s, now_s=last_s)} to "
-        f"{units.size(newest)} at {units.moment(last_s, now_s=last_s)} ({zone})"
+        f"{units.size(newest)} at {units.moment(last_s, now_s=last_s)} ({units.zone(last_s)})"
     )
     if chart.rate_bytes_per_s:
         text += f", by {units.rate(chart.rate_bytes_per_s)}"

@@ -148,9 +148,8 @@ def call(arguments: list[str]) -> int:
             args=arguments, prog_name=NAME, standalone_mode=False, obj=Globals()
         )
     except click.UsageError as error:
-        path = error.ctx.command_path if error.ctx is not None else NAME
         message = error.format_message().replace("\n", " ")
-        hint = f"{path} --help"
+        hint = f"{NAME if error.ctx is None else error.ctx.command_path} --help"
         if error.ctx is not None and isinstance(error.ctx.command, click.Group):
             hint = _meant(arguments) or hint
         if isinstance(error, click.NoSuchOption) and units.is_number(error.option_name[1:2]):

@@ -68,8 +68,7 @@ class Event(NamedTuple):
         label, style = self.kind.upper() if self.kind == "alert" else self.kind, _KINDS[self.kind]
         if self.alert is not None and self.alert.died:
             label, style = "ended", "red"
-        clock = demo_score.clock(self.world_s)
-        return f"{clock:>8}  ", (f"{label:<10}", style), self.words
+        return f"{demo_score.clock(self.world_s):>8}  ", (f"{label:<10}", style), self.words
 
 
 def event_of(alert: Alert, world_s: float) -> Event:

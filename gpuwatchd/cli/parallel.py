@@ -176,8 +176,7 @@ def _by_many(  # noqa: PLR0917 - all that is known of the items
             _, open_jobs = wait(open_jobs, timeout=_POLL_S, return_when=FIRST_COMPLETED)
             current = next((k for k in order if not jobs[k].done()), order[-1])
             done = sum(cost * share for cost, share in zip(costs, shares, strict=True))
-            ended = len(items) - len(open_jobs)
-            bar.show(done, _counted(ended, len(items), name(items[current])))
+            bar.show(done, _counted(len(items) - len(open_jobs), len(items), name(items[current])))
         pool.shutdown()
     except BaseException:
         # Ctrl-C: whatever they are at, nobody waits for it any more. Its thread must have ended

@@ -255,8 +255,7 @@ def _per_channel(settings: Config) -> Iterator[str]:
         quiet = (*policy.quiet_hours.get(name, ()), *policy.quiet_hours.get(ALL, ()))
         parts = []
         if least != "info":
-            levels = _LEVELS[_LEVELS.index(least) :]
-            parts.append(f"only for {_listed(levels)}")
+            parts.append(f"only for {_listed(_LEVELS[_LEVELS.index(least) :])}")
         if quiet:
             parts.append(f"quiet {', '.join(quiet)}: what is not critical waits for the end")
         if parts:

@@ -50,8 +50,7 @@ def state_dir(environ: Mapping[str, str] | None = None) -> Path:
         return Path(environ["GPUWATCHD_STATE_DIR"])
     if _on_macos():
         return Path(_macos().user_state_dir)
-    base = environ.get("XDG_STATE_HOME") or str(_home() / ".local" / "state")
-    return Path(base) / "gpuwatchd"
+    return Path(environ.get("XDG_STATE_HOME") or str(_home() / ".local" / "state")) / "gpuwatchd"
 
 
 def runtime_dir(environ: Mapping[str, str] | None = None) -> Path:

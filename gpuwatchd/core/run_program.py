@@ -47,15 +47,7 @@ def run(argv: Sequence[str], data: bytes, *, environ: Mapping[str, str], timeout
         It could not be started.
     """
     with _input(data) as stdin:
-        process = subprocess.Popen(
-            list(argv),
-            stdin=stdin,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            env=environ,
-            cwd="/",
-            start_new_session=True,
-        )
+        process = _started(argv, environ, stdin=stdin, stdout=subprocess.DEVNULL)
     try:
         return _wait(process, timeout_s)
     finally:
@@ -63,6 +55,20 @@ def run(argv: Sequence[str], data: bytes, *, environ: Mapping[str, str], timeout
         # as in a call into a driver that hangs.
         if process.stderr is not None:
             process.stderr.close()
+
+
+def _started(
+    argv: Sequence[str], environ: Mapping[str, str], *, stdin: int | IO[bytes], stdout: int
+) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        list(argv),
+        stdin=stdin,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        env=environ,
+        cwd="/",
+        start_new_session=True,
+    )
 
 
 class Answer(NamedTuple):
@@ -94,15 +100,7 @@ def ask(
     OSError, ValueError
         It could not be started.
     """
-    process = subprocess.Popen(
-        list(argv),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environ,
-        cwd="/",
-        start_new_session=True,
-    )
+    process = _started(argv, environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         if limit_bytes is None:
             out, said = process.communicate(data, timeout=timeout_s)

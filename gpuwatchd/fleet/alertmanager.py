@@ -410,8 +410,7 @@ class Alertmanagers:
 
     def failing(self) -> tuple[FailingMember, ...]:
         """Return which members do not take alerts now."""
-        found = (member.failing for member in self.members)
-        return tuple(one for one in found if one is not None)
+        return tuple(one for member in self.members if (one := member.failing) is not None)
 
     @property
     def failures(self) -> dict[str, int]:

@@ -221,8 +221,7 @@ def read_labels(text: bytes) -> Labels:
 def _numbers(points: list[Point]) -> FloatArray:
     """Return the values of some points; NaN for a word that is no number."""
     try:
-        words = map(float, map(_WORD, points))
-        return np.fromiter(words, dtype=np.float64, count=len(points))
+        return np.fromiter(map(float, map(_WORD, points)), dtype=np.float64, count=len(points))
     except ValueError:
         return np.array([_number(word) for _, word in points], dtype=np.float64)
 

@@ -82,8 +82,7 @@ class Judge:
         alert = self.alerts.get(row)
         if alert is not None and alert.state == "firing":
             return
-        confidence = self._rules.alert_confidence
-        alert = restored(rings.gpus[row], severity, pattern, since_s, confidence)
+        alert = restored(rings.gpus[row], severity, pattern, since_s, self._rules.alert_confidence)
         self.findings[row], self.alerts[row] = alert.finding, alert
         self._begun[row] = float(rings.since[row])
 

@@ -72,8 +72,7 @@ class Stop:
         """Wait for it, by default for ever; return whether it is set."""
         until_s = math.inf if timeout is None else time.monotonic() + timeout
         while not self.is_set() and (left_s := until_s - time.monotonic()) > 0:
-            most_s = min(left_s, self._feed_every_s, threading.TIMEOUT_MAX)
-            if self._closed.acquire(timeout=most_s):
+            if self._closed.acquire(timeout=min(left_s, self._feed_every_s, threading.TIMEOUT_MAX)):
                 self.set()  # for the others that wait
         return self._told
 

@@ -152,8 +152,7 @@ class StateFile:
             with contextlib.suppress(OSError):
                 self._make_folder()
                 hint = f"gpuwatchctl fleet status shows what it sees; its state is {self.path}"
-                handle = lock_file(Path(f"{self.path}.lock"), hint=hint)
-                stack.callback(os.close, handle)
+                stack.callback(os.close, lock_file(Path(f"{self.path}.lock"), hint=hint))
             yield
 
     def begin(self) -> None:
@@ -176,14 +175,13 @@ class StateFile:
         """Write what a round has come to."""
         calm = tuple(_calm(worker.rings, judge, {gpu.id for gpu in found.verdicts}))
         verdicts, most = found.verdicts, (fleet_state.MOST_VERDICTS, fleet_state.MOST_CALM)
-        left_out = max(0, len(verdicts) - most[0]) + max(0, len(calm) - most[1])
         self.state = replace(
             self.state,
             rounds=self.state.rounds + 1,
             round_s=round_s,
             round_at_s=time.time(),
             error="",
-            left_out=left_out,
+            left_out=max(0, len(verdicts) - most[0]) + max(0, len(calm) - most[1]),
             round=replace(found, verdicts=verdicts[: most[0]]),
             calm=calm[: most[1]],
         )

@@ -90,8 +90,7 @@ def unsafe(
 def _looked_at(argv: Sequence[str]) -> Iterator[Path]:
     """Yield the program, its interpreter and our library, and each link that leads to them."""
     program = Path(argv[0])
-    named = [program, program.with_name("python3"), Path(gpuwatchd.__file__).parent]
-    for path in named:
+    for path in [program, program.with_name("python3"), Path(gpuwatchd.__file__).parent]:
         if os.path.lexists(path):
             yield from _on_the_way(Path(os.path.abspath(path)))  # noqa: PTH100 - links count, too
             yield path.resolve()
@@ -136,10 +135,9 @@ def commands(find: Callable[[str], str | None] = shutil.which) -> list[list[str]
     home = str(config.SYSTEM_STATE_DIR)
     if find("systemd-sysusers") is not None:
         return [["systemd-sysusers", "--inline", f'u {GROUP} - "{_WHAT}" {home}']]
-    shell = find("nologin") or "/usr/sbin/nologin"
     return [
         ["useradd", "--system", "--user-group", "--home-dir", home, "--no-create-home",
-         "--shell", shell, "--comment", _WHAT, GROUP],
+         "--shell", find("nologin") or "/usr/sbin/nologin", "--comment", _WHAT, GROUP],
     ]  # fmt: skip
 
 

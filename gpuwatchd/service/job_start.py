@@ -82,8 +82,7 @@ def limited(vram_bytes: int, devices: Sequence[Device], environ: Mapping[str, st
         raise ValueError(
             f"{units.size(vram_bytes)} is more than the {units.size(min(totals))} of the GPU"
         )
-    fraction = vram_bytes / max(totals)
-    share = f"{int(fraction * 1e4) / 1e4:.4f}"
+    share = f"{int(vram_bytes / max(totals) * 1e4) / 1e4:.4f}"
     if float(share) <= 0.0:
         raise ValueError(f"{units.size(vram_bytes)} is too little to be a share of the GPU")
     variables: dict[str, str] = {}

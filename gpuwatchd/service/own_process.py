@@ -190,8 +190,7 @@ def may_start_anew(directory: Path, now_s: float | None = None) -> bool:
         return False
     try:
         file.unlink(missing_ok=True)
-        handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        os.close(handle)
+        os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         os.utime(file, (now_s, now_s))
     except OSError:
         return False

@@ -155,8 +155,7 @@ def refused(done: Done) -> bool:
     """Say whether the journal may not be read."""
     # Some of the journal may be readable all the same; what there is of ours is then shown.
     hidden = "insufficient permissions" in done.output or "not seeing messages" in done.output
-    nothing = "-- No entries --" in done.output
-    return hidden and (nothing or done.code != 0)
+    return hidden and ("-- No entries --" in done.output or done.code != 0)
 
 
 def unreadable(done: Done, *, system: bool) -> ServiceError:
@@ -206,7 +205,6 @@ def service_state(values: Mapping[str, str], ctl: Systemctl) -> ServiceState:
     state = _STATES.get(values.get("ActiveState", ""), "stopped")
     result = values.get("Result", "success")
     code = _whole(values.get("ExecMainStatus"))
-    pid = _whole(values.get("MainPID"))
     since = "ActiveEnterTimestamp" if state == "running" else "InactiveEnterTimestamp"
     service_state = ServiceState(
         state=state,
@@ -215,7 +213,7 @@ def service_state(values: Mapping[str, str], ctl: Systemctl) -> ServiceState:
             values.get("UnitFileState", "")
         ),
         since_at_s=_instant(values.get(since)),
-        pid=pid or None,
+        pid=_whole(values.get("MainPID")) or None,
         restarts=_whole(values.get("NRestarts")),
         result="" if result == "success" else text.clean(result),
         exit_code=code if result == "exit-code" else None,

@@ -178,8 +178,7 @@ class Systemd:
     def _planned(
         self, unit: Path, files: Mapping[Path, str | None], changed: list[Path], *, linger: bool
     ) -> list[str]:
-        missing = self._system and not account.exists()
-        made = account.commands(self._find) if missing else []
+        made = account.commands(self._find) if self._system and not account.exists() else []
         plan = [" ".join(("would run", *argv)) for argv in made]
         for file in changed:
             content = files[file]
@@ -230,8 +229,7 @@ class Systemd:
             own_account = purge and self._system and brought is None and account.exists()
             return plan + removal.planned(gone, paths, account.GROUP if own_account else "")
         if purge and before.pid is None:
-            command = self._ctl.own("uninstall")
-            other_instances.refuse_purge(self._runtime_dir, self.name, command)
+            other_instances.refuse_purge(self._runtime_dir, self.name, self._ctl.own("uninstall"))
         texts = self._remove_unit(files, brought) if known else ["not installed"]
         if purge:
             texts += removal.remove(gone) + removal.left(paths)

@@ -374,8 +374,7 @@ class ViewScreen(TopScreen):
         """Run in the thread: answer one question."""
         begun_s = time.perf_counter()
         answer, trouble = self._outcome_of(job, "this cannot be shown")
-        took_s = time.perf_counter() - begun_s
-        self.post_message(self.Answered(serial, answer, trouble, took_s))
+        self.post_message(self.Answered(serial, answer, trouble, time.perf_counter() - begun_s))
 
     def _outcome_of(self, work: Job, failed: str) -> tuple[Any, str]:
         """Return what work gives, and why it failed, "" where it did not."""

@@ -95,8 +95,7 @@ class Feed:
     def read(self) -> Message | None:
         """Return what is new; None where nothing is."""
         mark, now_s = _mark(), time.monotonic()
-        least_s = DIRECT_S if self._direct else UNCHANGED_S
-        pause_s = max(least_s, self._took_s / LOOK_SHARE)
+        pause_s = max(DIRECT_S if self._direct else UNCHANGED_S, self._took_s / LOOK_SHARE)
         if mark == self._mark and now_s - self._looked_mono_s < pause_s:
             return None
         self._mark, self._looked_mono_s = mark, now_s

@@ -188,6 +188,11 @@ class Page:
         """Add a text that is broken between its words where the width ends."""
         self.flow(sentence(words, style), first=first, rest=rest, gap=" ", whole=whole)
 
+    def warn(self, warnings: Iterable[tuple[str, str]]) -> None:
+        """Add the sentence of each warning, given as (code, sentence)."""
+        for _, words in warnings:
+            self.prose(f"! {words}", "yellow", rest="  ")
+
     def table(
         self,
         headers: Iterable[str],

@@ -53,20 +53,17 @@ class _Page(Collector):
         since_start: tuple[int, int],
         round_s: float | None,
     ) -> None:
-        self._found, self._shard, self._since_start, self._round_s = (
-            found,
-            shard,
-            since_start,
-            round_s,
-        )
+        self._found = found
+        self._shard = shard
+        self._since_start = since_start
+        self._round_s = round_s
 
     def collect(self) -> Iterator[Any]:
         """Yield the families; called by the registry."""
         found = self._found
         rounds, judged = self._since_start
-        about = {"version": __version__, "shard": self._shard}
         yield _family("build_info", "Version and shard of the worker.", ("version", "shard"), {
-            (about["version"], about["shard"]): 1.0
+            (__version__, self._shard): 1.0
         })  # fmt: skip
         yield CounterMetricFamily(f"{_NAME}_rounds", "Rounds that were done.", rounds)
         yield CounterMetricFamily(f"{_NAME}_judgements", "GPUs judged by the detectors.", judged)

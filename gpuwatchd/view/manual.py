@@ -96,8 +96,7 @@ class Page:
         end = next(
             (section.begins for section in sections[at + 1 :] if section.level <= level), None
         )
-        lines = self.text.splitlines()[sections[at].begins : end]
-        return "\n".join(lines).rstrip() + "\n"
+        return "\n".join(self.text.splitlines()[sections[at].begins : end]).rstrip() + "\n"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,10 +155,8 @@ def folder() -> Path:
 
 def files(place: Path) -> dict[str, Path]:
     """Return name -> file of every page, in the order in which they are listed."""
-    paths = [place / f"{FRONT}.md"]
-    for kind in KINDS:
-        paths += sorted((place / kind).glob("*.md"))
-    return {file.stem: file for file in paths if file.is_file()}
+    below = (file for kind in KINDS for file in sorted((place / kind).glob("*.md")))
+    return {file.stem: file for file in (place / f"{FRONT}.md", *below) if file.is_file()}
 
 
 def read(file: Path) -> Page:

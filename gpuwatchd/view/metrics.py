@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     Labels = dict[str, str]
 
-CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 MOST_PROCESSES: Final = 256
 """Series of processes, and of alerts, under one name; what is beyond them is summed or left out."""
 _LONGEST_LABEL: Final = 128
@@ -314,8 +313,7 @@ class _Page(Collector):
                 self._leak({**device, **_subject(alert), **shared}, alert.finding, seen.taken_at_s)
 
     def _leak(self, labels: Labels, finding: Finding, now_s: float) -> None:
-        rate = finding.shown_rate_bytes_per_s
-        self._put("gpuwatchd_leak_growth_bytes_per_second", labels, rate)
+        self._put("gpuwatchd_leak_growth_bytes_per_second", labels, finding.shown_rate_bytes_per_s)
         self._put("gpuwatchd_leak_confidence_ratio", labels, finding.confidence)
         eta = finding.eta
         if eta is None:

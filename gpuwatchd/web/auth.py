@@ -366,8 +366,7 @@ def read(path: Path) -> str:
     if stat_result.st_uid not in {os.geteuid(), 0}:
         raise TokenError(f"token file {value}: it belongs to another user", hint=_NEW)
     if stat_result.st_mode & 0o077:
-        mode = stat_result.st_mode & 0o777
-        why = f"others can read it (mode {mode:04o})"
+        why = f"others can read it (mode {stat_result.st_mode & 0o777:04o})"
         raise TokenError(f"token file {value}: {why}", hint=_NEW)
     token = data.decode("ascii", "replace").strip()
     if len(token) < _CHARS or not token.isascii() or not token.isprintable() or " " in token:
@@ -398,8 +397,7 @@ def _write(path: Path, *, replace: bool) -> None:
             with contextlib.suppress(FileNotFoundError):
                 aside.unlink()
     except OSError as error:
-        value = text.clean(str(path))
         raise TokenError(
-            f"token file {value}: {error.strerror}",
+            f"token file {text.clean(str(path))}: {error.strerror}",
             hint='[web] token-file = "FILE" names another place',
         ) from error

@@ -87,9 +87,8 @@ class WebServer:
             address = address._replace(port=port)
         made = sockets.sockets(address)
         where = sockets.named(made[0], address)
-        tokens = auth.Tokens(self.token_file)
         guard = auth.Guard(
-            Api(self._query).app(), self._names(made[0]), tokens,
+            Api(self._query).app(), self._names(made[0]), auth.Tokens(self.token_file),
             log=self._log, unexpected=self._unexpected,
         )  # fmt: skip
         left = [sockets.file_of(each) for each in made]  # known no more once it is closed

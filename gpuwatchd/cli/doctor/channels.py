@@ -34,8 +34,7 @@ def check(around: CheckContext) -> Iterator[Check]:
     from gpuwatchd.notify.outbox import dispatcher  # noqa: PLC0415
 
     used = config.channels.used(around.settings)
-    names = [name for name in NOTIFIERS if name in used]
-    built = dispatcher.build(around.settings.notify, names)
+    built = dispatcher.build(around.settings.notify, [name for name in NOTIFIERS if name in used])
     for asked in [_ask(name, notifier) for name, notifier in built.items()]:
         yield from asked.answers()
     for sentence in config.channels.unused(around.settings):
@@ -83,13 +82,11 @@ def mail_server(around: CheckContext) -> Iterator[Check]:
 def _reach(around: CheckContext) -> Check:
     from gpuwatchd.notify.channels.email.channel import Reach  # noqa: PLC0415
 
-    values = msgspec.structs.asdict(around.settings.notify.email)
-    server = Reach(**{**values, "timeout": WITHIN_S})
+    server = Reach(**{**msgspec.structs.asdict(around.settings.notify.email), "timeout": WITHIN_S})
     try:
         return ok(server.reach())
     except NotifyError as error:
-        hint = error.hint or "gpuwatchctl notify test email"
-        return warning(server.fault, error.message, hint)
+        return warning(server.fault, error.message, error.hint or "gpuwatchctl notify test email")
 
 
 # Is there a desktop session for the pop-ups, and why not.
@@ -238,9 +235,8 @@ def metrics(around: CheckContext) -> Iterator[Check]:
 
 
 def _metrics_address(section: config.MetricsSection) -> listening.Address:
-    socket_name = listening.METRICS_SOCKET
     return listening.parse(
-        section.listen, remote=section.remote, section="metrics", socket=socket_name
+        section.listen, remote=section.remote, section="metrics", socket=listening.METRICS_SOCKET
     )
 
 

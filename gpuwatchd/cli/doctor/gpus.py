@@ -33,8 +33,7 @@ def check(around: CheckContext) -> Iterator[Check]:
     """Yield whether each source works, then what keeps it from reading a GPU."""
     from gpuwatchd.collect import SOURCES, selection  # noqa: PLC0415
 
-    settings = around.settings
-    choices = selection.choices(settings.sources)
+    choices = selection.choices(around.settings.sources)
     asked = [(word, optional, _ask(word, around)) for word, optional in choices]
     found = [(word, optional, one.answers()) for word, optional, one in asked]
     works = any(answers[0].level == "ok" for _, _, answers in found)
@@ -47,10 +46,9 @@ def check(around: CheckContext) -> Iterator[Check]:
         if word.partition(":")[0] == "nvml":
             yield from named(explain(around, works=answers[0].level == "ok"), "driver")
     for kind in selection.HARDWARE:
-        if kind not in SOURCES or any(kind == word for word, _ in choices):
-            continue
-        text = "not enabled" if selection.suits(kind) else "not for this system"
-        yield ok(text, name=f"source {kind}")
+        if kind in SOURCES and all(kind != word for word, _ in choices):
+            text = "not enabled" if selection.suits(kind) else "not for this system"
+            yield ok(text, name=f"source {kind}")
     if not works:
         yield failed(
             "gpu-none",
@@ -111,10 +109,9 @@ def _source(word: str, around: CheckContext) -> list[Check]:
 def _counted(devices: Sequence[Device]) -> str:
     """Return "5 GPUs and 2 MIG instances"."""
     cards = sum(device.parent_uid is None for device in devices)
-    pieces = len(devices) - cards
     parts = [
         units.count(number, name)
-        for number, name in ((cards, "GPU"), (pieces, "MIG instance"))
+        for number, name in ((cards, "GPU"), (len(devices) - cards, "MIG instance"))
         if number
     ]
     return " and ".join(parts)

@@ -240,15 +240,13 @@ def history(_: CheckContext) -> Iterator[Check]:
         yield msgspec.structs.replace(one, page=error.page)
         return
     except GpuwatchdError as error:
-        hint = error.hint or "gpuwatchctl service logs"
-        yield failed("history-unreadable", error.message, hint)
+        yield failed("history-unreadable", error.message, error.hint or "gpuwatchctl service logs")
         return
     except PermissionError:
         words = f"you may not read {directory}"
         yield failed("history-unreadable", words, "gpuwatchctl doctor disk")
         return
-    amount = units.size(file.stat().st_size)
-    yield ok(f"{file}: {amount}, {units.count(count, 'GPU')}")
+    yield ok(f"{file}: {units.size(file.stat().st_size)}, {units.count(count, 'GPU')}")
     # Its log and its index were set aside with it, under names that sort after its own.
     aside = [
         path

@@ -46,8 +46,7 @@ def check(around: CheckContext) -> Iterator[Check]:
         again, logs = "sudo systemctl restart gpuwatchd", "sudo journalctl -u gpuwatchd"
     for code, words in pairs:
         if code in _BROKEN:
-            hint = _NEWER if code == "state-newer" else again
-            yield warning(_BROKEN[code], words, hint)
+            yield warning(_BROKEN[code], words, _NEWER if code == "state-newer" else again)
         elif code == "system-denied":
             yield warning(
                 "daemon-denied", state_location.REFUSED, state_location.access_instructions()
@@ -104,13 +103,11 @@ def instances(around: CheckContext) -> Iterator[Check]:
 
 
 def _two_daemons(around: CheckContext) -> Iterator[Check]:
-    held = {}
-    for directory in _runtime_dirs(around):
-        lock = directory / _LOCK
-        if is_held(lock, around.root):
-            held[lock] = (
-                text.clean(read_bytes(lock).partition(b"\n")[0].decode("ascii", "replace")) or "?"
-            )
+    held = {
+        lock: text.clean(read_bytes(lock).partition(b"\n")[0].decode("ascii", "replace")) or "?"
+        for lock in (directory / _LOCK for directory in _runtime_dirs(around))
+        if is_held(lock, around.root)
+    }
     if len(held) > 1:
         which = " and ".join(f"pid {pid} ({lock.parent})" for lock, pid in held.items())
         system = any(lock.parent == directories.SYSTEM_RUNTIME_DIR for lock in held)

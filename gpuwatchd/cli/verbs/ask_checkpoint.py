@@ -35,8 +35,7 @@ def command(pid: int, yes: bool) -> int:  # noqa: FBT001
     """
     from gpuwatchd.collect.host import BootAnchor, Host  # noqa: PLC0415 - not before it is needed
 
-    flags = options.current()
-    act = flags.load_config().config.act
+    act = options.current().load_config().config.act
     anchor = BootAnchor(state_location.state_dir() / "boot.json", writes=False)
     host = Host(anchor=anchor, maps_per_look=0)
     try:
@@ -90,6 +89,5 @@ def _answer(
         out.line(value)
         if not done:
             out.line("dry run; --yes does it")
-    for _, words in doubts or ():
-        out.prose(f"! {words}", "yellow", rest="  ")
+    out.warn(doubts or ())
     return 0

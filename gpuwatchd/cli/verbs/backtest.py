@@ -162,12 +162,11 @@ def _show(
     begun_s = min(report.begun_at_s or 0.0 for report in device_reports)
     ended_s = max(report.ended_at_s or 0.0 for report in device_reports)
     samples = sum(report.samples for report in device_reports)
-    subjects = sum(report.subjects for report in device_reports)
     out.flow(
         [
             (f"{units.clock(begun_s)} to {units.clock(ended_s)}", "bold"),
             units.count(len(device_reports), "GPU"),
-            units.count(subjects, "subject"),
+            units.count(sum(report.subjects for report in device_reports), "subject"),
             f"{samples:,} points",
         ]
     )
@@ -216,11 +215,10 @@ def _begun_of(case: BacktestCase) -> float:
 
 
 def _show_case(out: output.Out, case: BacktestCase) -> None:
-    kind = ("watch", "cyan") if case.alert_at_s is None else ("alert", "yellow")
     at_s = _begun_of(case) if case.alert_at_s is None else case.alert_at_s
     parts: list[blocks.Part] = [
         units.clock(at_s),
-        kind,
+        ("watch", "cyan") if case.alert_at_s is None else ("alert", "yellow"),
         (case.title, "bold"),
         f"{case.finding.pattern}, {units.rate(case.finding.rate_bytes_per_s)}",
     ]

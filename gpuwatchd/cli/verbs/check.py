@@ -137,15 +137,10 @@ def _brief(alert: Alert, others: int, now_s: float) -> str:
 
 
 def _used(case: Case) -> tuple[Perf, ...]:
-    out = []
-    for item in case.devices:
-        reading = item.reading
-        total = item.device.memory_total_bytes
-        if reading is not None and reading.total_bytes is not None:
-            total = reading.total_bytes
-        used = None if reading is None else reading.used_bytes
-        out.append(Perf(f"{label_of(item.device)}_used", used, "B", low=0, high=total))
-    return tuple(out)
+    return tuple(
+        Perf(f"{label_of(item.device)}_used", item.used_bytes, "B", low=0, high=item.total_bytes)
+        for item in case.devices
+    )
 
 
 def _soon(alert: Alert, now_s: float) -> float:
@@ -204,12 +199,11 @@ def eta(case: Case, *, watched_too: bool = True) -> Answer:
     for item in case.devices:
         left, mark = _soonest(item, case, silenced)
         perf.append(Perf(f"{label_of(item.device)}_eta", left, "s", warn, crit, 0))
-        if left is None:
-            continue
-        state = OK if mark is Mark.SILENCED else judge(left, warn, crit)
-        if mark is not Mark.NONE:
-            state = min(state, WARNING if watched_too else OK)
-        told.append((state, left, f"{item.device.label} full in {units.duration(left)}{mark}"))
+        if left is not None:
+            state = OK if mark is Mark.SILENCED else judge(left, warn, crit)
+            if mark is not Mark.NONE:
+                state = min(state, WARNING if watched_too else OK)
+            told.append((state, left, f"{item.device.label} full in {units.duration(left)}{mark}"))
     told.sort(key=lambda one: (-one[0], one[1]))
     state = worst(one[0] for one in told)
     head = told[0][2] if told else f"no growth on {units.count(len(case.devices), 'GPU')}"

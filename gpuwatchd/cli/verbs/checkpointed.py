@@ -57,10 +57,9 @@ def command(pid: int, at_s: float | None) -> int:
         saved = fill(Saved, checkpoint, daemon_running=current_state.running())
         output.emit_answer(Checkpointed, (saved,), source="database")
     else:
-        at = units.clock(checkpoint.saved_at_s, now_s=now_s, seconds=True)
         parts: list[blocks.Part] = [
             (text.clean(info.attribution), "bold"),
-            f"saved its work at {at}",
+            f"saved its work at {units.clock(checkpoint.saved_at_s, now_s=now_s, seconds=True)}",
         ]
         output.Out(flags).flow(parts, rest="  ")
     return 0

@@ -96,8 +96,7 @@ def command(
     from gpuwatchd.collect.simulate import SimulateSource  # noqa: PLC0415
 
     # A full hour, so that the same seed gives the same numbers whenever it is started.
-    epoch_s = time.time() // 3600 * 3600
-    source = SimulateSource(scenario, seed, speed, epoch_s=epoch_s)
+    source = SimulateSource(scenario, seed, speed, epoch_s=time.time() // 3600 * 3600)
     if not options.current().debug:
         # What fails is shown as a problem at the end; log lines would tear the live table.
         logging.getLogger("gpuwatchd").addHandler(logging.NullHandler())

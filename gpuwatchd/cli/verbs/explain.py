@@ -26,9 +26,8 @@ def command(target: str | None, *, everything: bool) -> int:
     from gpuwatchd.view.text import explanation, explanation_page  # noqa: PLC0415 - numpy and SQLite come with it
 
     case, _ = explanation.case_of(flags, target)
-    out = output.Out(flags)
     explanation_page.write_explanation(
-        out,
+        output.Out(flags),
         case,
         explanation.sections(case),
         explanation.steps(case),

@@ -17,7 +17,7 @@ from gpuwatchd.view.queries import fleet_state
 from gpuwatchd.view.text import fleet_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from gpuwatchd.view.queries.fleet_state import Worker
 
@@ -68,7 +68,7 @@ def status(files: tuple[Path, ...], every: bool, exit_code: bool) -> int:  # noq
         output.emit_answer(fleet.FleetStatus, data, source="state-file", warnings=warnings)
     else:
         out = output.Out(flags)
-        _warn(out, warnings)
+        out.warn(warnings)
         fleet_text.show(out, workers, now_s=now_s, every=every, sure=not warnings)
     if failing:
         return FAILED
@@ -106,7 +106,7 @@ def explain(uuid: str, files: tuple[Path, ...]) -> int:
         output.emit_answer(fleet.FleetExplain, data, source="state-file", warnings=warnings)
     else:
         out = output.Out(flags)
-        _warn(out, warnings)
+        out.warn(warnings)
         fleet_text.explain(out, worker, gpu, now_s=now_s)
     return OK if worker.running(now_s) else FAILED
 
@@ -128,8 +128,3 @@ def _worker(worker: Worker, now_s: float) -> fleet.FleetWorker:
         running=worker.running(now_s),
         process_runs=worker.process_runs,
     )
-
-
-def _warn(out: output.Out, warnings: Sequence[tuple[str, str]]) -> None:
-    for _, words in warnings:
-        out.prose(f"! {words}", "yellow", rest="  ")

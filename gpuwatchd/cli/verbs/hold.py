@@ -83,8 +83,7 @@ def set_(pid: int, length: float) -> int:
     info = user_filter.own_process(pid, "hold", "hold it")
     if info.key.started_at_s is None:
         raise TargetChanged(f"it is not known when pid {pid} was started, nor who it is")
-    now_s = state_location.now_s()
-    until_s = now_s + length
+    until_s = state_location.now_s() + length
     with state_location.writing() as place:
         checked_connection.transaction(place.state_dir, tables.save_hold, info.key, until_s)
     result = f"{info.attribution}: no automatic step until {units.instant(until_s)}"
@@ -154,6 +153,5 @@ def _answer(
         left = units.duration(max(0.0, until_s - now_s))
         when = "hold cleared" if cleared else f"no automatic step until {until} (for {left})"
         out.flow([(who, "bold"), when], rest="  ")
-    for _, words in doubts or ():
-        out.prose(f"! {words}", "yellow", rest="  ")
+    out.warn(doubts or ())
     return 0

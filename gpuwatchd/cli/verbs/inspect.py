@@ -220,8 +220,7 @@ def _from_outside(pid: int, uid: int, fault: MailboxFault) -> int:
     if isinstance(stack, OutsideFault):
         raise _fault(pid, fault, f" (where it is now: {inspection.OUTSIDE[stack]})")
     error = _fault(pid, fault)
-    python = version and "{}.{}".format(*version)
-    data = _data(None, None, pid=pid, stack=stack, python=python)
+    data = _data(None, None, pid=pid, stack=stack, python=version and "{}.{}".format(*version))
     _answer(data, [("not-prepared", f"{error.message}; {error.hint}")])
     return 1
 
@@ -264,8 +263,7 @@ def _attach(pid: int, uid: int, place: Path, *, yes: bool) -> list[tuple[str, st
     """Put the probe into a process, with its owner's consent; return what is doubtful."""
     if (fault := outside.unfit(pid)) is not None:
         raise _not_attached(pid, fault)
-    flags = options.current()
-    if not yes and sys.stdin.isatty() and not flags.json:
+    if not yes and sys.stdin.isatty() and not options.current().json:
         yes = click.confirm(f"run code of gpuwatchd in process {pid}?", err=True)
     if not yes:
         raise click.UsageError("--attach runs code in the process: say --yes")

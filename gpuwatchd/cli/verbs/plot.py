@@ -138,8 +138,7 @@ def show(out: Out, pictures: Sequence[Picture]) -> None:
     height = min(_ROWS.get(len(pictures), _ROWS_OF_MANY), max(8, width // 3))
     for picture in pictures:
         _head(out, picture)
-        groups = terminal.draw(picture, width, height, ascii_only=out.ascii, numbered=True)
-        for row in groups:
+        for row in terminal.draw(picture, width, height, ascii_only=out.ascii, numbered=True):
             _row(out, row)
         for pairs in terminal.legend(picture, width, ascii_only=out.ascii):
             spoken = [part for cell in pairs for part in blocks.sentence(*_part(cell))]
@@ -166,8 +165,7 @@ def _keys(out: Out, parts: Sequence[tuple[Cell, Cell]]) -> None:
 
 def _head(out: Out, picture: Picture) -> None:
     look = design.LOOKS[picture.kind]
-    mark = look.ascii_mark if out.ascii else look.mark
-    verdict = f"{mark} {picture.verdict}"
+    verdict = f"{look.ascii_mark if out.ascii else look.mark} {picture.verdict}"
     out.flow([(picture.title, "bold"), (verdict, look.style)], rest="  ", whole=True)
 
 

@@ -110,8 +110,7 @@ def test(alert: str | None, notice: NoticeKind, at_s: float | None, changes: dic
     or those of --config.
     """
     flags = options.current()
-    config = flags.load_config().config
-    trial = _Trial(config, notice, alert)
+    trial = _Trial(flags.load_config().config, notice, alert)
     trial.run(at_s, changes)
     if flags.json:
         output.emit_answer(answers.PolicyTested, trial, source=trial.source)
@@ -193,8 +192,7 @@ def _write(flags: Globals, trial: _Trial) -> None:
     if trial.as_of_s - trial.at_s >= _LATER_S:
         # What it was judged to be at first is not kept.
         at = units.clock(trial.as_of_s, now_s=now_s)
-        value = f"its severity and text are from its last evaluation, at {at}"
-        out.prose(value, "dim", rest="  ")
+        out.prose(f"its severity and text are from its last evaluation, at {at}", "dim", rest="  ")
     never = trial.never()
     if never:
         out.flow([(f"never sent: {never}; were it due:", "yellow")])
@@ -278,13 +276,12 @@ def _changed(alert: Alert, changes: Mapping[str, str]) -> Alert:
 
 
 def _title(whom: AlertSubject) -> Title:
-    pid = "" if whom.pid is None else f"[{whom.pid}]"
     parts = (
         (f"GPU {whom.gpu}", TitleRole.DEVICE),
         (f" ({whom.gpu_name})" if whom.gpu_name else "", TitleRole.MODEL),
         (": ", TitleRole.DEVICE),
         (whom.process, TitleRole.NONE),
-        (pid, TitleRole.PID),
+        ("" if whom.pid is None else f"[{whom.pid}]", TitleRole.PID),
         (f" of {whom.user}", TitleRole.OWNER),
     )
     return Title(tuple(TitlePart(text=text, role=role) for text, role in parts))

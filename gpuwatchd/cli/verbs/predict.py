@@ -31,6 +31,5 @@ def command(pids: tuple[int, ...], exit_code: bool) -> int:  # noqa: FBT001
     for _, sentence in view.warnings:
         out.flow([(f"! {sentence}", "yellow")])
     for place in headline.standings(view.devices):
-        item = place.item
-        prediction.write_device(out, view, item, whole=whole, of_users=bool(flags.user))
+        prediction.write_device(out, view, place.item, whole=whole, of_users=bool(flags.user))
     return 3 if exit_code and current_state.leaks(view, flags, pids) else 0

@@ -73,6 +73,5 @@ def _answer(candidate: reaping.Candidate, outcome: reaping.ReapOutcome) -> int:
         return output.emit_answered(reaping.answered(candidate, outcome), exit_code=True)
     out = output.Out(flags)
     out.prose(outcome.text, rest="  ")
-    for _, words in outcome.warnings:
-        out.prose(f"! {words}", "yellow", rest="  ")
+    out.warn(outcome.warnings)
     return outcome.exit_code

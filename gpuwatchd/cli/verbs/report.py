@@ -122,5 +122,4 @@ def _confirm(flags: Globals, file: Path) -> None:
         if file.stat().st_size >= 1 << 20
         else (f"{file.stat().st_size / 1024:.0f} KiB")
     )
-    out = output.Out(flags)
-    out.line(f"{file}", (f"  {size}, readable by you alone", "dim"))
+    output.Out(flags).line(f"{file}", (f"  {size}, readable by you alone", "dim"))

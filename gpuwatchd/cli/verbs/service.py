@@ -231,8 +231,7 @@ def _lines(state: ServiceState, now_s: float) -> list[str]:
 )
 def logs(system: bool, lines: int, follow: bool, since: float | None, level: str) -> int:  # noqa: FBT001
     """Show the log of the service."""
-    flags = options.current()
-    if flags.json:
+    if options.current().json:
         raise click.UsageError("logs are text; leave --json out, or ask journalctl -o json")
     manager = _running_manager(system=system)
     return manager.logs(lines=lines, follow=follow, since_at_s=since, level=level)
@@ -256,8 +255,7 @@ def print_(system: bool, name: str | None, packaged: str) -> int:  # noqa: FBT00
     """Print the unit (or property list) that install writes."""
     manager = _load(name or _own(), system=system)
     text = manager.render(packaged)
-    flags = options.current()
-    if flags.json:
+    if options.current().json:
         unit = Unit(manager=manager.name, unit=text)
         output.emit_answer(ServicePrint, unit, source="service-manager")
     else:

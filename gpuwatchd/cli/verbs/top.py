@@ -36,11 +36,10 @@ def command(interval: float) -> int:
     if os.environ.get("TERM") == "dumb":
         raise click.UsageError(_DUMB, click.get_current_context())
     first = current_state.load_view(flags)
-    ascii_only = output.Out(flags).ascii
     app = registry.load(_SCREEN, "top")(
         flags,
         color=flags.color,
-        ascii_only=ascii_only,
+        ascii_only=output.Out(flags).ascii,
         every_s=max(_LEAST_S, interval),
         first=first,
     )

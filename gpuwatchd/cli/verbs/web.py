@@ -68,8 +68,7 @@ def command(
     def confirm(words: str, url: str | None, listens: str | None, shown: str | None) -> None:
         if flags.json:
             file = text.clean(str(server.token_file))
-            answer = Serving(url=url, listens=listens, token=shown, token_file=file)
-            output.emit_answer(Web, answer)
+            output.emit_answer(Web, Serving(url=url, listens=listens, token=shown, token_file=file))
         else:
             print(words, flush=True)
 

@@ -172,11 +172,9 @@ def _choices(path: str, whole: type[Section]) -> tuple[str, ...]:
     """Return the words that a key of that path may have; () where it may have others."""
     kind: Any = whole
     for part in _PART.sub("", path).split("."):
-        fields = {f.encode_name: f.type for f in _fields(kind)}
-        kind = fields.get(part)
+        kind = {f.encode_name: f.type for f in _fields(kind)}.get(part)
         kind = _section(kind) or _listed(kind) or kind
-    texts = list(_literals(kind))
-    return tuple(dict.fromkeys(texts))
+    return tuple(dict.fromkeys(_literals(kind)))
 
 
 def _literals(kind: Any) -> Iterator[str]:
@@ -222,8 +220,7 @@ def _typed_as(raw: dict[str, Any], kind: type[Whole], file: str, hint: str) -> W
         path = where.strip("`").removeprefix("$").removeprefix(".")
         if missing := _MISSING.fullmatch(text):
             path, text = f"{path}.{missing[1]}".lstrip("."), "is not set"
-        why = _plainly(text, path, kind)
-        raise ConfigError(file, _named(path, kind), why, hint=hint) from None
+        raise ConfigError(file, _named(path, kind), _plainly(text, path, kind), hint=hint) from None
 
 
 def _convert(raw: dict[str, Any], file: str) -> Config:
@@ -381,10 +378,9 @@ def load(
     for path in candidates:
         text, trouble = read_file(path, must_exist=chosen is not None)
         unread += [trouble] if trouble else []
-        if text is None:
-            continue
-        layers.append((parse(text, file=str(path)), str(path)))
-        read.append(path)
+        if text is not None:
+            layers.append((parse(text, file=str(path)), str(path)))
+            read.append(path)
     table, warnings = _from_environment(environ)
     _convert(table, "environment")
     layers.append((table, "environment"))

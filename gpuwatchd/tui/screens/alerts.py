@@ -103,7 +103,6 @@ class AlertsScreen(ViewScreen):
         if listed is None:
             return
         opened = [alert for alert in listed.alerts if alert.state in alert_query.OPEN]
-        over = len(listed.alerts) + listed.left_out - len(opened)
         silent = sum(
             listed.found.silence(alert, listed.now_s) is not None for alert in listed.alerts
         )
@@ -111,7 +110,7 @@ class AlertsScreen(ViewScreen):
         yield f"{counted} open", "bold" if opened else "calm"
         if silent:
             yield f"{silent} snoozed", "held"
-        yield f"{over} resolved in 7 days", "faint"
+        yield f"{len(listed.alerts) + listed.left_out - len(opened)} resolved in 7 days", "faint"
 
     def answered(self, listed: Listed) -> None:
         """Show the list; what was chosen stays chosen."""

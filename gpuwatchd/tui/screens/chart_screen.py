@@ -175,8 +175,7 @@ class ChartScreen(ViewScreen):
             Lines(self.painter, id="told", classes="line"),
             id="left",
         )
-        page = self.page_kind(self.painter, id=self.page_id)
-        yield Container(left, page, id="halves")
+        yield Container(left, self.page_kind(self.painter, id=self.page_id), id="halves")
 
     def on_resize(self) -> None:
         """Put the text where there is room for it."""

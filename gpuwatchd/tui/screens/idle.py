@@ -51,10 +51,7 @@ class HeldScreen(PagedScreen):
             yield "no idle memory, as far as is known", "calm"
             return
         least = "at least " if len(known) < count else ""
-        yield (
-            f"{count} holding{'s' if count > 1 else ''}, {least}{units.size(sum(known))}",
-            "held bold",
-        )
+        yield f"{units.count(count, 'holding')}, {least}{units.size(sum(known))}", "held bold"
         yield "x ends one of yours, after a question", "faint"
 
     def action_free(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import Binding, BindingType
@@ -152,11 +153,8 @@ def _short(item: LiveDevice, out: Page) -> None:
             continue
         out.flow([(who, "bold"), verdict_text.verdict(finding)], rest="  ")
         pairs = predict.facts(item, finding, process)
-        brief: list[Part] = []
-        for label, value in pairs:
-            if label not in _LONG:
-                brief += [(label, "dim"), f"{value},"]
-        out.flow(brief, first="  ", rest="  ", gap=" ")
+        brief = (((label, "dim"), f"{value},") for label, value in pairs if label not in _LONG)
+        out.flow(chain.from_iterable(brief), first="  ", rest="  ", gap=" ")
         for label, value in pairs:
             if label in _LONG:
                 out.prose(f"{label}: {value}", first="  ", rest="    ")

@@ -160,5 +160,4 @@ def _show_refusal(error: ActionError, out: Page) -> None:
 
 def _show_outcome(outcome: ReapOutcome, out: Page) -> None:
     out.prose(outcome.text, "bold", rest="  ")
-    for _, words in outcome.warnings:
-        out.prose(f"! {words}", "yellow", rest="  ")
+    out.warn(outcome.warnings)

@@ -103,8 +103,7 @@ def _summary(view: View) -> str:
     if daemon.started_at_s is not None and view.taken_at_s >= daemon.started_at_s:
         up = f", up {units.duration(view.taken_at_s - daemon.started_at_s)}"
     count = sum(len(item.processes or ()) for item in view.devices)
-    gpus = len(view.devices)
-    many = f"{gpus} GPU{'s' if gpus != 1 else ''}, {count} process{'es' if count != 1 else ''}"
+    many = f"{units.count(len(view.devices), 'GPU')}, {units.count(count, 'process')}"
     return f"{who}{up}; {many}; last sample {units.duration(view.stale_s)} ago"
 
 
@@ -128,7 +127,7 @@ def _head(painter: Painter, view: View, width: int, hidden: int) -> Row:
     counted = current_state.counted(current_state.shown(view.alerts))
     text = f" {counted} open" if counted else " no open alerts"
     if view.silences:
-        text += f", {len(view.silences)} silence{'s' if len(view.silences) != 1 else ''}"
+        text += f", {units.count(len(view.silences), 'silence')}"
     more = f" ({hidden} more below: a)" if hidden > 0 else ""
     return [(painter.cell(text + more, width), "head faint")]
 

@@ -79,8 +79,7 @@ def point_text(picture: Picture, at_s: float, *, within_s: float = 0.0) -> list[
     elif why is not None or picture.begin_s <= at_s <= now_s:
         pieces.append((why or "no data", "faint"))
     elif forecast is not None and at_s > forecast.judged_at_s:
-        ahead_s = at_s - forecast.judged_at_s
-        foreseen = forecast.level_bytes + forecast.rate_bytes_per_s * ahead_s
+        foreseen = forecast.level_bytes + forecast.rate_bytes_per_s * (at_s - forecast.judged_at_s)
         if forecast.limit_bytes is not None:
             foreseen = min(foreseen, forecast.limit_bytes)
         pieces += [(f"fit {units.size(foreseen)}", "band"), ("a forecast", "faint")]

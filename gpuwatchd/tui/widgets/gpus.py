@@ -71,7 +71,7 @@ def head(painter: Painter, columns: Plan, view: View, shown: int) -> Row:
         ("FULL IN" if columns.eta < _ETA_BAND else "FULL IN (90 %)", columns.eta, False),
         ("UTIL", columns.load, True), ("TEMP POWER", columns.heat, True),
         ("GROWTH", columns.rate, True), ("RECENT", columns.spark, False),
-        (f"SUSPECT, NAME ({count} GPU{'s' if count != 1 else ''})", columns.rest, False),
+        (f"SUSPECT, NAME ({units.count(count, 'GPU')})", columns.rest, False),
     ]  # fmt: skip
     text = " ".join(painter.cell(name, wide, right=right) for name, wide, right in named if wide)
     return [(f" {text}", "head faint")]

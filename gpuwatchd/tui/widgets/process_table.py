@@ -236,8 +236,7 @@ def _name(painter: Painter, entry: Entry, width: int, here: str) -> Row:
     ended = " (defunct)" if plain and verdict_text.is_defunct(info) else ""
     script = info.entry_point[1]  # alone, without its interpreter, where there is little room
     called = info.label if width >= _NAME_WHOLE or not script else script
-    text = f"{called}{ended}" if plain else whole
-    first = painter.fit(text, width)
+    first = painter.fit(f"{called}{ended}" if plain else whole, width)
     cells: Row = [(first, f"bold {here}" if is_leak(entry.process.finding) else here)]
     room = width - width_of(first)
     more = [subject_facts.runs(info), *subject_facts.where(info)]

@@ -223,12 +223,12 @@ def paid(entry: Entry, prices: Prices) -> Paid:
 
 def sums(entries: Iterable[Entry], prices: Prices) -> Sums:
     """Return a sum for each sort of cost; what is partly unknown is null."""
-    of: dict[str, Sum] = {}
     every = list(entries)
-    for what in cost.WHATS:
-        total = cost.summed(entry for entry in every if entry.what == what)
-        of[what.replace("-", "_")] = _priced(Sum, total, prices)
-    return Sums(**of)
+    totals = {
+        what.replace("-", "_"): cost.summed(entry for entry in every if entry.what == what)
+        for what in cost.WHATS
+    }
+    return Sums(**{name: _priced(Sum, total, prices) for name, total in totals.items()})
 
 
 def acts(bill: Bill) -> Acts | None:

@@ -131,8 +131,7 @@ def standing(now_s: float, *, every: bool = False) -> tuple[list[Silence], list[
     with history_query.reader() as history:
         silences = history.silences(all_of_them=every)
         alerts = history.alerts(now_s - _TITLES_S)
-    in_force = (s for s in silences if every or state_of(s, now_s) == "in-force")
-    return list(in_force)[::-1], alerts
+    return [s for s in silences if every or state_of(s, now_s) == "in-force"][::-1], alerts
 
 
 class Cleared(NamedTuple):
@@ -309,9 +308,9 @@ def follows(snoozed: Snoozed) -> list[str]:
     end = until(silence, snoozed.at_s)
     lines = [f"silenced {end}; it is still monitored, and shown by status and alerts"]
     if alert is None:
-        now = "no open alert" if not count else "1 open alert" if count == 1 else ""
+        now = units.count(count, "open alert") if count else "no open alert"
         verb = "fits" if count < 2 else "fit"
-        lines.append(f"{now or f'{count} open alerts'} {verb} it now")
+        lines.append(f"{now} {verb} it now")
     elif alert.state not in alert_query.OPEN:
         lines.append("it is resolved already: this applies if it fires again")
     if not silence.even_critical:
@@ -331,10 +330,9 @@ def follows(snoozed: Snoozed) -> list[str]:
 def until(silence: Silence, now_s: float) -> str:
     """Return until when a silence lasts."""
     at = units.moment(silence.until_at_s, now_s=now_s, zone=True)
-    left = units.duration(max(0.0, silence.until_at_s - now_s))
     if silence.until_resolved:
         return f"until it is resolved, at the latest until {at}"
-    return f"until {at} (for {left})"
+    return f"until {at} (for {units.duration(max(0.0, silence.until_at_s - now_s))})"
 
 
 def fitting(silence: Silence, alerts: Sequence[Alert]) -> list[Alert]:
@@ -400,7 +398,7 @@ def show(out: Page, silence: Silence, alerts: Sequence[Alert], now_s: float) -> 
     out.flow([part for part in parts if part], rest="  ")
     if state == "in-force" and not silence.matcher.key:
         count = len(fitting(silence, alerts))
-        out.flow([(f"fits {count} open alert{'' if count == 1 else 's'}", "dim")], first="  ")
+        out.flow([(f"fits {units.count(count, 'open alert')}", "dim")], first="  ")
 
 
 class Labelled(NamedTuple):

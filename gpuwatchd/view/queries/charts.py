@@ -70,8 +70,7 @@ class _Subject(NamedTuple):
 
 def of_device(history: Reader | None, view: View, item: LiveDevice, asked: Asked) -> Picture:
     """Return the picture of a device; without a history what the live state has of it."""
-    reading = item.reading
-    used = None if reading is None else reading.used_bytes
+    used = item.used_bytes
     badge = badges.device(item)
     finding = item.finding
     if finding is not None and finding.subject.host:
@@ -156,8 +155,7 @@ def all_devices(query: Query, asked: Asked) -> tuple[list[Picture], View]:
         Where there is neither a live state nor a history nor a GPU, or what there is cannot be
         read.
     """
-    recorded = state_location.recorded(state_location.state_dir())
-    if not recorded:
+    if not state_location.recorded(state_location.state_dir()):
         view = current_state.load_view(query)
         return [of_device(None, view, item, asked) for item in view.devices], view
     from gpuwatchd.view.queries import history_query as recorded_past  # noqa: PLC0415 - 97 ms: numpy comes with it
@@ -368,8 +366,7 @@ def device_marks(history: Reader, device: Device, begin_s: float, end_s: float) 
 def process_marks(history: Reader, device: Device, info: ProcessInfo, begin_s: float) -> list[Mark]:
     """Return what is recorded of a process: its alerts, its checkpoints, its begin and end."""
     marks = _happened(history, device, begin_s)
-    subject = Subject(device_uid=device.uid, process=info.key)
-    marks += alert_marks(history.alerts(begin_s), subject)
+    marks += alert_marks(history.alerts(begin_s), Subject(device_uid=device.uid, process=info.key))
     marks += [
         _action(event)
         for event in history.action_events(begin_s)
@@ -495,10 +492,8 @@ def _processes(history: Reader, device: Device, begin_s: float, end_s: float) ->
     newest_s = max((presence.last_s for presence in presences), default=0.0)
     marks: list[Mark] = []
     for presence in large:
-        info = infos.get(presence.process)
-        if info is None:
-            continue
-        marks.append(_life_mark(presence.first_s, "began", info))
-        if presence.last_s < newest_s - curves.PROCESS_GAP_S:
-            marks.append(_life_mark(presence.last_s, "ended", info))
+        if (info := infos.get(presence.process)) is not None:
+            marks.append(_life_mark(presence.first_s, "began", info))
+            if presence.last_s < newest_s - curves.PROCESS_GAP_S:
+                marks.append(_life_mark(presence.last_s, "ended", info))
     return marks

@@ -269,8 +269,7 @@ class _Counter:
     def _lost(self, alert: Alert, end_s: float) -> None:
         had = self._stint(alert, end_s)
         if had is not None:
-            like = self._like("lost", alert, end_s, alert.ended)
-            self._add(totals.entries_of(had, like))
+            self._add(totals.entries_of(had, self._like("lost", alert, end_s, alert.ended)))
 
     def _saved(self, alert: Alert, end_s: float) -> None:
         eta, history = alert.finding.eta, self._history
@@ -398,8 +397,7 @@ class _Counter:
             lasts=False,
         )
         self._counted.note([who], from_s, until_s)
-        like = self._like("held", alert, until_s, alert.finding.reason)
-        self._add(totals.entries_of(had, like))
+        self._add(totals.entries_of(had, self._like("held", alert, until_s, alert.finding.reason)))
 
     def _like(self, what: totals.What, alert: Alert, until_s: float, text: str) -> Entry:
         about, key = alert.about, alert.subject.process

@@ -71,12 +71,12 @@ def _place(alert: Alert) -> tuple[int, int, float, float]:
 
 def counted(alerts: Iterable[Alert]) -> str:
     """Return how many alerts and watches are open: "1 alert, 2 watches"; "" where none is."""
-    states = [alert.state for alert in alerts]
-    parts = []
-    for state, text, many in _NAMES:
-        count = sum(found == state for found in states)
-        parts += [f"{count} {text if count == 1 else many}"] if count else []
-    return ", ".join(parts)
+    states: list[str] = [alert.state for alert in alerts]
+    return ", ".join(
+        f"{count} {one if count == 1 else many}"
+        for state, one, many in _NAMES
+        if (count := states.count(state))
+    )
 
 
 FRESH_INTERVALS = 3
@@ -229,8 +229,7 @@ def load_view(
     view.warnings[:0] = warnings
     if not view.devices:
         text = "; ".join(daemon.problems) or "no source has one"
-        told = daemon.problem_codes[:1] == (ProblemCode.NO_GPU,)
-        why = text if told else f"no GPU found: {text}"
+        why = text if daemon.problem_codes[:1] == (ProblemCode.NO_GPU,) else f"no GPU found: {text}"
         raise SourceUnavailable(why, hint="gpuwatchctl doctor")
     view.warnings.extend(require_gpus(query, [item.device for item in view.devices]))
     items = tuple(d for d in view.devices if query.wants(d.device))
@@ -292,11 +291,11 @@ def narrow(view: View, pids: Sequence[int]) -> None:
     """
     if not pids:
         return
-    items = []
-    for item in view.devices:
-        processes = tuple(p for p in item.processes or () if p.info.key.pid in pids)
-        if processes:
-            items.append(msgspec.structs.replace(item, processes=processes))
+    items = [
+        msgspec.structs.replace(item, processes=processes)
+        for item in view.devices
+        if (processes := tuple(p for p in item.processes or () if p.info.key.pid in pids))
+    ]
     if not items:
         named = ", ".join(map(str, pids))
         unknown = all(item.processes is None for item in view.devices)

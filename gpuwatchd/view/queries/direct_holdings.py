@@ -54,11 +54,10 @@ def idle_holdings(view: View, config: Config, before: LiveState | None) -> tuple
         idle_after_s=float(config.zombies.idle_after),
     )
     was: dict[int, ProcessInfo] = {}
-    for device in before.devices if before is not None else ():
-        was |= {use.info.key.pid: use.info for use in device.processes or ()}
-    for holding in before.holdings if before is not None else ():
-        if holding.process is not None:
-            was[holding.process.key.pid] = holding.process
+    if before is not None:
+        known = [use.info for device in before.devices for use in device.processes or ()]
+        known += [holding.process for holding in before.holdings if holding.process is not None]
+        was = {info.key.pid: info for info in known}
     return snapshot([_board(item, view, was) for item in view.devices], limits)
 
 

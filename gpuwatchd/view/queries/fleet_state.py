@@ -212,8 +212,7 @@ def warnings(found: FleetRoundState, shard: str) -> list[tuple[str, str]]:
         many = f"{count} of {found.gpus} GPUs have" if found.gpus > 1 else "the GPU has"
         out.append((code, _DOUBTS.get(code, "{}").format(many)))
     if not found.gpus:
-        words = _NOBODY if shard.endswith("/1") else _NOBODY_HERE.format(shard)
-        out.append(("no-series", words))
+        out.append(("no-series", _NOBODY if shard.endswith("/1") else _NOBODY_HERE.format(shard)))
     elif found.no_data >= found.gpus:
         out.append(("no-series", _NO_VALUES))
     return out
@@ -336,8 +335,7 @@ class _Head(msgspec.Struct):
 
 
 def _unreadable(file: Path, why: str, *, hint: str = "") -> GpuwatchdError:
-    words = text.clean(str(file), limit=400)
-    return GpuwatchdError(f"{words}: {why}", hint=hint, page=_PAGE)
+    return GpuwatchdError(f"{text.clean(str(file), limit=400)}: {why}", hint=hint, page=_PAGE)
 
 
 def only(workers: Sequence[Worker], wishes: Sequence[str]) -> list[Worker]:

@@ -127,8 +127,7 @@ def judged(
     if not devices:
         return None
     past = [alert for alert in past if not any(word.is_about(alert) for word in words)]
-    deaths = recent_deaths(past, now_s)
-    view = View("database", newest_s, tuple(devices), deaths=deaths)
+    view = View("database", newest_s, tuple(devices), deaths=recent_deaths(past, now_s))
     view.warnings.append(
         ("from-history", "evaluated from the history, without alerts, files and model servers")
     )
@@ -203,8 +202,7 @@ def last_rows(history: Reader, device: Device, now_s: float, from_s: float) -> l
         if not coarse:
             continue
         end_s = coarse[-1].at_s + max(coarse[-1].width_s, 1.0)
-        since_s = max(from_s, end_s - curves.RAW_SPAN_S + 1.0)
-        fine = history.device_rows(device.uid, since_s, end_s)
+        fine = history.device_rows(device.uid, max(from_s, end_s - curves.RAW_SPAN_S + 1.0), end_s)
         if fine or back_s != _JUST_NOW_S:
             return [row for row in fine or coarse if row.used_last_bytes is not None]
     return []
@@ -225,8 +223,7 @@ def _live(
     free = total - last if total is not None else None
     points = {key: own for key, own in by_process(used).items() if own[-1][0] >= end_s - _ALIVE_S}
     ticks = [row.at_s for row in rows]
-    present = [row for row in used if row.process in points]
-    on_host = _on_host(device, present, ticks, settings)
+    on_host = _on_host(device, [row for row in used if row.process in points], ticks, settings)
     busy = [(row.at_s + row.width_s, row.util_pct) for row in rows if row.util_pct is not None]
     period = Activity({"utilisation": track(busy)}).period
     processes = []

@@ -89,8 +89,7 @@ def alerts(
     found, chosen = chosen_alerts(query, only_open=not every, since_s=since_s, severity=severity)
     from gpuwatchd.view.queries import cost_entries  # noqa: PLC0415 - 11 ms: prices come with it
 
-    counted = cost_entries.up_to_now(query, chosen)
-    data = tuple(structs.alert(alert, found) for alert in counted)
+    data = tuple(structs.alert(alert, found) for alert in cost_entries.up_to_now(query, chosen))
     answer = answer_of(structs.Alerts, data, source=found.source, warnings=found.warnings)
     return Answered(answer, FINDINGS if current_state.shown(chosen) else OK)
 

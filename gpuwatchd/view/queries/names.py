@@ -38,7 +38,6 @@ def pid_in(word: str) -> int | None:
 
 def names_process(word: str, info: ProcessInfo) -> bool:
     """Say whether a word or a glob is the program, user, job, model or container of a process."""
-    jobs = [part for job in (info.job, info.group) if job for part in _job(job)]
     shown = (
         info.name,
         info.label,
@@ -49,7 +48,7 @@ def names_process(word: str, info: ProcessInfo) -> bool:
         info.short_container,
         info.unit,
         info.attribution,
-        *jobs,
+        *[part for job in (info.job, info.group) if job for part in _job(job)],
     )
     return bool(word) and matching.fits(word, *(name for name in shown if name))
 

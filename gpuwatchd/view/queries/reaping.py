@@ -359,8 +359,7 @@ def request(query: Query, *, pid: int, started_at: str, grace: str) -> Answered:
         began_s = units.parse_instant(started_at, now_s=time.time())
     except ValueError as error:
         raise BadRequest(f"started_at: {error}") from None
-    shown = ProcessKey(pid=pid, started_at_s=began_s)
-    run = begin(query, shown, grace_s=grace_s)
+    run = begin(query, ProcessKey(pid=pid, started_at_s=began_s), grace_s=grace_s)
     return answered(run.candidate.result(), run.outcome_now())
 
 
@@ -440,5 +439,4 @@ def _held_bytes(candidate: Candidate, view: View) -> int | None:
 
 
 def _listed_bytes(item: LiveDevice, pid: int) -> int:
-    uses = item.processes or ()
-    return sum(use.used_bytes or 0 for use in uses if use.info.key.pid == pid)
+    return sum(use.used_bytes or 0 for use in item.processes or () if use.info.key.pid == pid)

@@ -124,8 +124,7 @@ class History:
         self._span = span(since_s, until_s, now_s=state_location.now_s() + 1.0)
         self._bucket_s = bucket_s
         self._events = events
-        people = user_filter.People(query.user) if query.user else None
-        self.processes = Processes(pids, people)
+        self.processes = Processes(pids, user_filter.People(query.user) if query.user else None)
 
     def queries(self, *, fit: bool = False) -> list[str]:
         """Return what :meth:`read` asks of the database, for those who go on with sqlite3."""
@@ -464,9 +463,7 @@ def _ended(
     }
     span = (asked.begin_s, asked.end_s)
     found: list[tuple[int, Device, ProcessInfo]] = []
-    for device in history.devices():
-        if not query.wants(device):
-            continue
+    for device in filter(query.wants, history.devices()):
         there = {
             presence.process: presence.peak_bytes or 0
             for presence in history.ask(curves.present, device.uid, span)
@@ -513,7 +510,6 @@ def cost(query: Query, *, since_s: float | None = None, by: str = "gpu") -> Answ
     of = bill(query, since_s)
     prices = of.prices
     hours, people = of.engineer()
-    groups = analysis_cost.grouped(of.entries, cost_entries.BY[by])
     return Answered(
         answer_of(
             report.Cost,
@@ -530,7 +526,7 @@ def cost(query: Query, *, since_s: float | None = None, by: str = "gpu") -> Answ
             by=by,
             groups=[
                 report.Group(name=text.clean(name), sums=report.sums(entries, prices))
-                for name, entries in groups
+                for name, entries in analysis_cost.grouped(of.entries, cost_entries.BY[by])
             ],
             prices=report.prices_used(of),
         )

@@ -50,8 +50,7 @@ def curve(recorded_curve: RecordedCurve, live: tuple[float, int] | None = None) 
 
     for point in recorded_curve.points:
         leave_gap(last_s, point.first_s)
-        middle_s = (point.first_s + point.last_s) / 2
-        put(middle_s, point.low_bytes, point.mean_bytes, point.high_bytes)
+        put((point.first_s + point.last_s) / 2, point.low_bytes, point.mean_bytes, point.high_bytes)
         last_s = point.last_s
     if live is not None and (not rows or live[0] > max(at_s[-1], last_s or 0.0)):
         leave_gap(last_s, live[0])
@@ -123,13 +122,19 @@ def gaps(
     lies in, or at the end of, is explained by it. One whose length is known is a gap of its own.
     """
     spans = [*holes, *((at - gone, at) for at, gone, _ in reasons if gone)]
-    merged: list[list[float]] = []
+    found = merged(spans, _CLOSE)
+    return tuple(Gap(begin_s=a, end_s=b, why=_why(a, b, reasons)) for a, b in found)
+
+
+def merged(spans: Iterable[tuple[float, float]], apart_s: float) -> list[tuple[float, float]]:
+    """Return spans in order, those that begin at most so long after another ends as one."""
+    whole: list[tuple[float, float]] = []
     for begin_s, end_s in sorted(spans):
-        if merged and begin_s <= merged[-1][1] + _CLOSE:
-            merged[-1][1] = max(merged[-1][1], end_s)
+        if whole and begin_s <= whole[-1][1] + apart_s:
+            whole[-1] = whole[-1][0], max(whole[-1][1], end_s)
         else:
-            merged.append([begin_s, end_s])
-    return tuple(Gap(begin_s=a, end_s=b, why=_why(a, b, reasons)) for a, b in merged)
+            whole.append((begin_s, end_s))
+    return whole
 
 
 def _why(begin_s: float, end_s: float, reasons: Sequence[tuple[float, float | None, str]]) -> str:
@@ -221,8 +226,7 @@ def notes(drawn: Curve, missing: Sequence[Gap], *, left_out: int = 0) -> tuple[s
         texts.append(f"one point is {_length(drawn.width_s)}")
     if missing:
         gone_s = sum(gap.end_s - gap.begin_s for gap in missing)
-        plural = "gap" if len(missing) == 1 else "gaps"
-        texts.append(f"{len(missing)} {plural}, {units.duration(gone_s)} missing")
+        texts.append(f"{units.count(len(missing), 'gap')}, {units.duration(gone_s)} missing")
     if left_out:
         texts.append(f"{left_out} earlier marks are left out")
     return tuple(texts)
@@ -232,8 +236,7 @@ def _length(value_s: float) -> str:
     """Return a length in whole words: "12 minutes"."""
     for factor, unit in ((86_400.0, "day"), (3600.0, "hour"), (60.0, "minute"), (1.0, "second")):
         if value_s >= factor and value_s % factor == 0:
-            count = round(value_s / factor)
-            return f"{count} {unit}{'' if count == 1 else 's'}"
+            return units.count(round(value_s / factor), unit)
     return units.duration(value_s)
 
 

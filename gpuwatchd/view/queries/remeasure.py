@@ -102,11 +102,9 @@ class ExplanationInput(NamedTuple):
         """What the subject holds now."""
         if self.process is not None:
             return self.process.host_bytes if self.subject.host else self.process.used_bytes
-        if self.subject.process is None and not self.subject.unattributed:
-            return None if self.item.reading is None else self.item.reading.used_bytes
         if self.subject.unattributed:
             return self.item.unattributed_bytes
-        return None
+        return self.item.used_bytes if self.subject.process is None else None
 
     def ago(self, at_s: float) -> str:
         """Return "10:02 (58 min ago)"."""

@@ -171,8 +171,7 @@ def require_read_access() -> None:
 
 def access_instructions() -> str:
     """Return what lets this user read it."""
-    name = name_of(os.getuid())
-    return f"sudo usermod -aG {directories.SYSTEM_GROUP} {name}, then log in again"
+    return f"sudo usermod -aG {directories.SYSTEM_GROUP} {name_of(os.getuid())}, then log in again"
 
 
 def name_of(uid: int) -> str:

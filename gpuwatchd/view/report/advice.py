@@ -142,18 +142,16 @@ def _of_incidents(period: Period) -> Iterator[Item]:
     names: set[str] = set()
     for alert in period.alerts:
         still = alert.state in OPEN
-        failed = alert.ran_out
         word = period.found.user_label(alert)
         is_normal = word is not None and word.word == "normal"
-        if alert.key in names or not (still or failed) or is_normal:
+        if alert.key in names or not (still or alert.ran_out) or is_normal:
             continue
         names.add(alert.key)
         usd = money.get(alert.key)
         eta = alert.finding.eta if still else None
         advice = alert.finding.advice
-        text = advice[0] if advice else "See what it rests on, and who it is."
         yield Item(
-            text=text,
+            text=advice[0] if advice else "See what it rests on, and who it is.",
             why=_why(period, alert, usd, still=still),
             command=f"gpuwatchctl explain {alert.code}",
             usd=usd,
@@ -168,8 +166,7 @@ def _why(period: Period, alert: Alert, usd: float | None, *, still: bool) -> str
     if still and alert.kind == "leak":
         parts += words.pace(alert.finding)
         if incident.is_old(alert.finding, now_s=period.now_s):
-            judged = units.moment(alert.finding.judged_at_s, now_s=period.now_s)
-            parts.append(f"as of {judged}")
+            parts.append(f"as of {units.moment(alert.finding.judged_at_s, now_s=period.now_s)}")
     elif alert.ended:
         parts.append(alert.ended)
     if usd:
@@ -198,10 +195,10 @@ def _of_holdings(period: Period) -> Iterator[Item]:
 def _of_channels(period: Period) -> Iterator[Item]:
     for channel in period.channels.values():
         if channel.failed and not channel.sent:
-            times = "1 message" if channel.failed == 1 else f"{channel.failed} messages"
+            given_up = f"{units.count(channel.failed, 'message')} given up"
             yield Item(
                 text=f"Repair the channel {channel.name}: it has delivered no message.",
-                why=f"{times} given up: {channel.why or 'no reason is known'}",
+                why=f"{given_up}: {channel.why or 'no reason is known'}",
                 command=f"gpuwatchctl notify test {channel.name}",
                 level=_CARE,
                 urgent=1,

@@ -47,10 +47,9 @@ def document(period: Period) -> Document:
     """Return the report of a period."""
     asked, now_s = period.asked, period.now_s
     since, until = (units.clock(at) for at in (asked.since_s, asked.until_s))
-    zone = units.zone(asked.until_s)
     host = base.host()
     about = [
-        f"{since} to {until} {zone} ({units.duration(asked.span_s)})",
+        f"{since} to {until} {units.zone(asked.until_s)} ({units.duration(asked.span_s)})",
         f"machine {host}",
         f"written {units.clock(now_s)} by gpuwatchctl {__version__}",
     ]
@@ -106,8 +105,7 @@ def sentence(period: Period) -> str:
     parts = [_happened(period), _ended(period), _forecasts(period), _idle(period), _money(period)]
     share = period.usage.quality.watched_share
     if share is not None:
-        of = units.duration(period.asked.span_s)
-        parts.append(f"{percent(share)} of the {of} was watched.")
+        parts.append(f"{percent(share)} of the {units.duration(period.asked.span_s)} was watched.")
     return " ".join(part for part in parts if part)
 
 
@@ -189,8 +187,7 @@ def _figures(period: Period) -> Iterator[Figure]:
     alerts = period.alerts
     still = sum(alert.state in OPEN for alert in alerts)
     score = advice.score(period)
-    label = "for a score" if score.value is None else "score"
-    yield Figure(value=score.words, label=label)
+    yield Figure(value=score.words, label="for a score" if score.value is None else "score")
     leaks, ends = _of(alerts, "leak"), advice.ends(alerts)
     note = f"{still} open" if still else ""
     yield Figure(value=str(len(alerts)), label=_plural(len(alerts), "incident"), note=note)
@@ -199,14 +196,12 @@ def _figures(period: Period) -> Iterator[Figure]:
     yield Figure(value=str(ends), label=f"{_plural(ends, 'end')} near the limit")
     held = [holding.held_bytes for holding in period.holdings if holding.held_bytes is not None]
     yield Figure(value=units.size(sum(held)), label="held idle now")
-    known = period.usage.quality.watched_share is not None
-    hours = advice.watched_hours(period) if known else None
+    hours = advice.watched_hours(period) if period.usage.quality.watched_share is not None else None
     yield Figure(value=cost.in_hours(hours), label="GPU-hours watched", note=_busy(period))
     money = tables.lost_or_at_risk(period)
     if money:
         yield Figure(value=money, label="at risk, lost or idle")
-    share = period.usage.quality.watched_share
-    yield Figure(value=percent(share), label="of the period watched")
+    yield Figure(value=percent(period.usage.quality.watched_share), label="of the period watched")
 
 
 def _plural(number: int, noun: str) -> str:

@@ -228,8 +228,7 @@ def _figures(out: Page, block: Figures, indent: str) -> None:
 def _facts(out: Page, block: Facts, indent: str) -> None:
     rest = indent + " " * (_LABEL + 1)
     for label, text in block.rows:
-        first = f"{indent}{label:<{_LABEL}} "
-        out.prose(text, first=first, rest=rest, whole=True)
+        out.prose(text, first=f"{indent}{label:<{_LABEL}} ", rest=rest, whole=True)
 
 
 def _steps(out: Page, block: Steps, indent: str) -> None:
@@ -257,12 +256,11 @@ def _table(out: Page, table: Table, indent: str) -> None:
         _listed(out, table, indent)
     else:
         for position, row in enumerate([table.heads, *table.rows]):
-            style = "bold" if position == 0 else ""
             cells = [
                 _cell(out, row[at], widths[at], right=at in table.right)
                 for at in range(len(widths))
             ]
-            out.line(indent, ("  ".join(cells).rstrip(), style))
+            out.line(indent, ("  ".join(cells).rstrip(), "bold" if position == 0 else ""))
     if table.left_out:
         out.prose(table.left_out, "dim", first=indent, rest=indent)
 

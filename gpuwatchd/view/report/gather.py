@@ -88,7 +88,10 @@ def gather(query: Query, asked: Asked) -> Period:
     except StoreError:
         if found.trouble is None:
             raise
-        return _without_history(period)
+        # What the live state alone knows.
+        devices = _asked_for(query, list(found.devices.values()))
+        usage = Usage(devices=[DeviceUse(device) for device in in_order(devices)])
+        return _whole(replace(period, devices=devices, usage=usage), None)
 
 
 def _view(query: Query) -> View | None:
@@ -161,13 +164,6 @@ def _from_history(period: Period, history: Reader) -> Period:
     return _whole(replace(period, devices=chosen, infos=infos, usage=usage), history)
 
 
-def _without_history(period: Period) -> Period:
-    """Return what the live state alone knows."""
-    devices = _asked_for(period.query, list(period.found.devices.values()))
-    usage = Usage(devices=[DeviceUse(device) for device in in_order(devices)])
-    return _whole(replace(period, devices=devices, usage=usage), None)
-
-
 def _named_processes(period: Period, infos: Sequence[ProcessInfo]) -> list[ProcessInfo]:
     """Return the processes that --pid names; GpuwatchdError when none of them was seen."""
     pids = period.asked.pids
@@ -217,8 +213,7 @@ def _whole(period: Period, history: Reader | None) -> Period:
         if position < most:
             charted = position < document.CHARTS
             in_full.append(_incident(period, history, story, silences, charted=charted))
-    charts = _charts(period, history)
-    return replace(period, in_full=in_full, channels=channels, charts=charts)
+    return replace(period, in_full=in_full, channels=channels, charts=_charts(period, history))
 
 
 def _story(

@@ -167,8 +167,7 @@ def foreseen(incident: Incident, *, now_s: float) -> str:
     interval = f"{low} or later"
     if high_s is not None:
         interval = f"{low} to {units.moment(at_s + high_s, now_s=now_s)}"
-    made = units.moment(at_s, now_s=now_s)
-    return f"full at {mid} ({interval}), forecast of {made}"
+    return f"full at {mid} ({interval}), forecast of {units.moment(at_s, now_s=now_s)}"
 
 
 def is_old(finding: Finding, *, now_s: float) -> bool:

@@ -223,9 +223,8 @@ def document(logs: Sequence[Log], *, everything: bool) -> Document:
 def _order(judgement: _Judgement) -> tuple[int, float, float]:
     """Return what subjects are sorted by: alerts first, worst first, largest growth first."""
     finding = judgement.one.finding
-    kind = badges.kind(finding)
     rate = 0.0 if finding is None else finding.rate_bytes_per_s or 0.0
-    rank = _RANK.get(kind, 3) if judgement.one.alerts or is_leak(finding) else 4
+    rank = _RANK.get(badges.kind(finding), 3) if judgement.one.alerts or is_leak(finding) else 4
     return rank, -len(judgement.one.alerts), -rate
 
 
@@ -259,7 +258,7 @@ def _tone(alerts: int, watches: int, every: Sequence[_Judgement]) -> Tone:
 
 
 def _sentence(logs: Sequence[Log], every: Sequence[_Judgement], alerts: int, watches: int) -> str:
-    many = "1 log" if len(logs) == 1 else f"{len(logs)} logs"
+    many = units.count(len(logs), "log")
     if not every:
         return f"Nothing in {many} can be judged."
     of = f"{len(every):,} subject{'s' if len(every) != 1 else ''} of {many}"
@@ -324,18 +323,14 @@ def _rows(judgement: _Judgement) -> Iterator[tuple[str, str]]:
             yield "R²", f"{finding.r_squared:.3f} ({verdict_text.fit(finding.r_squared)})"
         if finding.detector:
             yield "detector", finding.detector
-    label = "would have shown"
     events = events_in_order(subject_result)
-    for kind, event in events[:_MOST_EVENTS]:
-        when = instant(event.at_s, epoch=epoch)
-        yield label, f"{when} {kind} {event.state}: {event_words(event)}"
-        label = ""
+    for number, (kind, event) in enumerate(events[:_MOST_EVENTS]):
+        said = f"{instant(event.at_s, epoch=epoch)} {kind} {event.state}: {event_words(event)}"
+        yield "" if number else "would have shown", said
     if len(events) > _MOST_EVENTS:
         yield "", f"and {len(events) - _MOST_EVENTS} more"
-    label = "advice"
-    for line in finding.advice if finding is not None else ():
-        yield label, line
-        label = ""
+    for number, line in enumerate(finding.advice if finding is not None else ()):
+        yield "" if number else "advice", line
 
 
 def _table(rest: Sequence[_Judgement]) -> Table:
@@ -365,7 +360,6 @@ def picture(log: LogFile, series: LogSeries, subject_result: SubjectResult) -> P
     t_s = series.t_s + shift_s
     # Of one point; 0 where each sample is one.
     width_s = 0.0 if t_s.size <= POINTS else float(t_s[-1] - t_s[0]) / (POINTS - 1)
-    curve = _curve(t_s, series.used_bytes, series.breaks, width_s)
     badge = badges.badge(subject_result.finding, samples=subject_result.samples)
     limit = series.limit_bytes or series.total_bytes or series.device.memory_total_bytes
     end_s = float(t_s[-1])
@@ -377,7 +371,7 @@ def picture(log: LogFile, series: LogSeries, subject_result: SubjectResult) -> P
         begin_s=float(t_s[0]),
         end_s=end_s,
         now_s=end_s,
-        curve=curve,
+        curve=_curve(t_s, series.used_bytes, series.breaks, width_s),
         floor=_level_kept(t_s, series, width_s) if is_leak(subject_result.finding) else None,
         limit_bytes=None if limit is None else float(limit),
         forecast=_forecast(series, subject_result, shift_s),

@@ -10,6 +10,7 @@ from gpuwatchd.core import units
 from gpuwatchd.core.model import ProcessInfo
 from gpuwatchd.store import occupancy
 from gpuwatchd.store.live import LiveDevice
+from gpuwatchd.view.queries import recorded_chart
 from gpuwatchd.view.queries.current_view import View
 
 if TYPE_CHECKING:
@@ -230,7 +231,8 @@ def data_quality(
     reasons = [segment.reason for segment in segments]
     labels = {device.uid: device.label for device in devices}
     span_s = max(asked.span_s, 1.0)
-    together = _union([stretch for use in uses for stretch in use.stretches])
+    stretches = (stretch for use in uses for stretch in use.stretches)
+    together = recorded_chart.merged(stretches, _LEAST_GAP_S)
     begun_s = None
     if together and together[0][0] - asked.since_s > _LEAST_GAP_S:
         oldest = min((first for one in devices if (first := history.oldest_s(one.uid))),
@@ -270,17 +272,6 @@ def percent(share: float | None) -> str:
     if share is not None and 0.99 < share < 1.0:
         return "> 99 %"
     return units.percent(share)
-
-
-def _union(stretches: Sequence[Stretch]) -> list[Stretch]:
-    """Return when at least one device was read."""
-    whole: list[Stretch] = []
-    for begin, end in sorted(stretches):
-        if whole and begin - whole[-1][1] <= _LEAST_GAP_S:
-            whole[-1] = whole[-1][0], max(whole[-1][1], end)
-        else:
-            whole.append((begin, end))
-    return whole
 
 
 def _holes(stretches: Sequence[Stretch], begin_s: float, end_s: float) -> Iterator[Stretch]:

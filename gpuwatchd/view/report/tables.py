@@ -52,22 +52,19 @@ def gpus(period: Period) -> Table:
     rows = []
     for use in period.usage.devices:
         item = period.item(use.device)
-        now = "" if item.reading is None else badges.device(item).word
-        total = use.device.memory_total_bytes
         at = "" if use.peak_at_s is None else units.moment(use.peak_at_s, now_s=period.now_s)
-        peak = f"{units.size(use.peak_bytes)} {at}".strip()
         rows.append(
             (
                 f"{use.device.label} {use.device.name}",
-                units.size(total),
+                units.size(use.device.memory_total_bytes),
                 units.size(use.mean_bytes),
-                peak,
+                f"{units.size(use.peak_bytes)} {at}".strip(),
                 "?" if use.util_pct is None else f"{use.util_pct:.0f} %",
                 cost.in_hours(use.busy_hours),
                 "?"
                 if period.usage.quality.watched_share is None
                 else units.duration(use.watched_s),
-                now,
+                "" if item.reading is None else badges.device(item).word,
             )
         )
     heads = ("GPU", "memory", "mean", "peak", "util", "busy h", "watched", "now")
@@ -149,11 +146,10 @@ def at_stake(period: Period) -> tuple[str, bool]:
     parts, partial = [], False
     for what in _STAKE:
         entries = period.bill.of(what)
-        if not entries:
-            continue
-        found = cost.summed(entries)
-        partial |= found.usd is None and bool(found.known_usd)
-        parts.append(f"{_worth(period, entries, 'GPU-hours')} {cost_text.SHORT[what]}")
+        if entries:
+            found = cost.summed(entries)
+            partial |= found.usd is None and bool(found.known_usd)
+            parts.append(f"{_worth(period, entries, 'GPU-hours')} {cost_text.SHORT[what]}")
     return ", ".join(parts), partial
 
 

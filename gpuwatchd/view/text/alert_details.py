@@ -226,17 +226,16 @@ def _notification_lines(story: AlertRecord, now_s: float) -> list[Line]:
         return [("delivered", "? (the history cannot be read)", "")]
     if not story.deliveries:
         return [("delivered", "nowhere", "")]
-    found = []
-    for delivery in story.deliveries:
-        value = delivery_text.dated(delivery, now_s=now_s)
-        found.append(("delivered", value, delivery_text.style(delivery)))
+    found = [
+        ("delivered", delivery_text.dated(delivery, now_s=now_s), delivery_text.style(delivery))
+        for delivery in story.deliveries
+    ]
     also = {
         key for delivery in story.deliveries for key in (delivery.alert_key, *delivery.message.also)
     }
     also -= {story.alert.key, ""}
     if also:
-        named = sorted(_named(key, story.found) for key in also)
-        found.append(("sent with", "; ".join(named), ""))
+        found.append(("sent with", "; ".join(sorted(_named(key, story.found) for key in also)), ""))
     return found
 
 
@@ -278,7 +277,7 @@ def line(alert: Alert, found: Incidents, now_s: float) -> list[Part]:
         f"since {begun}" if ended is None else f"{begun} - {units.clock(ended, now_s=now_s)}",
         alert.title or alert.subject.id,
         shape if alert.kind == "leak" else alert.finding.reason,
-        f"{alert.notices} notices" if alert.notices != 1 else "1 notice",
+        units.count(alert.notices, "notice"),
         (delivery_text.UNDELIVERED, "red-bold") if alert.key in found.untold else "",
         *suppression_reasons(alert, found, now_s),
         f"came and went {verdict_text.times(alert.flaps)}" if alert.flaps else "",

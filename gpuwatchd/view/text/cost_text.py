@@ -68,8 +68,7 @@ def prices(bill: Bill, *, ascii_only: bool = False) -> Iterator[tuple[str, str]]
         if price is None:
             value = f"no price is known of {name}: set yours in [cost] prices"
         else:
-            hourly = money(bill, price.running_usd_per_hour, ascii_only=ascii_only)
-            value = f"{hourly}/h ({basis})"
+            value = f"{money(bill, price.running_usd_per_hour, ascii_only=ascii_only)}/h ({basis})"
             if price.usd_per_hour != price.whole_usd_per_hour:
                 whole = money(bill, price.whole_usd_per_hour, ascii_only=ascii_only)
                 value += f", of {whole}/h for the whole card"
@@ -98,13 +97,11 @@ class Book:
 
     def lines(self, uids: Iterable[str], *, ascii_only: bool = False) -> Iterator[str]:
         """Yield the price of each model among these devices, as it was counted."""
-        said: dict[str, None] = {}
-        for uid in uids:
-            price = self.of(uid)
-            if price is not None:
-                hourly = money(self, price.running_usd_per_hour, ascii_only=ascii_only)
-                said[f"{hourly}/h ({price.basis})"] = None
-        yield from said
+        yield from dict.fromkeys(
+            f"{money(self, price.running_usd_per_hour, ascii_only=ascii_only)}/h ({price.basis})"
+            for price in map(self.of, uids)
+            if price is not None
+        )
 
     def checks(self) -> Iterator[tuple[bool, str, str]]:
         """Yield (is well, sentence, what mends it) of each model's price."""
@@ -126,11 +123,10 @@ class Book:
                 # Not worth a warning: hours are counted all the same.
                 yield True, f"no price is known of {device.name}: GPU-hours are counted alone", own
             else:
-                hourly = money(self, price.usd_per_hour)
                 age = f", {price.age_days} days old" if price.is_old else ""
                 yield (
                     not price.is_old,
-                    f"{device.name}: {hourly}/h ({price.basis}){age}",
+                    f"{device.name}: {money(self, price.usd_per_hour)}/h ({price.basis}){age}",
                     (own if price.is_old else ""),
                 )
 
@@ -142,14 +138,16 @@ _NAME, _CELL = 24, 11
 
 def show(out: Page, bill: Bill, by: str) -> None:
     """Write the sums, then whose they are."""
-    for _, sentence in [*bill.warnings, *bill.old_prices()]:
-        out.prose(f"! {sentence}", "yellow", rest="  ")
+    out.warn([*bill.warnings, *bill.old_prices()])
     since = units.clock(bill.since_s, now_s=bill.now_s)
     out.line((f"What leaks and idle memory cost since {since}", "bold"))
     out.line((f"{'':<42}{'incidents':>10}{'GPU-hours':>12}{'money':>15}", "bold"))
     for what in cost.WHATS:
         _sum_lines(out, bill, what)
-    _act_lines(out, bill)
+    for row in act_rows(bill, ascii_only=out.ascii):
+        _row(out, *row)
+    if bill.acts:
+        out.prose(act_facts(bill), first="  ", rest="  ")
     if not bill.entries and not bill.acts:
         out.line(("none in this period", "green"))
     elif bill.entries and by == "incident":
@@ -176,13 +174,6 @@ def _sum_lines(out: Page, bill: Bill, what: str) -> None:
         out.line((f"{'  of that, electricity':<64}{electricity:>15}", "dim"))
     if what == "lost" and (people := _people(out, bill)):
         out.line(people)
-
-
-def _act_lines(out: Page, bill: Bill) -> None:
-    for row in act_rows(bill, ascii_only=out.ascii):
-        _row(out, *row)
-    if bill.acts:
-        out.prose(act_facts(bill), first="  ", rest="  ")
 
 
 def sum_rows(
@@ -268,13 +259,12 @@ def incidents(out: Page, bill: Bill) -> None:
     for name, entries in cost.grouped(bill.entries, lambda entry: f"{entry.what}\0{entry.key}"):
         what, entry = name.partition("\0")[0], entries[0]
         found = cost.summed(entries)
-        hours = f"{cost.in_hours(found.gpu_hours)} GPU-hours"
         since = SINCE[entry.since] if what in {"at-risk", "lost"} else ""
         parts: list[blocks.Part] = [
             (SHORT[what], "bold"),
             entry.title,
             f"{partly(bill, found.usd, found.known_usd, ascii_only=out.ascii)} {since}".strip(),
-            hours,
+            f"{cost.in_hours(found.gpu_hours)} GPU-hours",
         ]
         whole = cost.in_hours(cost.total(e.whole_gpu_hours for e in entries))
         if whole not in {"?", cost.in_hours(found.gpu_hours)}:

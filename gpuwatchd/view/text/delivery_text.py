@@ -78,7 +78,7 @@ def _pending(one: Delivery, tries: str, now_s: float) -> str:
 def notice(one: Delivery) -> str:
     """Return which notice a delivery carries: "firing", "firing with 2 others"."""
     count = len(one.message.also)
-    more = f" with {count} other{'s' if count > 1 else ''}" if count else ""
+    more = f" with {units.count(count, 'other')}" if count else ""
     return f"{one.message.notice}{more}"
 
 
@@ -183,9 +183,7 @@ def in_force(silences: Iterable[Silence], now_s: float) -> tuple[Silence, ...]:
 def failing(channels: Iterable[ChannelHealth], *, now_s: float) -> list[str]:
     """Return one sentence per channel that does not deliver: since when, why, how much waits."""
     lines = []
-    for channel in channels:
-        if channel.ok is not False:
-            continue
+    for channel in (channel for channel in channels if channel.ok is False):
         since = ""
         if channel.failing_since_s is not None:
             since = f" since {units.moment(channel.failing_since_s, now_s=now_s)}"
@@ -210,7 +208,7 @@ def undelivered(view: View, *, mark: str = MARK) -> list[Part]:
         return []
     named = ", ".join(codes[:_NAMED]) + (", ..." if count > min(len(codes), _NAMED) else "")
     over = f"; {len(view.lost)} resolved since" if view.lost else ""
-    head = f"{mark}{count} alert{'s' if count > 1 else ''} {UNDELIVERED} ({named}{over}):"
+    head = f"{mark}{units.count(count, 'alert')} {UNDELIVERED} ({named}{over}):"
     why = "; ".join(failing(view.channels, now_s=view.now_s))
     why = f"{why or 'no channel has delivered so far'};"
     command = ("gpuwatchctl notify test", "cyan")
@@ -277,14 +275,13 @@ def write_deaths(out: Page, view: View) -> None:
 
 def death_line(alert: Alert, *, now_s: float) -> list[Part]:
     """Return one death: when, who, after how long, what was lost, and what to type."""
-    at = units.clock(alert.ended_at_s, now_s=now_s)
     who = alert.program or alert.title or alert.subject.id
     kind = "host memory" if alert.subject.host else "memory"
     fact = f"{who} ran out of {kind} after {units.duration(ran_s(alert))}"
     if amount := lost(alert):
         fact += f", {amount} lost"
     return [
-        (f"{FLAGS['died'].mark} {at}", "red-bold"),
+        (f"{FLAGS['died'].mark} {units.clock(alert.ended_at_s, now_s=now_s)}", "red-bold"),
         *text.clean(f"{fact};", limit=400).split(" "),
         (f"explain {alert.code}", "cyan"),
     ]

@@ -310,7 +310,7 @@ def _identity(case: ExplanationInput, process: LiveProcess) -> Iterator[str]:
     growing = sum(
         rank.finding is not None and rank.finding.pattern in LEAK_PATTERNS for rank in ranks
     )
-    here = f"{len(ranks)} other rank{'s' if len(ranks) > 1 else ''} of {info.group}"
+    here = f"{units.count(len(ranks), 'other rank')} of {info.group}"
     look = "check what all ranks do" if growing else "check what only this rank does"
     yield f"{here} seen on these GPUs, growing too: {growing}; {look}"
 
@@ -477,7 +477,7 @@ def _unheard(case: ExplanationInput, alert: Alert) -> Iterator[str]:
 
 def _notices(count: int, deliveries: Sequence[Delivery], to: str) -> str:
     """Return how many notices there were; those that reached nobody were not told."""
-    words = "1 notice" if count == 1 else f"{count} notices"
+    words = units.count(count, "notice")
     late = [delivery for delivery in deliveries if delivery.state != "sent"]
     if not late or len(late) < len(deliveries):
         return f"{words} so far, to {to}"
@@ -497,13 +497,12 @@ def _not_open(case: ExplanationInput) -> Iterator[str]:
     if chief:
         yield f"one alert is sent for its job: {chief}"
         return
-    hold = alerts.watch_hold_s(finding)
     if case.view.source != "state-file":
         yield "the alerts of the daemon are unknown; this verdict is from the history"
         return
     yield (
         f"no alert is open yet: {confirm} evaluations in a row (confirm) over "
-        f"{units.duration(hold)} must support it"
+        f"{units.duration(alerts.watch_hold_s(finding))} must support it"
     )
 
 

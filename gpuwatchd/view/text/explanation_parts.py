@@ -100,7 +100,6 @@ def steps(case: ExplanationInput, *, hardware_first: bool) -> list[Step]:
 
 
 def _calm(case: ExplanationInput) -> Iterator[Step]:
-    label = _gpu(case)
     if (
         case.finding is not None
         and case.finding.pattern == "preallocated"
@@ -108,7 +107,7 @@ def _calm(case: ExplanationInput) -> Iterator[Step]:
     ):
         yield from _profile(case, case.process.info)
     key = case.subject.process
-    flag = f" --pid {key.pid}" if key is not None else f" --gpu {label}"
+    flag = f" --pid {key.pid}" if key is not None else f" --gpu {_gpu(case)}"
     if any(holding.device_uid == case.item.device.uid for holding in case.view.holdings):
         yield Step("see which memory is idle there", "gpuwatchctl zombies")
         calm = ""
@@ -265,10 +264,9 @@ def subject_lines(case: ExplanationInput) -> Iterator[str]:
             lasted = units.duration(max(0.0, finding.judged_at_s - finding.onset_at_s))
             yield f"it has grown since {since}, for {lasted}"
     if finding.blame:
-        ranked = sorted(finding.blame, key=lambda blame: -blame.share)
         parts = (
             f"{verdict_text.share(blame)} ({verdict_text.growth(blame.rate_bytes_per_s)})"
-            for blame in ranked
+            for blame in sorted(finding.blame, key=lambda blame: -blame.share)
         )
         yield f"of the growth since then: {', '.join(parts)}"
     for label, line in wording.inside(finding).items():
@@ -427,7 +425,6 @@ def against(case: ExplanationInput) -> Iterator[str]:
     grown = evidence.growth
     if grown is not None:
         windows, k = grown.found, grown.best
-        rest_s = -float(windows.end_s[k])
         if evidence.pace is not None:
             ratio = math.exp(min(max(evidence.pace.half, -3.0), 3.0))
             yield (
@@ -435,7 +432,7 @@ def against(case: ExplanationInput) -> Iterator[str]:
                 "the pace of the whole; a warm-up gets slower"
             )
         yield (
-            f"not a plateau: it last rose {units.duration(rest_s)} ago, "
+            f"not a plateau: it last rose {units.duration(-float(windows.end_s[k]))} ago, "
             f"{'after' if windows.stall[k] > 1.0 else 'within'} its longest pause so far"
             f"{'; it does slow down' if slows(evidence) else ''}"
         )

@@ -158,8 +158,7 @@ def _failure(kind: str, many: int) -> str:
 def explain(out: Page, worker: Worker, gpu: FleetGpu | CalmGpu, *, now_s: float) -> None:
     """Show what a worker knows of one GPU."""
     place = " ".join(part for part in (gpu.host, gpu.gpu and f"GPU {gpu.gpu}") if part)
-    calm = ("calm", "green")
-    head = calm if isinstance(gpu, CalmGpu) else verdict_text.verdict(gpu.finding)
+    head = ("calm", "green") if isinstance(gpu, CalmGpu) else verdict_text.verdict(gpu.finding)
     out.flow([(place, "bold"), gpu.id, head], rest="  ")
     if words := _DATA.get(gpu.data, ""):
         out.prose(f"! {words}", "yellow", rest="  ")

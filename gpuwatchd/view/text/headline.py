@@ -114,7 +114,7 @@ def sentence(view: View, places: Sequence[Standing]) -> Part:
     if not parts:
         parts, style = [_calm(view, places)], "bold"
     made = "simulated " if any(item.device.source == "simulate" for item in view.devices) else ""
-    what = f"{len(places)} {made}GPU{'s' if len(places) != 1 else ''}: {', '.join(parts)}"
+    what = f"{units.count(len(places), f'{made}GPU')}: {', '.join(parts)}"
     return f"{what}{_next_full(view, ahead)}", style or "yellow"
 
 

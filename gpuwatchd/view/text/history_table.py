@@ -124,9 +124,7 @@ def _time(row: DeviceRow | ProcessRow) -> str:
 def _device_cells(device: Recorded) -> list[list[str]]:
     rows: list[list[str]] = []
     before: int | None = None
-    for row in device.rows:
-        if not isinstance(row, DeviceRow):
-            continue
+    for row in (row for row in device.rows if isinstance(row, DeviceRow)):
         last = row.used_last_bytes
         change = last - before if last is not None and before is not None else None
         util = row.util_pct

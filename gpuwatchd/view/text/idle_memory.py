@@ -28,8 +28,7 @@ _MOST_NODES: Final = 4
 
 def show(out: Page, query: Query, view: View, loose: UnlistedOpeners) -> None:
     """Write idle memory, and who has device files open."""
-    for _, sentence in view.warnings:
-        out.prose(f"! {sentence}", "yellow", rest="  ")
+    out.warn(view.warnings)
     unknown = _unknown(view)
     if unknown:
         out.prose(f"! {unknown_lists(view)}", "yellow", rest="  ")
@@ -74,13 +73,10 @@ def checked(view: View) -> str:
     if not items:
         return "no process list can be read now"
     count = sum(len(item.processes or ()) for item in items)
-    processes = "1 process" if count == 1 else f"{count} processes"
-    cards = "1 GPU" if len(items) == 1 else f"{len(items)} GPUs"
-    since_s = view.since_s
-    if view.source == "direct" or since_s is None:
-        return f"{processes} on {cards} checked, once"
-    since = units.clock(since_s, now_s=view.taken_at_s)
-    return f"{processes} on {cards} checked, since {since}"
+    checked = f"{units.count(count, 'process')} on {units.count(len(items), 'GPU')} checked"
+    if view.source == "direct" or view.since_s is None:
+        return f"{checked}, once"
+    return f"{checked}, since {units.clock(view.since_s, now_s=view.taken_at_s)}"
 
 
 def _table(out: Page, query: Query, view: View) -> None:
@@ -147,8 +143,7 @@ def _below(out: Page, holding: Holding) -> None:
     if out.quiet:
         return
     out.prose(holding.evidence, "dim", first="  ", rest="    ")
-    wide = out.wide or out.verbose
-    for line in holding.advice if wide else holding.advice[:1]:
+    for line in holding.advice if out.wide or out.verbose else holding.advice[:1]:
         out.prose(f"-> {line}", "cyan", first="  ", rest="     ")
 
 
@@ -199,9 +194,8 @@ def openers_told(
     if quiet:
         return
     if loose.seen.unreadable:
-        plural = "process" if loose.seen.unreadable == 1 else "processes"
         why = "could not be inspected" if os.geteuid() == 0 else "not visible without root"
-        line = f"(open files of {loose.seen.unreadable} {plural} of others: {why})"
+        line = f"(open files of {units.count(loose.seen.unreadable, 'process')} of others: {why})"
         out.prose(line, "dim", rest="  ")
     if not loose.seen.whole:
         line = "(not every process was checked: there are too many)"

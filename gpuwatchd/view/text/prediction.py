@@ -74,10 +74,9 @@ def write_device(out: Page, view: View, item: LiveDevice, *, whole: bool, of_use
 
 def calm(finding: Finding, process: LiveProcess | None) -> list[Part]:
     """Return what is said of what has no figures that are worth a line each."""
-    pair = verdict_text.verdict(finding)
     reason = "" if verdict_text.collecting(finding) else finding.reason
     text = verdict_text.baseline_text(process.history) if process is not None else ""
-    return [pair, (reason, "dim"), (text, "dim")]
+    return [verdict_text.verdict(finding), (reason, "dim"), (text, "dim")]
 
 
 def _part(out: Page, who: str, finding: Finding, chief: str) -> None:

@@ -141,8 +141,7 @@ def _hardware(out: Page, view: View, item: LiveDevice) -> None:
     if means:
         out.prose(means, "dim", first=_INDENT, rest=_INDENT)
     if item.ledger is not None and item.ledger.state != "none":
-        account = subject_facts.balance(item.ledger)
-        out.prose(account, "dim", first=_INDENT, rest=_INDENT)
+        out.prose(subject_facts.balance(item.ledger), "dim", first=_INDENT, rest=_INDENT)
     for event in item.events[-_EVENTS:]:
         out.flow(
             subject_facts.happened(event, now_s=view.taken_at_s),
@@ -468,8 +467,7 @@ def held(view: View) -> str:
     known = [amount for amount in amounts if amount is not None]
     least = ">= " if len(known) < count else ""
     amount = f", {least}{units.size(sum(known))}" if known else ""
-    plural = "holding" if count == 1 else "holdings"
-    return f"{count} {plural} of idle memory{amount}"
+    return f"{units.count(count, 'holding')} of idle memory{amount}"
 
 
 def _banner(out: Page, view: View) -> None:
@@ -485,8 +483,7 @@ def age(view: View, code: str, *, now_s: float) -> str:
     """Return how old what a daemon saw last is, behind a warning about it; "" behind another."""
     if code not in {"daemon-dead", "daemon-late"}:
         return ""
-    at = units.clock(view.taken_at_s, now_s=now_s)
-    return f" {units.duration(view.stale_s)} ago ({at})"
+    return f" {units.duration(view.stale_s)} ago ({units.clock(view.taken_at_s, now_s=now_s)})"
 
 
 def alert_line(alert: Alert, view: View) -> list[Part]:
@@ -529,8 +526,7 @@ def _alerts(out: Page, view: View, without: frozenset[str] = frozenset()) -> Non
 
 def server_line(server: ServerReading, *, now_s: float) -> list[Part]:
     """Return one server: what it has loaded and how full its cache is."""
-    named = f"{server.kind} {server.url}"
-    parts: list[Part] = [(named, "bold")]
+    parts: list[Part] = [(f"{server.kind} {server.url}", "bold")]
     if server.pid is not None:
         parts.append(f"pid {server.pid}")
     if not server.ok:

@@ -149,8 +149,7 @@ def events(case: ExplanationInput) -> list[Event]:
 
     Since shortly before the growth began; without a growth, of the last day.
     """
-    parent = case.item.device.parent_uid
-    mine = {case.item.device.uid, parent}
+    mine = {case.item.device.uid, case.item.device.parent_uid}
     found = [
         event
         for item in case.view.devices
@@ -338,8 +337,8 @@ def others(view: View, item: LiveDevice) -> str:
     if not rest.count:
         return own
     least = "" if rest.whole else "at least "
-    plural = "process" if rest.count == 1 else "processes"
-    held = f"others hold {least}{units.size(rest.held_bytes)} in {rest.count} {plural}"
+    processes = units.count(rest.count, "process")
+    held = f"others hold {least}{units.size(rest.held_bytes)} in {processes}"
     return f"{own}; {held}" if own else held
 
 
@@ -464,8 +463,7 @@ def happened(event: Event, *, now_s: float) -> list[Part]:
     look = ""
     if event.hardware is not None:
         look = "check the hardware first" if event.hardware else "caused by the application"
-    sort = sort_of(event.kind, event.text)
-    text = f"{sort} {event.text}".strip()
+    text = f"{sort_of(event.kind, event.text)} {event.text}".strip()
     return [units.clock(event.at_s, now_s=now_s), (text, style), (look, "dim")]
 
 

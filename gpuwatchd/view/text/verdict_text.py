@@ -98,8 +98,7 @@ def pace(finding: Finding) -> list[str]:
     past = stopped(finding)
     if past:
         return [past]
-    full = f"full in {eta(finding.eta) or '?'}" if is_leak(finding) else ""
-    return [rate(finding), full]
+    return [rate(finding), f"full in {eta(finding.eta) or '?'}" if is_leak(finding) else ""]
 
 
 def because(alert: Alert) -> str:
@@ -167,7 +166,7 @@ def verdict_parts(finding: Finding | None, *, samples: int = 0) -> Verdict:
         # Growth that provably slows down is watched as well.
         return _watch(finding)
     if finding.pattern == "unknown":
-        few = f"{finding.samples} sample{'s' if finding.samples != 1 else ''} so far"
+        few = f"{units.count(finding.samples, 'sample')} so far"
         if collecting(finding):
             few = finding.parts[0].text
         elif finding.samples >= _NEEDED:
@@ -298,7 +297,7 @@ def baseline_text(history: KnownRuns | None) -> str:
     if history is None:
         return ""
     parts = [
-        f"{count} {name}{'s' if count > 1 else ''}"
+        units.count(count, name)
         for count, name in ((history.runs, "earlier run"), (history.siblings, "sibling"))
         if count
     ]

@@ -105,8 +105,7 @@ def _holding(holding: Holding, view: View, book: Book) -> HoldingCard:
 
 
 def _is_own(process: ProcessInfo, item: LiveDevice | None) -> bool:
-    here = item is not None and not item.device.recorded
-    return here and process.user == user_filter.user()
+    return item is not None and not item.device.recorded and process.user == user_filter.user()
 
 
 _MEANS: Final[dict[Kind, str]] = {

@@ -99,8 +99,7 @@ class AlertLine(Shape):
 
 def joined(parts: Iterable[Part], between: str = ", ") -> str:
     """Return parts as one clean line."""
-    texts = (_words(part).strip() for part in parts)
-    return between.join(value for value in texts if value)
+    return between.join(filter(None, (_words(part).strip() for part in parts)))
 
 
 def clean(words: Iterable[str]) -> tuple[str, ...]:
