@@ -275,20 +275,16 @@ class AlertNotifier:
         self._builder = message_builder
         # The clock of a source may be a recorded one: people's own.
         self._wall, self._mono = clocks
-        self._resolved = ResolvedAlerts()
+        self.resolved = ResolvedAlerts()
         self.deaths = RecentDeaths(history)
-        self._open: dict[str, tuple[Alert, ...]] = {}
+        self.open_alerts: dict[str, tuple[Alert, ...]] = {}
         """Source -> its alerts that are open."""
         self.failing: dict[str, str] = {}
         """Alert key -> why no message could be made of it."""
 
-    def is_busy(self, source: str) -> bool:
-        """Say whether a source may have notices to send even where no alert is given."""
-        return source in self._open or bool(self._resolved.pending_resolved)
-
     def resume(self, resolved: Iterable[Alert], sent_at_s: Iterable[float], now_s: float) -> None:
         """Take up what an earlier run left."""
-        self._resolved.recall(resolved, now_s)
+        self.resolved.recall(resolved, now_s)
         mono_s = self._mono()
         # What was sent "in the future" of a clock that was set back counts as sent now; further
         # away it cannot be of this hour.
@@ -297,7 +293,7 @@ class AlertNotifier:
 
     def move(self, source: str, alerts: list[Alert], by_s: float) -> None:
         """Take over alerts whose times were moved by a step of the wall clock."""
-        alerts = alerts + self._resolved.move(source, by_s)
+        alerts = alerts + self.resolved.move(source, by_s)
         if self._history is not None and alerts:
             self._history.apply(alerts, [])
 
@@ -318,15 +314,15 @@ class AlertNotifier:
             if holder.alert is not None and holder.alert.state != "pending"
         }
         updated = self._take_changes(source, holders, changes, now_s)
-        resolved = self._resolved.to_notify(source)
+        resolved = self.resolved.to_notify(source)
         if not (holders or updated or resolved):
-            self._open.pop(source, None)
+            self.open_alerts.pop(source, None)
             return []
         for holder in holders.values():
             stale = _mark_stale(holder, now_s)
             if stale is not None:
                 updated[stale.key, stale.opened_at_s] = stale
-        self._open[source] = _alerts(holders)
+        self.open_alerts[source] = _alerts(holders)
         notifications = self._due_notices(source, holders, resolved, now_s)
         deliveries, failed, priced = self._messages(notifications, holders, now_s)
         decisions = [
@@ -336,11 +332,11 @@ class AlertNotifier:
             if alert.key not in failed:
                 alert = priced.get(alert.key, alert)  # noqa: PLW2901
                 if alert.state == "resolved":
-                    self._resolved.add(source, alert, self._state.settings.rules, now_s)
+                    self.resolved.add(source, alert, self._state.settings.rules, now_s)
                 else:
                     holders[alert.key].alert = alert
                 updated[alert.key, alert.opened_at_s] = alert
-        self._open[source] = _alerts(holders)
+        self.open_alerts[source] = _alerts(holders)
         self.deaths.note(updated.values())
         if self._history is not None and (updated or deliveries or decisions):
             self._history.decide(decisions)
@@ -366,7 +362,7 @@ class AlertNotifier:
                     self._explain(now, now_s)
                 if now.next_notice_at_s is None:
                     self.failing.pop(now.key, None)
-                self._resolved.add(source, now, rules, now_s)
+                self.resolved.add(source, now, rules, now_s)
             elif holder is not None and holder.alert is not None:
                 now = self._builder.with_subject(holder.alert)
                 if not now.group:
@@ -374,7 +370,7 @@ class AlertNotifier:
                     now = msgspec.structs.replace(now, group=policy.group_of(now, beside))
                     updated |= _regrouped(now, holders)
                 if now.state == "firing" and now.firing_at_s == now.changed_at_s:
-                    now, not_over = self._resolved.reopened(source, now, rules, now_s)
+                    now, not_over = self.resolved.reopened(source, now, rules, now_s)
                     if not_over is not None:
                         updated[not_over.key, not_over.opened_at_s] = not_over
                         self._explain(not_over, now_s)
@@ -433,14 +429,16 @@ class AlertNotifier:
             local=units.Local.at(self._wall()) if silences or rules.quiet else None,
             silences=tuple(silences),
             others=tuple(self._elsewhere(source)),
-            past=self._resolved.recent(),
+            past=self.resolved.recent(),
             levels=levels,
         )
         return self._evaluate_policy(alerts, context, now_s)
 
     def _elsewhere(self, source: str) -> list[Alert]:
         """Return the open alerts of other sources."""
-        return [alert for name, some in self._open.items() if name != source for alert in some]
+        return [
+            alert for name, some in self.open_alerts.items() if name != source for alert in some
+        ]
 
     def _evaluate_policy(
         self, alerts: list[Alert], context: policy.SendingContext, now_s: float
@@ -538,7 +536,7 @@ class AlertNotifier:
         thread = notice.alert.first_message
         return any(
             alert.state == "firing" and alert.first_message == thread
-            for some in self._open.values()
+            for some in self.open_alerts.values()
             for alert in some
         )
 

@@ -251,9 +251,11 @@ class Pipeline:
     def _notify(
         self, label: str, holders: Sequence[AlertHolder], changed: list[Alert], now_s: float
     ) -> list[Decision]:
-        if not (holders or changed or self.alert_notifier.is_busy(label)):
+        notifier = self.alert_notifier
+        waiting = label in notifier.open_alerts or notifier.resolved.pending_resolved
+        if not (holders or changed or waiting):
             return []  # As in most ticks.
-        notify = partial(self.alert_notifier.notify, label, holders, changed, now_s)
+        notify = partial(notifier.notify, label, holders, changed, now_s)
         return self.guard("policy", notify) or []
 
     def _live_state(self, now_s: float, extra: Sequence[Problem]) -> LiveState:

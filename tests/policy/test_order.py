@@ -90,7 +90,7 @@ def test_no_order_of_events_tells_twice_or_loses_anything(
     world.run(3 * 3600.0, every_s=60.0)
     world.run(2 * 86_400.0, every_s=3600.0)
     assert [b.alert for b in (*world.bearers.values(), world.gpu) if b.alert is not None] == []
-    assert world.alert_notifier._resolved.pending_resolved == {}
+    assert world.alert_notifier.resolved.pending_resolved == {}
     assert [a for a in world.store.alerts() if a.resolved_at_s is None] == []
     for key in (*world.keys, "gpu:GPU-0"):
         _cool(world, key)
