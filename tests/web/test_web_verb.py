@@ -113,7 +113,7 @@ def test_a_writer_that_waits_does_not_hold_up_the_end() -> None:
         began = time.monotonic()
         served.process.send_signal(signal.SIGINT)
         assert served.process.wait(20) == 130
-        assert time.monotonic() - began < 2.0
+        assert time.monotonic() - began < 4.0  # sooner than the writer would have given up
     link.execute("ROLLBACK")
     assert link.execute("SELECT count(*) FROM silence").fetchone() == (0,)
     link.close()
