@@ -15,6 +15,8 @@ INSTALL = { $(BIN)/pip install --disable-pip-version-check $(PINNED) --editable 
     Collecting) printf ' %s' "$${name%%[<>=!~;[]*}" ;; \
     Installing) [ "$$name" != collected ] || printf '\nunpacking ...\n' ;; \
     FAILED) exit 1 ;; esac; done
+# Its comma would end an argument of call.
+WITH_PEERS := .[dev,bench]
 SMALL := not laboratory and not slow and not real_browser and not real_dbus and not real_machine \
   and not real_packages and not real_prometheus and not real_slurm and not real_smtp and not real_systemd and not real_terminal
 
@@ -38,7 +40,7 @@ $(VENV)/dev.stamp: $(VENV)/run.stamp
 	@touch $@
 
 $(VENV)/bench.stamp: $(VENV)/dev.stamp
-	@$(call INSTALL,'.[dev,bench]')
+	@$(call INSTALL,'$(WITH_PEERS)')
 	@touch $@
 
 demo: $(VENV)/run.stamp  ## Watch a leak being caught on simulated GPUs (a minute and a half)
