@@ -252,6 +252,20 @@ def test_a_title_of_nothing_but_control_signs_is_our_name(message: Message) -> N
     assert title(msgspec.structs.replace(message, subject="\x1b[2J")) == "gpuwatchd"
 
 
+@pytest.mark.parametrize(
+    ("subject", "shown"),
+    [
+        ("CRITICAL: full soon", "full soon"),
+        ("Now CRITICAL: full", "Now: full"),
+        ("it grows", "it grows"),
+    ],
+)
+def test_a_title_leaves_to_its_picture_how_bad_it_is(
+    message: Message, subject: str, shown: str
+) -> None:
+    assert title(msgspec.structs.replace(message, subject=subject)) == shown
+
+
 def test_close_may_come_twice_and_a_send_starts_anew(world: World) -> None:
     world.notifier.close()
     world.send()

@@ -309,6 +309,16 @@ def test_the_password_is_nowhere(
     assert SECRET not in "\n".join([*said, caplog.text])
 
 
+def test_a_server_with_no_login_that_is_known_here_is_told_with_a_way_out(
+    server: Server, message: Message, password_file: Path
+) -> None:
+    server.fail["login"] = smtplib.SMTPException("No suitable authentication method found.")
+    channel = notifier(username="gpu", password_file=str(password_file))
+    with pytest.raises(NotifyError) as caught:
+        channel.send(message)
+    assert (caught.value.permanent, "OAuth" in caught.value.hint) == (True, True)
+
+
 @pytest.mark.parametrize("sent", [SECRET, f"\0gpu\0{SECRET}", f"\0someone\0{SECRET}"])
 def test_a_server_that_repeats_the_login_tells_nobody_the_password(
     server: Server, message: Message, password_file: Path, sent: str

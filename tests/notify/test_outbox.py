@@ -20,8 +20,9 @@ from gpuwatchd.core.model import Availability, Delivery, Message
 from gpuwatchd.notify import NOTIFIERS
 from gpuwatchd.notify.outbox import dispatcher
 from gpuwatchd.notify.outbox.dispatcher import GRACE_S, MessageDispatcher
-from gpuwatchd.notify.outbox.states import GIVE_UP_S, retry_at
+from gpuwatchd.notify.outbox.states import GIVE_UP_S, inherited, retry_at
 from tests import making
+from tests.store.world import T0
 from tests.test_daemon import wait_for
 
 if TYPE_CHECKING:
@@ -398,6 +399,14 @@ def test_retries_end_after_two_days_whatever_the_clock_does(created_s: float, ag
             assert 29.9 <= at_s - now_s <= 3600.1
             assert at_s <= max(created_s, now_s if ago_s < 0 else created_s) + GIVE_UP_S + 1
     assert all(a is not None or b is None for a, b in pairwise(times))
+
+
+@pytest.mark.parametrize(("attempts", "at_once"), [(0, True), (1, True), (40, False)])
+def test_what_a_dead_daemon_was_sending_is_tried_once_more(attempts: int, at_once: bool) -> None:
+    row = making.delivery(attempts=attempts, created_at_s=T0, lease_until_s=T0 + 60.0)
+    again = inherited(row, T0 + 10.0)
+    assert (again.attempts, again.lease_until_s) == (attempts + 1, None)
+    assert (again.next_try_at_s == T0 + 10.0) is at_once
 
 
 def test_build_uses_the_configuration() -> None:

@@ -41,6 +41,16 @@ def test_it_is_made_once_and_its_owners_alone(path: Path) -> None:
     assert [one.name for one in path.parent.iterdir()] == [auth.FILE_NAME]
 
 
+def test_its_owner_can_write_it_whatever_the_umask_is(path: Path) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    before = os.umask(0o277)
+    try:
+        auth.kept(path)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
 def test_many_that_begin_at_once_agree(path: Path) -> None:
     with ThreadPoolExecutor(16) as pool:
         found = set(pool.map(lambda _: auth.kept(path), range(64)))
