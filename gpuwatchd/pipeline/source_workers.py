@@ -285,6 +285,7 @@ class Sources:
         try:
             answer = worker.read(self._mono())
         except Exception:
+            # Making a source anew may fail in any way; the tick goes on without it.
             log.debug("failed part=%s", label, exc_info=True)
             return None
         return answer if isinstance(answer, Sample) else None

@@ -73,6 +73,7 @@ class _FileRead:
         try:
             self.answer = work()
         except Exception:
+            # A thread of its own: without an answer, nothing is done.
             log.exception("failed part=act")
         finally:
             self.ended.set()
