@@ -17,16 +17,12 @@ import argparse
 import contextlib
 import importlib.util
 import json
-import sqlite3
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpuwatchd.core.config import StoreSection
-from gpuwatchd.store.schema import FILE_NAME, PAGE_BYTES
-from tests.bench.measured import INTERVAL_S
 from tests.bench.measuring import sleepers
 from tests.fakenvml import FakeNvml
 
@@ -107,21 +103,10 @@ TARGETS = (
     Target("1,024 processes: ms a tick", MANY, "tick_ms", 6.0),
     Target("their chores, beside 256", MANY, "chores_ms_per_minute", 4.5, FEWER),
     Target("MB a day to disk", BUSY, "written_mb_per_day", 120.0),
-    Target("MB of a node-year", BUSY, "node_year_mb", 90.0),
     Target("resident MiB, nothing grows", BUSY, "resident_mib", 48.0),
     Target("resident MiB, one leaks", ONE, "resident_mib", 58.0),
     Target("resident MiB, all grow", ALL, "resident_mib", 58.0),
 )
-KEPT = StoreSection()
-KEPT_S = {
-    "gpu_raw": KEPT.raw,
-    "process_raw": KEPT.process_raw,
-    "gpu_1m": KEPT.minute,
-    "process_1m": KEPT.process_minute,
-    "gpu_1h": KEPT.hour,
-    "process_1h": max(KEPT.minute, KEPT.process_minute),
-}
-YEAR_S = 365 * 86400.0
 
 
 class Running:
@@ -184,28 +169,7 @@ def measure(
                 start(title, STATES[BUSY], program, 40)
         for number, child in enumerate(running.values()):
             child.go(number * pause_s / len(running))
-        results = {title: json.loads(child.line()) for title, child in running.items()}
-        for number, title in enumerate(states):
-            results[title] |= sizes(disk / str(number) / "state" / FILE_NAME)
-        return results
-
-
-def sizes(file: Path) -> dict[str, float]:
-    """Return how large a history is, and how large one of a year of such days would be, MB."""
-    query = """SELECT sum(pgsize), sum(pgsize - unused) FROM dbstat
-      WHERE name IN (SELECT name FROM sqlite_schema WHERE tbl_name = ?)"""
-    out = {"history_mb": file.stat().st_size / 1e6, "node_year_mb": 0.0}
-    with contextlib.closing(sqlite3.connect(file)) as connection:
-        for table, kept_s in KEPT_S.items():
-            at = "ts_s" if table.endswith(("_1m", "_1h")) else "ts_ms / 1000.0"
-            width_s = {"_1m": 60, "_1h": 3600}.get(table[-3:], INTERVAL_S)
-            span = f"SELECT max({at}) - min({at}) + {width_s} FROM {table}"
-            (span_s,) = connection.execute(span).fetchone()
-            full, used = connection.execute(query, (table,)).fetchone()
-            # Of a table of few pages the last one says little.
-            size = full if full > 32 * PAGE_BYTES else used / 0.9
-            out["node_year_mb"] += size / 1e6 * min(kept_s, YEAR_S) / (span_s or YEAR_S)
-    return out
+        return {title: json.loads(child.line()) for title, child in running.items()}
 
 
 COLUMNS = (
@@ -220,7 +184,6 @@ COLUMNS = (
     ("PSS", 7, "proportional_mib", ".1f"),
     ("disk MB/d", 11, "written_mb_per_day", ",.1f"),
     ("write()", 9, "passed_mb_per_day", ",.1f"),
-    ("MB/year", 9, "node_year_mb", ",.1f"),
 )
 """Title, width, key and format."""
 
@@ -229,10 +192,7 @@ def table(results: dict[str, dict[str, Any]]) -> Iterator[str]:
     """Yield the results for people."""
     yield " " * 24 + "".join(f"{title:>{width}}" for title, width, *_ in COLUMNS)
     for name, row in results.items():
-        cells = (
-            f"{row[key]:{form}}".rjust(width) if key in row else " " * width
-            for _, width, key, form in COLUMNS
-        )
+        cells = (f"{row[key]:{width}{form}}" for _, width, key, form in COLUMNS)
         yield f"{name:24}{''.join(cells)}"
     yield ""
     for target in TARGETS:

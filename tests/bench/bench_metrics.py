@@ -3,17 +3,16 @@
 Eight GPUs with 64 processes each, some of which leak, with our names alone and with those of the
 other exporters. Beside it, in the same run, prometheus-client writes the very same samples from
 families that are made already: the ratio bears a busy machine, the milliseconds (of CPU time) less
-so. ``--json`` prints the same as JSON.
+so.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 from prometheus_client import CollectorRegistry, generate_latest
@@ -94,12 +93,8 @@ def main() -> int:
     """Print the figures."""
     parser = argparse.ArgumentParser(description="cost of the page for Prometheus")
     parser.add_argument("--runs", type=int, default=25)
-    parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    found: dict[str, Any] = measure(options.runs)
-    if options.json:
-        print(json.dumps({"budget_ms": BUDGET_MS, **found}))
-        return 0
+    found = measure(options.runs)
     print(f"{GPUS} GPUs x {PROCESSES} processes; medians of {options.runs}; budget {BUDGET_MS} ms")
     print(f"{'':10} {'samples':>8} {'KiB':>6} {'ms':>7} {'bare ms':>8} {'ratio':>6}")
     for name, row in found.items():

@@ -237,13 +237,6 @@ def floor() -> Callable[[], object]:
     return tick
 
 
-def source() -> Callable[[], object]:
-    """Return a look of our source, without host and judgement."""
-    from gpuwatchd.collect.nvml.source import NvmlSource
-
-    return NvmlSource().read
-
-
 def nvitop() -> Callable[[], object]:
     """Return nvitop's snapshot of all cards and processes."""
     import nvitop as it
@@ -276,7 +269,7 @@ def exporter() -> Callable[[], object]:
 
 
 PROGRAMS: dict[str, Callable[[], Callable[[], object]]] = {
-    "floor": floor, "bare": bare, "source": source, "nvitop": nvitop, "gpustat": gpustat,
+    "floor": floor, "bare": bare, "nvitop": nvitop, "gpustat": gpustat,
     "exporter": exporter,
 }  # fmt: skip
 
