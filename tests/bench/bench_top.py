@@ -190,7 +190,9 @@ def main() -> int:
     verdict = "within" if ours <= BUDGET else "ABOVE"
     print(f"top takes {ours:.2%} of a core: {verdict} the budget of {BUDGET:.1%}")
     if len(rows) > 1 and ours:
+        first = float(rows[0]["first_screen_s"]) / float(rows[1]["first_screen_s"])
         print(f"nvitop takes {float(rows[1]['cpu_share']) / ours:.1f} times as much")
+        print(f"first screen: {first:.2f} x nvitop's (at most 1.30)")
     else:
         print("nvitop left out: it, or the stand-in library, is not here")
     return 0
