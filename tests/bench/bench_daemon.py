@@ -8,8 +8,7 @@ the figures of the real five (``--pause 5``). In a busy world utilisation, tempe
 and the share of every process move as on real cards, memory is flat; in an idle one nothing moves.
 Driver time is in no figure.
 
-Each program is ``tests.bench.measured``. ``--quick`` takes a minute, ``--json`` prints the same as
-JSON, ``--only`` takes some of the states.
+Each program is ``tests.bench.measured``. ``--quick`` takes a minute, ``--only`` takes some states.
 """
 
 from __future__ import annotations
@@ -31,7 +30,6 @@ from tests.fakenvml import FakeNvml
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-HANGS = "delay nvmlDeviceGetMemoryInfo* 0 3600000000"
 CONFIG = '[policy]\nchannels = ["command"]\n[notify.command]\nargv = ["true"]\n'
 PEERS = {
     "floor": ("ctypes, the calls alone", "ctypes"),
@@ -77,7 +75,7 @@ STATES = {
     BUSY: State(),
     ONE: State(growing=1),
     ALL: State(growing=64, hours=1.0),
-    "8 x 8 a GPU hangs": State(more=(HANGS,), hours=0.5),
+    "8 x 8 a GPU hangs": State(more=("delay nvmlDeviceGetMemoryInfo* 0 3600000000",), hours=0.5),
     FEWER: State(processes=32, hours=0.5),
     "16 x 32 busy": State(gpus=16, processes=32, hours=0.5),
     MANY: State(processes=128, hours=0.5),
@@ -220,7 +218,6 @@ def main() -> int:
     parser.add_argument("--hours", type=float, default=2.0, help="of the world before, at most")
     parser.add_argument("--quick", action="store_true", help="8 x 8, idle and busy, in a minute")
     parser.add_argument("--only", nargs="+", choices=STATES, default=list(STATES))
-    parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args()
     if not FakeNvml.available():
         print("bench_daemon: needs Linux and a C compiler", file=sys.stderr)
@@ -233,7 +230,7 @@ def main() -> int:
     results = measure(
         states, hours=chosen.hours, ticks=chosen.ticks, pause_s=chosen.pause, peers=peers
     )
-    print(json.dumps(results, indent=1) if chosen.json else "\n".join(table(results)))
+    print(*table(results), sep="\n")
     return 0
 
 
