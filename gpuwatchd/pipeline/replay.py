@@ -197,7 +197,8 @@ class _LogIntake:
         self.begun: dict[str, _LogTrack] = {}
         """By subject id."""
         self._state = state
-        self._of = {one.track: one for one in judged}
+        self._judged = judged
+        self._places = {one.track: place for place, one in enumerate(judged)}
         self._begins: dict[int, list[_LogTrack]] = {}
         self._stops: dict[int, list[_LogTrack]] = {}
         """Position of an instant -> those that begin, or of which all is known."""
@@ -221,22 +222,22 @@ class _LogIntake:
                 at = one.source.t_s.searchsorted(instants, side="right") - 1
                 used = np.where(at >= 0, one.source.used_bytes[np.maximum(at, 0)], 0.0)
                 self._free[uid] = np.maximum(total - used, 0.0)
-            if track in self._of and (one.whole or uid not in state.devices):
+            if track in self._places and (one.whole or uid not in state.devices):
                 state.devices[uid] = TrackedDevice(
                     device=track.device, reading=None, headroom=track.headroom, source=_SOURCE
                 )
 
     def take(self, position: int, now_s: float) -> list[Alert]:
         """Go to an instant; return the alerts that ended, as who they were about has gone."""
-        for one in self._begins.get(position, ()):
+        for one in reversed(self._begins.get(position, ())):
             self._moving.append(one)
-            if one.track in self._of:
+            if one.track in self._places:
                 self._begin(one)
         for one in self._moving:
             one.recorded.count = one.known[position - one.begins]
         for one in self._stops.get(position, ()):
             self._moving.remove(one)
-            if one.track.subject.process is not None and one.track in self._of:
+            if one.track.subject.process is not None and one.track in self._places:
                 self._leaving.append(one)
         changed: list[Alert] = []
         for device, attributed_s in self._listed:
@@ -247,15 +248,21 @@ class _LogIntake:
                 changed += self._end(one, now_s)
         return changed
 
-    def prepare(self, due: list[Track], position: int, now_s: float) -> None:
-        """Work out what is free for those who are judged now, and judge their records of days."""
-        for track in due:
-            one, subject = self._of[track], track.subject
+    def prepare(self, due: list[Track], position: int, now_s: float) -> list[Track]:
+        """Return those of which something new is known, with what a judgement needs beside it."""
+        ready = []
+        # In the order of the log: ranks that are judged in one instant look at each other.
+        for place in sorted([self._places[track] for track in due]):
+            one, track = self._judged[place], self._judged[place].track
+            if one.recorded.judged == one.recorded.count:
+                continue
             one.recorded.judged = one.recorded.count
-            if subject.process is not None or one.ledger is not None:
-                track.headroom.free_bytes = self._free_bytes(subject.device_uid, position)
+            if track.subject.process is not None or one.ledger is not None:
+                track.headroom.free_bytes = self._free_bytes(track.subject.device_uid, position)
             if track.wants_days(now_s):
                 judge_days(track, self._state.settings, one.recorded.hours(), now_s)
+            ready.append(track)
+        return ready
 
     def _begin(self, one: _LogTrack) -> None:
         """Have a subject watched from now on."""
@@ -269,7 +276,7 @@ class _LogIntake:
         elif one.whole and ledger is None:
             device.own_tracks.append(track)
         elif one.whole and ledger is not None:
-            device.own_tracks[:0] = [own.track for own in self._of.values() if own.ledger is ledger]
+            device.own_tracks[:0] = [own.track for own in self._judged if own.ledger is ledger]
             self._listed.append((device, memoryview(ledger.attributed_s(self._instants))))
 
     def _end(self, one: _LogTrack, now_s: float) -> list[Alert]:
@@ -350,8 +357,7 @@ def analyze(
         changed = intake.take(position, now_s)
         due = evaluator.due_of(_SOURCE, now_s)
         if due:
-            intake.prepare(due, position, now_s)
-            changed += evaluator.judge(due, now_s)
+            changed += evaluator.judge(intake.prepare(due, position, now_s), now_s)
         if changed:
             _note_all(intake.begun, changed, now_s)
         if passed is not None and position % _TELL_EVERY == 0:
