@@ -50,6 +50,7 @@ if TYPE_CHECKING:
         Finding,
         FloatArray,
         ProcessInfo,
+        ProcessKey,
         Subject,
     )
     from gpuwatchd.pipeline.recorded_ledger import RecordedLedger
@@ -154,13 +155,15 @@ class _LogTrack(msgspec.Struct, kw_only=True, eq=False):
     track: Track
     recorded: Recorded
     """The window of the track."""
-    source: LogSeries
+    series: LogSeries
     begins: int
     """Position of the first instant at which something of it is known."""
     known: memoryview
     """How many points are known at that instant and at those after it, until all are."""
     end_s: float
     """When a process has gone."""
+    judged: bool
+    """Else it is there for the room alone that it leaves."""
     member: ProcessInfo | None = None
     """Who a process is, with the job that it belongs to."""
     ledger: RecordedLedger | None = None
@@ -173,10 +176,19 @@ class _LogTrack(msgspec.Struct, kw_only=True, eq=False):
     alerts: list[Event] = []
 
     @property
+    def uid(self) -> str:
+        """UUID of its device."""
+        return self.track.subject.device_uid
+
+    @property
+    def process(self) -> ProcessKey | None:
+        """Which process it is."""
+        return self.track.subject.process
+
+    @property
     def whole(self) -> bool:
         """Whether it is a device itself."""
-        subject = self.track.subject
-        return subject.process is None and not subject.unattributed
+        return self.process is None and not self.track.subject.unattributed
 
     def close(self) -> None:
         """Have nothing more judged of it: its process has ended."""
@@ -189,16 +201,13 @@ class _LogTrack(msgspec.Struct, kw_only=True, eq=False):
 
 
 class _LogIntake:
-    """Takes a log in, instant by instant; ``judged`` are those of ``every`` to be judged."""
+    """Takes a log in, instant by instant."""
 
-    def __init__(
-        self, state: State, every: list[_LogTrack], judged: list[_LogTrack], instants: FloatArray
-    ) -> None:
+    def __init__(self, state: State, every: list[_LogTrack], instants: FloatArray) -> None:
         self.begun: dict[str, _LogTrack] = {}
         """By subject id."""
-        self._state = state
-        self._judged = judged
-        self._places = {one.track: place for place, one in enumerate(judged)}
+        self._state, self._every, self._instants = state, every, instants
+        self._places = {one.track: place for place, one in enumerate(every)}
         self._begins: dict[int, list[_LogTrack]] = {}
         self._stops: dict[int, list[_LogTrack]] = {}
         """Position of an instant -> those that begin, or of which all is known."""
@@ -207,37 +216,41 @@ class _LogIntake:
         """Processes of which all is known, until they are gone."""
         self._listed: list[tuple[TrackedDevice, memoryview]] = []
         """Devices with a process list, and when it was last known at each instant."""
-        self._instants = instants
         self._free: dict[str, FloatArray] = {}
         """Bytes at each instant, where a device has a series of its own."""
-        self._processes: dict[str, list[_LogTrack]] = {}
-        for one in every:
-            track, uid = one.track, one.track.subject.device_uid
+        for place, one in enumerate(every):
             self._begins.setdefault(one.begins, []).append(one)
             self._stops.setdefault(one.begins + len(one.known) - 1, []).append(one)
-            total = track.headroom.total_bytes
-            if track.subject.process is not None:
-                self._processes.setdefault(uid, []).append(one)
-            elif one.whole and total is not None:
-                at = one.source.t_s.searchsorted(instants, side="right") - 1
-                used = np.where(at >= 0, one.source.used_bytes[np.maximum(at, 0)], 0.0)
-                self._free[uid] = np.maximum(total - used, 0.0)
-            if track in self._places and (one.whole or uid not in state.devices):
-                state.devices[uid] = TrackedDevice(
-                    device=track.device, reading=None, headroom=track.headroom, source=_SOURCE
-                )
+            track, total = one.track, one.track.headroom.total_bytes
+            if one.whole and total is not None:
+                at = one.series.t_s.searchsorted(instants, side="right") - 1
+                used = np.where(at >= 0, one.series.used_bytes[np.maximum(at, 0)], 0.0)
+                self._free[one.uid] = np.maximum(total - used, 0.0)
+            if not one.judged or track.subject.unattributed:
+                continue
+            device = TrackedDevice(
+                device=track.device, reading=None, headroom=track.headroom, source=_SOURCE
+            )
+            if one.whole and one.ledger is None:
+                # By a name of its own: runs of it may overlap, and none takes over from another.
+                state.devices[f"{one.uid} {place}"] = device
+                device.own_tracks.append(track)
+            elif one.whole or one.uid not in state.devices:
+                state.devices[one.uid] = device
 
     def take(self, position: int, now_s: float) -> list[Alert]:
         """Go to an instant; return the alerts that ended, as who they were about has gone."""
-        for one in reversed(self._begins.get(position, ())):
-            self._moving.append(one)
-            if one.track in self._places:
+        beginning = self._begins.get(position, [])
+        self._moving += beginning
+        self.begun.update({one.track.subject.id: one for one in beginning if one.judged})
+        for one in reversed(beginning):
+            if one.judged:
                 self._begin(one)
         for one in self._moving:
             one.recorded.count = one.known[position - one.begins]
         for one in self._stops.get(position, ()):
             self._moving.remove(one)
-            if one.track.subject.process is not None and one.track in self._places:
+            if one.judged and one.process is not None:
                 self._leaving.append(one)
         changed: list[Alert] = []
         for device, attributed_s in self._listed:
@@ -250,54 +263,50 @@ class _LogIntake:
 
     def prepare(self, due: list[Track], position: int, now_s: float) -> list[Track]:
         """Return those of which something new is known, with what a judgement needs beside it."""
-        ready = []
         # In the order of the log: ranks that are judged in one instant look at each other.
-        for place in sorted([self._places[track] for track in due]):
-            one, track = self._judged[place], self._judged[place].track
-            if one.recorded.judged == one.recorded.count:
-                continue
+        ready = [self._every[place] for place in sorted([self._places[track] for track in due])]
+        ready = [one for one in ready if one.recorded.judged != one.recorded.count]
+        free = {uid: self._free_bytes(uid, position) for uid in {one.uid for one in ready}}
+        for one in ready:
             one.recorded.judged = one.recorded.count
-            if track.subject.process is not None or one.ledger is not None:
-                track.headroom.free_bytes = self._free_bytes(track.subject.device_uid, position)
-            if track.wants_days(now_s):
-                judge_days(track, self._state.settings, one.recorded.hours(), now_s)
-            ready.append(track)
-        return ready
+            if one.process is not None or one.ledger is not None:
+                one.track.headroom.free_bytes = free[one.uid]
+            if one.track.wants_days(now_s):
+                judge_days(one.track, self._state.settings, one.recorded.hours(), now_s)
+        return [one.track for one in ready]
 
     def _begin(self, one: _LogTrack) -> None:
         """Have a subject watched from now on."""
-        track, subject, tracks = one.track, one.track.subject, self._state.tracks
-        tracks[subject.id], self.begun[subject.id] = track, one
+        track, state = one.track, self._state
+        state.tracks[track.subject.id] = track
         if one.member is not None:
-            tracks.ranks.place(track, one.member)
-        device, ledger = self._state.devices[subject.device_uid], one.ledger
-        if subject.process is not None:
-            device.processes[subject.process] = track
-        elif one.whole and ledger is None:
-            device.own_tracks.append(track)
-        elif one.whole and ledger is not None:
-            device.own_tracks[:0] = [own.track for own in self._judged if own.ledger is ledger]
-            self._listed.append((device, memoryview(ledger.attributed_s(self._instants))))
+            state.tracks.ranks.place(track, one.member)
+        if one.process is not None:
+            state.devices[one.uid].processes[one.process] = track
+        elif one.whole and one.ledger is not None:
+            device, listed_s = state.devices[one.uid], one.ledger.attributed_s(self._instants)
+            self._listed.append((device, listed_s.data))
+            # Before those of an earlier run, which may not be over where the clock jumped back.
+            own = [own.track for own in self._every if own.judged and own.ledger is one.ledger]
+            device.own_tracks[:0] = own
 
     def _end(self, one: _LogTrack, now_s: float) -> list[Alert]:
-        track, state = one.track, self._state
         one.close()
         self._leaving.remove(one)
-        if track.subject.process is not None:
-            state.devices[track.subject.device_uid].processes.pop(track.subject.process, None)
-        ended = state.retire([track], Ending.PROCESS_ENDED, now_s)
-        return state.tracks.take_passed_on() + ended
+        if one.process is not None:
+            self._state.devices[one.uid].processes.pop(one.process, None)
+        ended = self._state.retire([one.track], Ending.PROCESS_ENDED, now_s)
+        return self._state.tracks.take_passed_on() + ended
 
     def _free_bytes(self, uid: str, position: int) -> float | None:
         """Return what is free on a device; None when its total is unknown."""
         if uid in self._free:
             return float(self._free[uid][position])
-        processes = self._processes.get(uid, [])
+        processes = [one for one in self._every if one.uid == uid and one.process is not None]
         total = next((one.track.headroom.total_bytes for one in processes), None)
-        if total is None:
-            return None
         points = [one.recorded.last for one in processes if not one.ended]
-        return max(0.0, total - sum([point[1] for point in points if point is not None]))
+        held = sum([point[1] for point in points if point is not None])
+        return None if total is None else max(0.0, total - held)
 
 
 def analyze(
@@ -317,19 +326,21 @@ def analyze(
     if not chosen:
         return []
     ledgers = recorded_ledger.ledgers(chosen)
-    rests = [one.rest for one in ledgers.values() if one.rest is not None]
+    parts = [(series, ledgers.get(place)) for place, series in enumerate(chosen)]
+    parts += [(ledger.rest, ledger) for ledger in ledgers.values() if ledger.rest is not None]
     window_s = config.detection.analysis_window_hours * 3600.0
+    recorded_by_us = log.format in _RECORDED_BY_US
     # A device is judged without what its processes brought as they came.
-    views = [ledgers[k].alone if k in ledgers else series for k, series in enumerate(chosen)]
+    views = [ledgers[k].alone if k in ledgers else series for k, (series, _) in enumerate(parts)]
     recorded = [
         Recorded(
             s.t_s,
             s.used_bytes,
             # What tears the history apart is a boot or a step of the clock: no level goes on.
-            s.breaks if log.format in _RECORDED_BY_US else _unbridged(s),
+            s.breaks if recorded_by_us else _unbridged(s),
             numerics.look_back_s(s.t_s, window_s),
         )
-        for s in (*views, *rests)
+        for s in views
     ]
     # There is something new to judge at the ends of ten-second cells that hold data.
     cells = [np.unique(np.ceil(window.t_s / FAST_S)) for window in recorded]
@@ -338,8 +349,7 @@ def analyze(
     for series in chosen:
         if series.activity:
             rooms[series.subject.device_uid].activity = Activity(series.activity)
-    known = [ledgers.get(k) for k in range(len(chosen))]
-    known += [ledger for ledger in ledgers.values() if ledger.rest is not None]
+    unjudged = _unjudged([series for series, _ in parts])
     every = [
         _log_track(
             series,
@@ -347,28 +357,35 @@ def analyze(
             instants,
             beside=rooms[series.subject.device_uid],
             ledger=ledger,
-            member=series.process if log.format in _RECORDED_BY_US else _member(series.process),
+            judged=series not in unjudged and (only is None or series.subject.id in only),
+            member=series.process if recorded_by_us else _member(series.process),
         )
-        for series, window, ledger in zip((*chosen, *rests), recorded, known, strict=True)
+        for (series, ledger), window in zip(parts, recorded, strict=True)
     ]
-    judged = [one for one in _judged(every) if only is None or one.track.subject.id in only]
-    intake = _LogIntake(evaluator.state, every, judged, instants)
+    intake = _LogIntake(evaluator.state, every, instants)
     for position, now_s in enumerate(instants.tolist()):
-        changed = intake.take(position, now_s)
-        due = evaluator.due_of(_SOURCE, now_s)
-        if due:
-            changed += evaluator.judge(intake.prepare(due, position, now_s), now_s)
+        changed = _tick(evaluator, intake, position, now_s)
         if changed:
             _note_all(intake.begun, changed, now_s)
         if passed is not None and position % _TELL_EVERY == 0:
             passed(position / instants.size)
     finals: dict[str, list[Finding | None]] = {}
     for one in every:
-        if not (one.whole and one.ledger is not None):
-            finals.setdefault(one.track.subject.device_uid, []).append(_final(one))
-    results = [_result(one, finals.get(one.track.subject.device_uid, [])) for one in every]
+        if not one.whole or one.ledger is None:
+            finals.setdefault(one.uid, []).append(_final(one))
+    devices = evaluator.state.devices
+    results = [_result(one, devices.get(one.uid), finals.get(one.uid, [])) for one in every]
     # What nobody owns is a subject only where there is something to say of it.
     return results[: len(chosen)] + [r for r in results[len(chosen) :] if r.watches or r.alerts]
+
+
+def _tick(evaluator: Evaluator, intake: _LogIntake, position: int, now_s: float) -> list[Alert]:
+    """Do with an instant what a tick does with a sample; return the alerts that changed."""
+    changed = intake.take(position, now_s)
+    due = evaluator.due_of(_SOURCE, now_s)
+    if due:
+        changed += evaluator.judge(intake.prepare(due, position, now_s), now_s)
+    return changed
 
 
 def _unbridged(series: LogSeries) -> tuple[int, ...]:
@@ -394,6 +411,7 @@ def _log_track(
     *,
     beside: Headroom,
     ledger: RecordedLedger | None,
+    judged: bool,
     member: ProcessInfo | None,
 ) -> _LogTrack:
     device, process = series.device, series.process
@@ -421,27 +439,26 @@ def _log_track(
     return _LogTrack(
         track=track,
         recorded=recorded,
-        source=series,
+        series=series,
+        judged=judged,
         member=member,
         ledger=ledger,
         begins=begins,
-        known=memoryview(known.astype(np.int32)),
+        known=known.astype(np.int32).data,
         end_s=float(series.t_s[-1]) + _ENDED_AFTER_INTERVALS * max(interval_s, 1.0),
     )
 
 
-def _judged(replays: list[_LogTrack]) -> list[_LogTrack]:
-    """Leave out parents of MIG instances, and devices that are sums of judged processes."""
-    parents = {replay.track.device.parent_uid for replay in replays}
-    listed = {r.track.subject.device_uid for r in replays if r.source.process is not None}
-    out = []
-    for replay in replays:
-        uid = replay.track.subject.device_uid
-        summed = replay.source.lower_bound and uid in listed
-        if replay.source.process is None and (uid in parents or summed):
-            continue
-        out.append(replay)
-    return out
+def _unjudged(every: list[LogSeries]) -> list[LogSeries]:
+    """Return parents of MIG instances, and devices that are sums of judged processes."""
+    parents = {series.device.parent_uid for series in every}
+    listed = {series.device.uid for series in every if series.process is not None}
+    return [
+        series
+        for series in every
+        if series.process is None
+        and (series.device.uid in parents or (series.lower_bound and series.device.uid in listed))
+    ]
 
 
 def _note_all(replays: dict[str, _LogTrack], changes: list[Alert], instant: float) -> None:
@@ -496,12 +513,14 @@ def _final(replay: _LogTrack) -> Finding | None:
     return None if finding is None else _with_moves(replay, finding)
 
 
-def _result(replay: _LogTrack, parts: list[Finding | None]) -> SubjectResult:
+def _result(
+    replay: _LogTrack, device: TrackedDevice | None, parts: list[Finding | None]
+) -> SubjectResult:
     """Return what is said of a subject; ``parts`` are the verdicts on all of its device."""
-    series, finding = replay.source, _final(replay)
+    series, finding = replay.series, _final(replay)
     end_s = float(series.t_s[-1])
     told = replay.noted is not None and replay.noted.state == "firing"
-    owned = replay.track.headroom.owners_known(end_s) and not told
+    owned = device is not None and device.headroom.owners_known(end_s) and not told
     if replay.whole and (owned or finding is None):
         # A device that is judged through its processes is shown with the worst of them, as live.
         finding = worst(parts)
