@@ -9,8 +9,9 @@ instead of :meth:`.tracker.SampleIntake.take`), :meth:`.Evaluator.due_of` says w
 - Windows are slices of arrays instead of rings: a log is known at once, and only moves on. No
   detector sees what had not been recorded by then.
 - What is free, and the record of days, is worked out for those alone who are judged now.
-- Nobody is told: there are no chores, notices, history and live state, which is the rest of a tick.
-  Who caused an alert is not asked either: a log's processes stand beside it.
+- There is nobody to tell and nothing to write: a log has no chores, notices, history and live
+  state. A whole :class:`.tick.Pipeline` would load and go through them at every instant.
+- Who caused an alert is not looked for: the processes of a log are results beside the device.
 - A process goes once the last of it was judged; live, once two lists do not name it.
 """
 
