@@ -188,12 +188,16 @@ def _rank(track: Track, finding: Finding | None) -> ledger.Rank:
 
 
 class ProcessInfos(dict["ProcessKey", "ProcessInfo"]):
-    """Who everybody is; counts its changes, so that nobody need compare."""
+    """Who everybody is; counts its changes, so that nobody need compare.
+
+    One who is the same as before stays the same object.
+    """
 
     changes = 0
 
     def __setitem__(self, key: ProcessKey, info: ProcessInfo) -> None:
-        if self.get(key) is not info:
+        before = self.get(key)
+        if before is not info and before != info:
             self.changes += 1
             super().__setitem__(key, info)
 
