@@ -378,15 +378,14 @@ def judge_days(
     """Judge the record of a subject, hour by hour, for when its last hours say less."""
     baseline = track.run_baseline
     baseline.days_s, baseline.days_moves = now_s, track.window.moves
-    lows = [low for _, low, _ in hours]
-    if max(lows, default=0.0) - min(
-        lows, default=0.0
-    ) < settings.config.detection.least_growth_bytes(None):
-        baseline.days = None
-        return
-    from gpuwatchd.analysis import verdict  # noqa: PLC0415 - 400 ms with numpy
+    lows, days = [low for _, low, _ in hours], None
+    if max(lows, default=0.0) - min(lows, default=0.0) >= (
+        settings.config.detection.least_growth_bytes(None)
+    ):
+        from gpuwatchd.analysis import verdict  # noqa: PLC0415 - 400 ms with numpy
 
-    baseline.days = verdict.judge_days(track.series(), hours, settings.config.detection)
+        days = verdict.judge_days(track.series(), hours, settings.config.detection)
+    baseline.days = days
 
 
 # Who an alert is about may change while the memory grows: the device, or one who holds it.
