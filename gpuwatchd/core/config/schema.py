@@ -297,6 +297,10 @@ class EndpointsSection(Section, frozen=True, kw_only=True):
 class ZombiesSection(Section, frozen=True, kw_only=True):
     """``[zombies]``: idle memory."""
 
+    preset: Literal["workstation", "shared", "strict"] = "workstation"
+    """How soon idle memory is listed, and how many messages come before a step of [act]:
+    workstation (after 2 h), shared (after 15 min, three messages within 2 h) or strict (after
+    15 min, two messages, the step at 1 h); keys that are set win over it."""
     idle_after: Seconds = Seconds(2 * 3600)
     """A process that computes nothing and holds memory is listed after this."""
     minimum_mib: Annotated[float, Meta(ge=0)] = 512.0
