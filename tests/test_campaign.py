@@ -21,6 +21,7 @@ pytestmark = ON_LINUX
 
 
 _NEEDS = {
+    "kills": (pytest.mark.laboratory, pytest.mark.slow, pytest.mark.timeout(400)),
     "fleet": (pytest.mark.real_prometheus, pytest.mark.slow, pytest.mark.timeout(400)),
 }
 

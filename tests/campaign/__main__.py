@@ -11,7 +11,7 @@ import logging
 import sys
 import time
 
-from tests.campaign import Part, acts, line, nvml
+from tests.campaign import Part, acts, kills, line, logs, nvml, store
 
 PARTS = {
     "reuse": Part(acts.reused_pids, 10_000, 200),
@@ -19,6 +19,9 @@ PARTS = {
     "checkpoint": Part(acts.checkpoints, 20, 2),
     "harmless": Part(acts.harmless_series, 0, 2),
     "countdown": Part(acts.countdowns, 500, 12),
+    "store": Part(store.failing_calls, 0, 3),
+    "kills": Part(kills.killed, 1_000, 0),
+    "logs": Part(logs.mutated, 5_000, 150),
     "nvml": Part(nvml.hostile, 200, 12),
     "fleet": Part(acts.fleet_worker, 40, 2),
 }
@@ -32,7 +35,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1, metavar="N")
     wanted = parser.parse_args(argv)
     # What the daemons under test warn of is what is done to them here.
-    logging.getLogger("gpuwatchd").setLevel(logging.ERROR)
+    logging.getLogger("gpuwatchd").setLevel(logging.CRITICAL)
     if unknown := set(wanted.parts) - set(PARTS):
         parser.error(f"no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
     code = 0

@@ -31,6 +31,7 @@ Time = tuple[float, float] | None
 # Which device a reading belongs to: UUID before bus id before (host, index).
 
 _SAME_TOTAL = 2 * MIB
+_LONGEST = 100
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -123,7 +124,9 @@ class Places:
     def find(self, row: Place) -> Place:
         """Return the place that a row describes: the description itself on first sight."""
         row.name = clean(row.name) if row.name else None
-        row.host = clean(row.host) if row.host else None
+        # Short enough that what is made of them is not cut to the same identity.
+        row.host = clean(row.host, limit=_LONGEST) if row.host else None
+        row.uuid = clean(row.uuid, limit=_LONGEST) if row.uuid else None
         group = self._group(row)
         for place in group:
             if place.fits(row):
