@@ -11,7 +11,7 @@ import logging
 import sys
 import time
 
-from tests.campaign import Part, acts, kills, line, logs, nvml, store
+from tests.campaign import Part, acts, clock, disk, kills, line, logs, nvml, soak, store
 
 PARTS = {
     "reuse": Part(acts.reused_pids, 10_000, 200),
@@ -22,6 +22,9 @@ PARTS = {
     "store": Part(store.failing_calls, 0, 3),
     "kills": Part(kills.killed, 1_000, 0),
     "logs": Part(logs.mutated, 5_000, 150),
+    "clock": Part(clock.stepped, 100, 3),
+    "disk": Part(disk.filled, 0, 6),
+    "soak": Part(soak.lasted, 60, 1),
     "nvml": Part(nvml.hostile, 200, 12),
     "fleet": Part(acts.fleet_worker, 40, 2),
 }

@@ -236,7 +236,7 @@ def lived(plan: Plan) -> tuple[Life, Faults, list[str]]:
         wrong += [f"not recovered: {text}" for text, _ in said]
         if faults.raised > 20 and not life.problems and plan.layer != "memory":
             wrong.append("silent: nothing was said")
-        return life, faults, wrong + _stored(life, directory)
+        return life, faults, wrong + stored(life, directory)
 
 
 def _where(error: BaseException) -> str:
@@ -246,7 +246,7 @@ def _where(error: BaseException) -> str:
     return " > ".join(f"{Path(one.filename).name}:{one.lineno}" for one in ours)
 
 
-def _stored(life: Life, directory: Path) -> list[str]:
+def stored(life: Life, directory: Path) -> list[str]:
     """Return what the file lacks, and what arrived too seldom or too often."""
     state, last = directory / "state", live.read(directory / "run")
     wrong = [f"set aside: {file.name}" for file in state.glob("*.corrupt-*")]
