@@ -35,6 +35,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.campaign")
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)} (all)")
     parser.add_argument("--short", action="store_true", help="as in CI")
+    parser.add_argument("--count", type=int, metavar="N", help="how often, instead")
     parser.add_argument("--seed", type=int, default=1, metavar="N")
     wanted = parser.parse_args(argv)
     # What the daemons under test warn of is what is done to them here.
@@ -44,8 +45,9 @@ def main(argv: list[str] | None = None) -> int:
     code = 0
     for name in wanted.parts or PARTS:
         part, begun_s = PARTS[name], time.monotonic()
+        count = part.short if wanted.short else part.full
         try:
-            told = line(part.run(part.short if wanted.short else part.full, wanted.seed))
+            told = line(part.run(count if wanted.count is None else wanted.count, wanted.seed))
         except AssertionError as error:
             told, code = f"FAILED: {error}", 1
         print(f"{name:12} {told}; {time.monotonic() - begun_s:.1f} s", flush=True)

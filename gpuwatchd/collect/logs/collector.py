@@ -31,7 +31,6 @@ Time = tuple[float, float] | None
 # Which device a reading belongs to: UUID before bus id before (host, index).
 
 _SAME_TOTAL = 2 * MIB
-_LONGEST = 100
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -60,10 +59,11 @@ class Place:
         if self.uuid:
             base = self.uuid
         elif self.parent is not None:
-            base = f"{self.parent.uid}/{self.key}"
+            # Short enough that its own end is not cut off.
+            base = f"{self.parent.uid[:200]}/{self.key}"
         else:
             where = self.bus if self.bus is not None else self.index
-            base = f"log:{self.host or '-'}/{'-' if where is None else where}"
+            base = f"log:{(self.host or '-')[:200]}/{'-' if where is None else where}"
         return f"{base} {self.letter}" if self.letter else base
 
     def device(self, total_bytes: float | None) -> Device:
@@ -124,9 +124,7 @@ class Places:
     def find(self, row: Place) -> Place:
         """Return the place that a row describes: the description itself on first sight."""
         row.name = clean(row.name) if row.name else None
-        # Short enough that what is made of them is not cut to the same identity.
-        row.host = clean(row.host, limit=_LONGEST) if row.host else None
-        row.uuid = clean(row.uuid, limit=_LONGEST) if row.uuid else None
+        row.host = clean(row.host) if row.host else None
         group = self._group(row)
         for place in group:
             if place.fits(row):
