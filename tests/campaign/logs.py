@@ -191,6 +191,7 @@ def looked_at(path: Path, options: tuple[str, ...], *, reads: bool) -> Look:
         try:
             for number, output in enumerate(outputs, start=1):
                 os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+            sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
             resource.setrlimit(resource.RLIMIT_CPU, (LIMIT_S, LIMIT_S))
             resource.setrlimit(resource.RLIMIT_AS, (mapped + ROOM_BYTES,) * 2)
             if reads:
