@@ -36,6 +36,8 @@ BUSY_MS = 250
 that is not written stays in memory and is tried again, so this is short."""
 WAL_LIMIT_BYTES = 16 * 2**20
 _SIDE_FILES = ("", "-wal", "-shm")
+_NOWHERE = (0, 0)
+"""No file is this one."""
 
 
 class Opening(NamedTuple):
@@ -95,7 +97,7 @@ def trouble(error: BaseException) -> Trouble:
     """Return what kind of failure an error of sqlite3 (or of the file system) is."""
     if isinstance(error, DamagedError) or schema.is_damage(error):
         return "damaged"
-    if isinstance(error, OSError):
+    if isinstance(error, (OSError, MemoryError)):
         return "other"
     kinds: dict[int, Trouble] = {
         sqlite3.SQLITE_FULL: "full",
@@ -106,7 +108,6 @@ def trouble(error: BaseException) -> Trouble:
         sqlite3.SQLITE_CANTOPEN: "other",
         sqlite3.SQLITE_PERM: "other",
         sqlite3.SQLITE_PROTOCOL: "busy",
-        sqlite3.SQLITE_NOMEM: "other",
     }
     code = getattr(error, "sqlite_errorcode", None)
     if isinstance(error, sqlite3.Error) and code is not None:
@@ -134,16 +135,17 @@ def open_writer(directory: Path, *, max_pages: int, now_s: float) -> Opening:
                 problem=f"the history was damaged ({why}) and was set aside as {text}; "
                 "a new one was started",
             )
-    except (sqlite3.Error, OSError) as error:
+    except (sqlite3.Error, OSError, MemoryError) as error:
         return Opening(_frozen(directory), "memory", cannot_write(directory, error))
 
 
 def _frozen(directory: Path) -> sqlite3.Connection | None:
     """Open a history on a read-only file system, where SQLite cannot make its side files."""
     path = directory / schema.FILE_NAME
-    if os.access(directory, os.W_OK) or not path.exists():
-        return None
-    with suppress(sqlite3.Error), ExitStack() as stack:
+    # A disk that fails says so at every look.
+    with suppress(sqlite3.Error, OSError), ExitStack() as stack:
+        if os.access(directory, os.W_OK) or not path.exists():
+            return None
         connection = stack.enter_context(closing(_connect(path, "ro&immutable=1")))
         if _pragma(connection, "application_id") == schema.APPLICATION_ID:
             stack.pop_all()
@@ -164,7 +166,7 @@ def cannot_write(directory: Path, error: BaseException) -> str:
         "full": "the disk (or its size limit) is full",
         "busy": f"another program holds it locked ({who_has(file)} names it)",
         "read-only": "it is read-only",
-    }.get(trouble(error), getattr(error, "strerror", None) or str(error))
+    }.get(trouble(error), getattr(error, "strerror", None) or str(error) or "memory is short")
     return f"{file} cannot be written: {why}; samples and alerts are kept in memory"
 
 
@@ -252,14 +254,16 @@ def catalogue_damage(directory: Path) -> str | None:
     try:
         with closing(_connect(directory / schema.FILE_NAME, "ro")) as connection:
             return schema.missing(connection, schema.VERSION)
-    except sqlite3.Error as error:
+    except (sqlite3.Error, MemoryError) as error:
         return str(error) if schema.is_damage(error) else None
 
 
 def identity(directory: Path) -> tuple[int, int] | None:
-    """Return which file is at the history's place, or None when there is none."""
+    """Return which file is at the history's place; None where that cannot be told."""
     try:
         stat_result = (directory / schema.FILE_NAME).stat()
+    except FileNotFoundError:
+        return _NOWHERE
     except OSError:
         return None
     return stat_result.st_dev, stat_result.st_ino
@@ -401,7 +405,7 @@ def quick_check(directory: Path) -> str | None:
     try:
         with closing(_connect(directory / schema.FILE_NAME, "ro")) as connection:
             return schema.damage(connection)
-    except sqlite3.Error:  # it cannot be opened
+    except (sqlite3.Error, MemoryError):  # it cannot be opened
         return None
 
 
@@ -542,7 +546,7 @@ class WriteProblems:
         except OSError:
             size = 0
         if size > _WAL_GUARD_BYTES:
-            with suppress(sqlite3.Error):
+            with suppress(sqlite3.Error, MemoryError):
                 busy = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
                 size = size if busy else 0
         self.set(
