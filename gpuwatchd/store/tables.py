@@ -243,7 +243,7 @@ class Checkpoint(Value, frozen=True, kw_only=True):
     said_by: str
     """"file", or the user who said it."""
     detail: str = ""
-    """The file, where it was one."""
+    """The file, where it was one; else which work, as the job says: "step 1200 of my-run"."""
     row: int | None = None
 
 
@@ -269,6 +269,12 @@ def last_saved_s(
         if one.saved_at_s <= until_s and any(same_process(one.process, key) for key in keys)
     )
     return max(saved, default=None)
+
+
+def newest_checkpoint(checkpoints: Iterable[Checkpoint], key: ProcessKey) -> Checkpoint | None:
+    """Return the newest one of a process; None where none is known."""
+    of_it = (one for one in checkpoints if same_process(one.process, key))
+    return max(of_it, key=lambda one: one.saved_at_s, default=None)
 
 
 def newest_checkpoints(connection: sqlite3.Connection) -> list[Checkpoint]:

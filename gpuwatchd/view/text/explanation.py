@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from gpuwatchd.analysis.frameworks.engine_addresses import COUNTS_LIVE
 from gpuwatchd.core import text, units
 from gpuwatchd.core.errors import StoreError
 from gpuwatchd.core.model import LEAK_PATTERNS, is_leak
+from gpuwatchd.store import tables
 from gpuwatchd.view.queries import cost_entries, history_query, remeasure, subjects
 from gpuwatchd.view.queries.remeasure import ExplanationInput
 from gpuwatchd.view.text import (
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.core.model import Alert, Delivery, Finding, Profile, ServerReading
     from gpuwatchd.store.live import LiveProcess
+    from gpuwatchd.store.tables import Checkpoint
     from gpuwatchd.view.queries.current_view import View
     from gpuwatchd.view.queries.subjects import NamedSubject
     from gpuwatchd.view.query import Query
@@ -82,6 +85,7 @@ def case_about(
         config=loaded.config,
         now_s=now_s,
         deliveries=_deliveries(meant),
+        saved=_saved(meant),
     ), warnings
 
 
@@ -98,6 +102,14 @@ def _deliveries(meant: NamedSubject) -> tuple[Delivery, ...]:
     return tuple(
         delivery for delivery in deliveries if delivery.created_at_s >= meant.alert.opened_at_s
     )
+
+
+def _saved(meant: NamedSubject) -> Checkpoint | None:
+    """Return when the process that is meant saved its work last, as far as that is recorded."""
+    key = meant.subject.process
+    with suppress(StoreError), history_query.reader() as history:
+        return None if key is None else tables.newest_checkpoint(history.checkpoints(), key)
+    return None
 
 
 def sections(case: ExplanationInput) -> list[Section]:
@@ -297,6 +309,9 @@ def _identity(case: ExplanationInput, process: LiveProcess) -> Iterator[str]:
     facts = [fact for fact, _ in subject_facts.wide(process, now_s=case.now_s)]
     if facts:
         yield ", ".join(facts)
+    if case.saved is not None:
+        detail = case.saved.detail
+        yield f"saved its work {case.ago(case.saved.saved_at_s)}{': ' if detail else ''}{detail}"
     if info.group is None:
         return
     ranks = [
