@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import random
+import re
 import signal
 import sys
 import tempfile
@@ -34,7 +35,7 @@ from gpuwatchd.pipeline.history_log import HISTORY
 from tests.act.children import booted_at_s, job, key_of, ready
 from tests.act.reuse import races
 from tests.act.test_reap import NEVER, held, plain
-from tests.conftest import SHARED
+from tests.conftest import ROOT, SHARED, ran
 from tests.fleet import kills as fleet_kills
 from tests.pipeline import countdown_kills, harmless_acts
 from tests.scenarios import blind, documented, worlds
@@ -268,6 +269,15 @@ def _fleet(count: int, seed: int) -> Figures:
     return require(figures, kills=count, missing=0, early=0, again=0, alerts=jobs, over=jobs)
 
 
+def _libraries(count: int, _: int) -> Figures:
+    """Train with the callbacks in the real libraries; in the short form in those that are here."""
+    words = ("-m", "pytest", "-q", "-p", "no:randomly", "tests/integrations/test_libraries.py")
+    done = ran([sys.executable, *words], cwd=ROOT)
+    figures: Figures = dict.fromkeys(("passed", "skipped", "code"), done.returncode)
+    figures |= {kind: float(n) for n, kind in re.findall(r"(\d+) (passed|skipped)", done.stdout)}
+    return require(figures, code=0, **({"skipped": 0} if count else {}))
+
+
 PARTS = {
     "reuse": Part(_reuse, 10_000, 200),
     "never": Part(_never, 20, 1),
@@ -275,6 +285,7 @@ PARTS = {
     "harmless": Part(_harmless, 0, 2),
     "countdown": Part(_countdown, 500, 12),
     "fleet": Part(_fleet, 40, 2),
+    "libraries": Part(_libraries, 1, 0),
 }
 
 

@@ -1,7 +1,6 @@
 """For code that runs on a GPU: callbacks of training libraries, and a magic of Jupyter.
 
-All of it runs inside the user's own process: nothing here raises into it, and at most one file is
-read every few seconds.
+All of it runs in the user's process: nothing raises into it, and one file is read now and then.
 """
 
 from __future__ import annotations
@@ -10,14 +9,11 @@ import sys
 
 
 def missing(package: str, error: ModuleNotFoundError) -> ModuleNotFoundError:
-    """Return what to raise where the library that a callback is for cannot be imported.
+    """Return what to raise where a library cannot be imported: with the command to install it.
 
-    One sentence with the command that installs it; the error itself where the library is there and
-    lacks something of its own.
+    The error itself where the library is there and lacks something of its own.
     """
-    if (error.name or "").partition(".")[0] not in {package, "pytorch_lightning"}:
+    if (error.name or "").partition(".")[0] != package:
         return error
     command = f"{sys.executable} -m pip install {package}"
-    return ModuleNotFoundError(
-        f"{package} is not installed for this Python: {command}", name=package
-    )
+    return ModuleNotFoundError(f"{package} is not installed: {command}", name=package)

@@ -1,7 +1,6 @@
 """A callback for the Trainer of Hugging Face: ``Trainer(..., callbacks=[GpuwatchdCallback()])``.
 
-It shows alerts on its own process in the log of transformers and reports checkpoints. Each rank has
-one, which speaks of its own process only.
+Each rank has one, which speaks of its own process only, in the log of transformers there.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class GpuwatchdCallback(TrainerCallback):
     on_prediction_step = on_step_end
 
     def on_save(self, args: Any, state: Any, *_: Any, **__: Any) -> None:
-        """Report a checkpoint, which is written by now."""
+        """Report a checkpoint, which has been written by now."""
         run = args.run_name or PurePath(args.output_dir).name
         self._training.saved(f"step {state.global_step} of {run}")
 

@@ -1,12 +1,12 @@
 """A magic of Jupyter and IPython: ``%load_ext gpuwatchd.integrations.jupyter``, then ``%gpuwatch``.
 
-It prints what the daemon knows of this kernel: what ``gpuwatchctl status --pid PID`` prints.
+It prints what ``gpuwatchctl status --pid`` prints of this kernel.
 """
 
 from __future__ import annotations
 
 import os
-from typing import Any, Final
+from typing import Any
 
 from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.view.blocks import Page
@@ -14,45 +14,22 @@ from gpuwatchd.view.queries import current_state
 from gpuwatchd.view.query import Query
 from gpuwatchd.view.text import status
 
-_WIDTH: Final = 100
-
 
 def load_ipython_extension(shell: Any) -> None:
     """Add ``%gpuwatch`` to a shell; IPython calls it for ``%load_ext``."""
-    shell.register_magic_function(gpuwatch, "line", "gpuwatch")
+    shell.register_magic_function(gpuwatch, "line")
 
 
-def unload_ipython_extension(shell: Any) -> None:
-    """Take it away; IPython calls it for ``%unload_ext``."""
-    shell.magics_manager.magics["line"].pop("gpuwatch", None)
-
-
-def gpuwatch(line: str = "") -> None:
+def gpuwatch(_: str = "") -> None:
     """Print what this kernel holds on each GPU, how it grows, until when, and its open alerts."""
-    if line.strip():
-        print("%gpuwatch takes no arguments; gpuwatchctl explain and status show more")
+    page = Page(100)
+    if not current_state.running():  # status would open the driver, and here in this kernel
+        print("gpuwatchd: the daemon is not running\nhint: gpuwatchctl service install")
         return
     try:
-        print("\n".join(_lines()))
+        view = current_state.load_view(Query())
+        current_state.narrow(view, [os.getpid()])
+        status.show(page, view, whole=False)
     except GpuwatchdError as error:
-        print(f"gpuwatchd: {error.message}")
-        if error.hint:
-            print(f"hint: {error.hint}")
-
-
-def _lines() -> list[str]:
-    """Return the lines to print.
-
-    Raises
-    ------
-    GpuwatchdError
-        There is nothing to print them from.
-    """
-    pid = os.getpid()
-    if not current_state.running():  # the driver is not opened in somebody's kernel
-        raise GpuwatchdError("the daemon is not running", hint="gpuwatchctl service install")
-    view = current_state.load_view(Query())
-    current_state.narrow(view, [pid])
-    page = Page(_WIDTH)
-    status.show(page, view, whole=False)
-    return ["".join(words for words, _ in row).rstrip() for row in page.rows()]
+        page.line(f"gpuwatchd: {error.message}")
+    print(*("".join(words for words, _ in row).rstrip() for row in page.rows()), sep="\n")

@@ -1,30 +1,26 @@
 """A callback for Keras 3: ``model.fit(..., callbacks=[saving, GpuwatchdCallback(saving)])``.
 
-It shows alerts on its own process in the log of Keras (absl) and reports checkpoints. Keras tells
-no callback what another one has saved: it is seen by the files of those that are named.
+Keras tells no callback what another one has saved: it is seen by the files of those that are named.
 """
 
 from __future__ import annotations
 
 import contextlib
 import glob
+import logging
 import os
 import re
 import time
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from gpuwatchd.integrations import missing
 from gpuwatchd.integrations.training import READ_EVERY_S, Training
 
 try:
-    from absl import logging
     from keras.callbacks import Callback
 except ModuleNotFoundError as error:
     raise missing("keras", error) from None
-
-_FIELD: Final = re.compile(r"\{[^{}]*\}")
-"""A field of a path: ``{epoch:02d}``."""
 
 
 class GpuwatchdCallback(Callback):
@@ -33,19 +29,15 @@ class GpuwatchdCallback(Callback):
     Parameters
     ----------
     saving
-        Callbacks that save: ``ModelCheckpoint``, ``BackupAndRestore``. They come before this one in
-        the list of callbacks.
+        Callbacks that save, which come before this one: ``ModelCheckpoint``, ``BackupAndRestore``.
     """
 
     def __init__(self, *saving: Any) -> None:
         super().__init__()
-        self._training = Training(logging.warning)
-        self._places = [_pattern(one) for one in saving]
-        self._newest_s = self._searched_at_s = 0.0
-
-    def on_train_begin(self, *_: Any, **__: Any) -> None:
-        """Begin: files that are older are of another training."""
-        self._newest_s = time.time()
+        self._training = Training(logging.getLogger("absl").warning)  # as Keras itself
+        self._patterns = [_pattern(one) for one in saving]
+        self._newest_s = time.time()  # files that are older are of another training
+        self._searched_at_s = 0.0
 
     def on_train_batch_end(self, batch: int, *_: Any, **__: Any) -> None:
         """Show what is new, and look for checkpoints now and then."""
@@ -63,28 +55,17 @@ class GpuwatchdCallback(Callback):
 
     def _search(self, when: str) -> None:
         """Report the newest checkpoint, where there is one since the last search."""
-        self._searched_at_s = time.monotonic()
-        before_s = self._newest_s
-        for path in (path for pattern in self._places for path in glob.iglob(pattern)):  # noqa: PTH207 - from the root too
+        before_s, self._searched_at_s = self._newest_s, time.monotonic()
+        for path in [path for one in self._patterns for path in glob.iglob(one)]:  # noqa: PTH207 - absolute ones too
             with contextlib.suppress(OSError):  # one that has just been deleted
                 self._newest_s = max(self._newest_s, Path(path).stat().st_mtime)
         if self._newest_s > before_s:
-            at_s = min(self._newest_s, time.time())
-            self._training.saved(f"{when} of {self.model.name}", at_s)
+            self._training.saved(f"{when} of {self.model.name}", min(self._newest_s, time.time()))
 
 
 def _pattern(saving: Any) -> str:
-    """Return which files a callback writes.
-
-    Raises
-    ------
-    TypeError
-        It is none that saves.
-    """
-    path = getattr(saving, "filepath", None)
-    if path is not None:
-        return _FIELD.sub("*", glob.escape(os.fspath(path)))
+    """Return which files a callback writes: a path with fields ("{epoch}"), or all of a folder."""
     folder = getattr(saving, "backup_dir", None)
-    if folder is None:
-        raise TypeError(f"{saving!r} saves no checkpoints: it has no filepath and no backup_dir")
-    return f"{glob.escape(os.fspath(folder))}/*"
+    if folder is not None:
+        return f"{glob.escape(os.fspath(folder))}/*"
+    return re.sub(r"\{[^{}]*\}", "*", glob.escape(os.fspath(saving.filepath)))

@@ -1,7 +1,6 @@
 """A callback for Lightning: ``Trainer(callbacks=[GpuwatchdCallback()])``.
 
-It shows alerts on its own process in Lightning's log and reports checkpoints. Each rank has one,
-which speaks of its own process only.
+Each rank has one, which speaks of its own process only, in the log of Lightning there.
 """
 
 from __future__ import annotations
@@ -25,14 +24,9 @@ except ModuleNotFoundError as error:
 
 
 class GpuwatchdCallback(Callback):
-    """Shows alerts on this process in the log, and reports when a checkpoint has been saved.
-
-    A checkpoint counts from when its content was collected. One of weights alone
-    (``save_weights_only=True``), from which no training goes on, does not count.
-    """
+    """Shows alerts on this process in the log, and reports checkpoints, not of weights alone."""
 
     def __init__(self) -> None:
-        # By its name Lightning's own handler takes it, on each rank.
         self._training = Training(logging.getLogger(Callback.__module__).warning)
         self._saving: tuple[str, float] | None = None
 
@@ -44,27 +38,18 @@ class GpuwatchdCallback(Callback):
 
     def on_save_checkpoint(self, trainer: Any, *_: Any, **__: Any) -> None:
         """Note that a checkpoint will be written: Lightning does not say when it has been."""
-        what = f"step {trainer.global_step}"
+        run = None
         with contextlib.suppress(Exception):  # a logger may ask its server for its name
-            run = getattr(trainer.logger, "log_dir", None) or getattr(trainer.logger, "name", None)
-            what = f"{what} of {run}" if run else what
-        self._saving = (what, time.time())
+            run = getattr(trainer.logger, "log_dir", None) or trainer.logger.name
+        self._saving = f"step {trainer.global_step}{f' of {run}' if run else ''}", time.time()
 
     def on_train_batch_start(self, *_: Any, **__: Any) -> None:
         """Report the checkpoint that was written since the last batch."""
-        self._report()
-
-    def on_exception(self, *_: Any, **__: Any) -> None:
-        """Forget a checkpoint that may have failed; who saves the work now comes after this."""
-        self._saving = None
+        if self._saving is not None:
+            self._training.saved(*self._saving)
+            self._saving = None
 
     def teardown(self, *_: Any, **__: Any) -> None:
         """Report the last checkpoint."""
-        self._report()
+        self.on_train_batch_start()
         self._training.end()
-
-    def _report(self) -> None:
-        if self._saving is not None:
-            what, at_s = self._saving
-            self._saving = None
-            self._training.saved(what, at_s)

@@ -1,12 +1,13 @@
-"""What a training and the daemon of this machine tell each other, inside the training's process.
+"""What a training and the daemon tell each other, inside the training's process.
 
-The live state file is read on the caller's thread, at most every :data:`READ_EVERY_S`; a checkpoint
-is written into the history by a thread of its own, which may have to wait for the disk. Without a
-daemon, or for a process on no GPU, nothing happens.
+The live state is read on the caller's thread, at most every :data:`READ_EVERY_S`; a checkpoint is
+written into the history by a thread of its own, which may have to wait. Without a daemon, or for a
+process on no GPU, nothing happens.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -29,34 +30,24 @@ if TYPE_CHECKING:
 log = logging.getLogger("gpuwatchd")
 
 READ_EVERY_S: Final = 10.0
-SAVED_EVERY_S: Final = 10.0
-"""A checkpoint so soon after the last one that was reported is not: little work lies between."""
-END_S: Final = 5.0
-"""For how long the end of a training waits until its last checkpoint is written down."""
-_QUIET: Final = frozenset({Hold.SILENCED, Hold.MUTED})
-"""The user has said that he does not want to hear of it."""
+"""Of checkpoints within this time, too, the first is reported: little work lies between them."""
 
 
 class Training:
-    """One training in this process. None of its methods raises, or needs a daemon.
+    """One training in this process; no method raises, nor needs a daemon.
 
     Parameters
     ----------
     show
-        Takes a line for the training's log: an alert on this process that is new, has another
-        severity, or is over.
+        Takes a line for the log: an alert on this process opened, changed its severity, or is over.
     """
 
     def __init__(self, show: Callable[[str], None]) -> None:
         self._show = show
-        self._pid = 0
-        self._forget()
+        self._begin()
 
-    def __reduce__(self) -> tuple[object, ...]:
-        """Leave all but ``show`` behind: ranks that are spawned get a copy of a callback."""
-        return Training, (self._show,)
-
-    def _forget(self) -> None:
+    def _begin(self) -> None:
+        self._pid = os.getpid()
         self._key: ProcessKey | None = None
         self._read_at_s = self._saved_at_s = float("-inf")
         self._decoded: dict[bytes, LiveProcess] = {}
@@ -66,82 +57,58 @@ class Training:
         self._writer: threading.Thread | None = None
 
     def step(self) -> None:
-        """Show what is new about this process; to be called after every step."""
-        if time.monotonic() - self._read_at_s < READ_EVERY_S and os.getpid() == self._pid:
+        """Show what is new about this process; for the end of every step."""
+        if self._pid != os.getpid():
+            self._begin()  # a process that was forked has a life of its own
+        if time.monotonic() - self._read_at_s < READ_EVERY_S:
             return
+        self._read_at_s = time.monotonic()
         try:
             self._read()
-        except Exception:  # a training must not end because of what watches it
+        except Exception:  # no training ends because of what watches it
             log.debug("failed part=training", exc_info=True)
 
     def saved(self, what: str, at_s: float | None = None) -> None:
-        """Report that work has been saved: what a crash would lose counts from there.
-
-        Parameters
-        ----------
-        what
-            Which work: "step 1200 of my-run".
-        at_s
-            When, epoch seconds; None for now.
-        """
+        """Report that work ("step 1200 of my-run") was saved at an instant, epoch seconds; now."""
         self.step()
-        now_s = time.monotonic()
         busy = self._writer is not None and self._writer.is_alive()
-        if not self._is_watched or busy or now_s - self._saved_at_s < SAVED_EVERY_S:
+        soon = time.monotonic() - self._saved_at_s < READ_EVERY_S
+        if busy or soon or not self._is_watched:
             return
-        self._saved_at_s = now_s
+        self._saved_at_s = time.monotonic()
         arguments = (self._key, time.time() if at_s is None else at_s, what)
-        try:
-            self._writer = threading.Thread(
-                target=_write, args=arguments, name="gpuwatchd checkpoint", daemon=True
-            )
+        with contextlib.suppress(RuntimeError):  # no more threads, or the interpreter ends
+            self._writer = threading.Thread(target=_write, args=arguments, daemon=True)
             self._writer.start()
-        except RuntimeError:  # no more threads, or the interpreter ends
-            log.debug("failed part=checkpoint", exc_info=True)
 
     def figures(self) -> dict[str, float]:
-        """Return what is known of this process now, for the charts of a run; {} without a daemon.
-
-        Per GPU ("gpu0_") its memory, growth, time left and whether an alert is open, and its memory
-        on the host; what is unknown is left out.
-        """
+        """Return what is known of this process, for the charts of a run; {} without a daemon."""
         self.step()
-        try:
-            pairs = dict(self._figures()).items()
-            return {f"gpuwatchd/{name}": value for name, value in pairs if value is not None}
-        except Exception:  # as in step
-            log.debug("failed part=figures", exc_info=True)
-            return {}
+        values: dict[str, float | None] = {"alerts": len(self._shown)} if self._is_watched else {}
+        for device, process in self._uses:
+            gpu, finding = f"gpu{device.number.replace(':', '_')}", process.finding
+            values[f"{gpu}_used_bytes"] = process.used_bytes
+            values["host_bytes"] = process.host_bytes
+            if finding is not None:
+                left = finding.eta if is_leak(finding) else None
+                values[f"{gpu}_left_s"] = None if left is None else left.mid_s
+                values[f"{gpu}_growth_bytes_per_s"] = finding.shown_rate_bytes_per_s
+        return {f"gpuwatchd/{name}": value for name, value in values.items() if value is not None}
 
     def end(self) -> None:
         """Wait for the last checkpoint to be written down, some seconds at most."""
-        if self._writer is not None and self._pid == os.getpid():
-            self._writer.join(END_S)
-
-    def _figures(self) -> Iterator[tuple[str, float | None]]:
-        for device, process in self._uses:
-            gpu, finding = f"gpu{device.number.replace(':', '_')}", process.finding
-            yield f"{gpu}_used_bytes", process.used_bytes
-            yield "host_bytes", process.host_bytes
-            if finding is not None:
-                yield f"{gpu}_growth_bytes_per_s", finding.shown_rate_bytes_per_s
-                leaks = finding.eta is not None and is_leak(finding)
-                yield f"{gpu}_left_s", finding.eta.mid_s if finding.eta and leaks else None
-        if self._is_watched:
-            yield "alerts", len(self._shown)
+        writer, self._writer = self._writer, None  # with a thread a callback cannot be copied
+        if writer is not None and writer.is_alive():
+            writer.join(5.0)
 
     def _read(self) -> None:
-        if self._pid != os.getpid():  # a process that was forked has a life of its own
-            self._pid = os.getpid()
-            self._forget()
-        self._read_at_s = time.monotonic()
         self._uses, self._is_watched = [], False
         state, _ = current_state.read_state(self._decoded)
         if state is None or not current_state.alive(state):
             return
-        real = [item for item in state.devices if not item.device.recorded]
         if self._key is None:
-            self._key = user_filter.own_process(self._pid, "checkpointed", "ask for it").key
+            self._key = user_filter.own_process(self._pid, "status --pid", "ask").key
+        real = [item for item in state.devices if not item.device.recorded]
         self._uses = [
             (item.device, process)
             for item in real
@@ -151,22 +118,17 @@ class Training:
         # Where the list of a GPU is not known, this process may be on it.
         self._is_watched = bool(self._uses) or any(item.processes is None for item in real)
         uids = {item.device.uid for item in real}
-        self._show_changes(
-            alert
-            for alert in state.alerts
-            if alert.state == "firing"
-            and alert.subject.device_uid in uids
-            and _is_of(alert, self._key)
-        )
+        mine = (alert for alert in state.alerts if alert.subject.device_uid in uids)
+        self._show_changes(alert for alert in mine if _is_shown(alert, self._key))
 
     def _show_changes(self, alerts: Iterator[Alert]) -> None:
         before, self._shown = self._shown, {}
         for alert in alerts:
-            known = before.pop(alert.key, None)
-            if known is None and alert.held_code in _QUIET:
+            severity, _ = before.pop(alert.key, ("", ""))
+            if not severity and alert.held_code in {Hold.SILENCED, Hold.MUTED}:
                 continue
             self._shown[alert.key] = (alert.severity, text.clean(alert.title))
-            if known is None or known[0] != alert.severity:
+            if severity != alert.severity:
                 self._show(alert_line(alert))
         for _, title in before.values():
             self._show(f"gpuwatchd: over: {title}")
@@ -177,22 +139,22 @@ def alert_line(alert: Alert) -> str:
     finding = alert.finding
     facts = [finding.pattern, *verdict_text.pace(finding)] if is_leak(finding) else [finding.reason]
     words = ", ".join(text.clean(fact) for fact in facts if fact)
-    title = text.clean(alert.title)
-    return f"gpuwatchd: {alert.severity}: {title}: {words} (gpuwatchctl explain {alert.code})"
+    who = f"{alert.severity}: {text.clean(alert.title)}"
+    return f"gpuwatchd: {who}: {words} (gpuwatchctl explain {alert.code})"
 
 
-def _is_of(alert: Alert, key: ProcessKey) -> bool:
-    """Say whether an alert is about a process, or lays most of a GPU's growth at its door."""
+def _is_shown(alert: Alert, key: ProcessKey) -> bool:
+    """Say whether people are told of an alert, and most of its growth is that of a process."""
     chief = headline.chief(alert.finding)
     process = alert.subject.process if chief is None else chief.process
-    return process is not None and tables.same_process(process, key)
+    return alert.state == "firing" and process is not None and tables.same_process(process, key)
 
 
 def _write(key: ProcessKey, saved_at_s: float, what: str) -> None:
     """Write a checkpoint into the history of this user."""
     try:
         # For another's history root would have to change the rights of the whole training.
-        if os.stat(state_location.state_dir()).st_uid == os.geteuid():  # noqa: PTH116 - as there
+        if state_location.state_dir().stat().st_uid == os.geteuid():
             user_filter.write_checkpoint(key, saved_at_s, what)
     except Exception:  # as in Training.step
         log.debug("failed part=checkpoint", exc_info=True)

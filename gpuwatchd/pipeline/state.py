@@ -203,7 +203,8 @@ class Checkpoints(list[Checkpoint]):
 
     def newest(self, process: ProcessKey) -> Checkpoint | None:
         """Return the newest one of a process; None where none is known."""
-        return tables.newest_checkpoint(self, process)
+        of_it = [one for one in self if tables.same_process(one.process, process)]
+        return max(of_it, key=lambda checkpoint: checkpoint.saved_at_s, default=None)
 
 
 class Countdowns(dict["ProcessKey", Countdown]):

@@ -271,12 +271,6 @@ def last_saved_s(
     return max(saved, default=None)
 
 
-def newest_checkpoint(checkpoints: Iterable[Checkpoint], key: ProcessKey) -> Checkpoint | None:
-    """Return the newest one of a process; None where none is known."""
-    of_it = (one for one in checkpoints if same_process(one.process, key))
-    return max(of_it, key=lambda one: one.saved_at_s, default=None)
-
-
 def newest_checkpoints(connection: sqlite3.Connection) -> list[Checkpoint]:
     """Return those that were noted last, oldest first; how many there are costs nothing."""
     where = "id IN (SELECT id FROM checkpoint ORDER BY id DESC LIMIT ?)"

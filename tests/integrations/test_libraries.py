@@ -5,32 +5,26 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple
 
-import psutil
 import pytest
 
-from gpuwatchd.core import config
-from gpuwatchd.core.model import ProcessInfo, ProcessKey, Subject
-from gpuwatchd.store.live import LiveDevice, LiveProcess
-from gpuwatchd.store.reader import Reader
-from tests import making
 from tests.children import Child
 from tests.cli import world
-from tests.conftest import ROOT, need
+from tests.conftest import ROOT, not_here, ran
 from tests.docs.test_recipes import blocks
+from tests.integrations.test_training import alert_on, checkpoints, state_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-PYTHON = (
-    sys.executable if find_spec("lightning") else os.environ.get("GPUWATCHD_TEST_FRAMEWORKS", "")
-)
+PYTHON = os.environ.get("GPUWATCHD_TEST_FRAMEWORKS") or sys.executable
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+INSTALLED = "import sys; from importlib.util import find_spec as f; print(*filter(f, sys.argv[1:]))"
 WAIT = "import sys; sys.stdin.readline()\n"
 """The state that names this process is written meanwhile."""
 LIGHTNING = """
@@ -63,6 +57,11 @@ model = keras.Sequential([keras.layers.Dense(1)], name="small")
 model.compile("sgd", "mse")
 x, y = numpy.ones((8, 4)), numpy.ones((8, 1))
 """
+COPIED = """
+import pickle
+pickle.loads(pickle.dumps(GpuwatchdCallback()))
+"""
+"""As a launcher of ranks does it."""
 LOOP = """
 def train(step): return 1.0 / (step + 1)
 def save(step): pass
@@ -85,52 +84,49 @@ assert b"gpuwatchd/gpu0_left_s" in content and b"gpuwatchd/alerts" in content
 class Recipe(NamedTuple):
     """What stands around a block of the page."""
 
-    names: str
+    library: str
+    """What it needs."""
+    sign: str
     """What tells the block from the others."""
     before: str
     after: str = ""
-    saved: tuple[str, ...] = ()
-    """What is reported: of several within ten seconds the first."""
-    shows: bool = True
+    saved: str = ""
+    """What is reported: of several checkpoints within ten seconds the first."""
 
 
-RECIPES = {
-    "lightning": Recipe("integrations.lightning", LIGHTNING, saved=("step 2 of ",)),
-    "huggingface": Recipe("integrations.huggingface", HUGGINGFACE, saved=("step 10 of run-7",)),
-    "keras": Recipe("integrations.keras", KERAS, saved=("epoch 1 of small",)),
-    "loop": Recipe("watch.saved", LOOP, saved=("step 49 of run-7",)),
-    "tensorboard": Recipe("SummaryWriter", LOOP, TENSORBOARD),
-    "wandb": Recipe("wandb.init", LOOP, WANDB),
-}
+RECIPES = [
+    Recipe("lightning", "integrations.lightning", LIGHTNING, COPIED, saved="step 2 of "),
+    Recipe(
+        "transformers", "integrations.huggingface", HUGGINGFACE, COPIED, saved="step 10 of run-7"
+    ),
+    Recipe("keras", "integrations.keras", KERAS, COPIED, saved="epoch 1 of small"),
+    Recipe("sys", "watch.saved", LOOP, saved="step 49 of run-7"),
+    Recipe("tensorboard", "SummaryWriter", LOOP, TENSORBOARD),
+    Recipe("wandb", "wandb.init", LOOP, WANDB),
+]
 
 
-@pytest.fixture(autouse=True)
-def _libraries() -> None:
-    need(PYTHON, "GPUWATCHD_TEST_FRAMEWORKS: an interpreter with Lightning and others")
+@functools.cache
+def installed() -> frozenset[str]:
+    """Return which libraries the interpreter for jobs has."""
+    names = [recipe.library for recipe in RECIPES]
+    return frozenset(ran([PYTHON, "-c", INSTALLED, *names, "IPython"], check=True).stdout.split())
 
 
-def started(tmp_path: Path, text: str, *words: str) -> Child[str]:
+def need_library(name: str) -> None:
+    """Skip without a library: all of them take minutes to install, so CI has none."""
+    if name not in installed():
+        not_here(f"{name} is not there: GPUWATCHD_TEST_FRAMEWORKS names a Python that has it")
+
+
+def started(tmp_path: Path, text: str) -> Child[str]:
     """Start a job that waits for a line on its standard input, and then does this."""
     (tmp_path / "train.py").write_text(WAIT + text)
     environment = os.environ | {"PYTHONPATH": str(ROOT), "WANDB_SILENT": "true"}
     return Child[str](
-        [PYTHON, *words, "train.py"], cwd=tmp_path, env=environment, text=True,
+        [PYTHON, "train.py"], cwd=tmp_path, env=environment, text=True,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
-
-
-def watched(pid: int) -> None:
-    """Write the state of a daemon that has an alert on a process."""
-    key = ProcessKey(pid=pid, started_at_s=psutil.Process(pid).create_time())
-    info = ProcessInfo(key=key, name="python", user="alice", argv=("python", "train.py"))
-    subject = Subject(device_uid=making.CARD.uid, process=key)
-    finding = world.leak(subject=subject)
-    process = LiveProcess(info=info, used_bytes=50 * world.GIB, finding=finding)
-    device = LiveDevice(
-        device=making.CARD, reading=world.reading(making.CARD.uid, 52), processes=(process,)
-    )
-    alert = world.firing(key="leak:1", subject=subject, finding=finding, title=f"python[{pid}]")
-    world.write(devices=(device,), alerts=(alert,))
 
 
 def ended(job: Child[str]) -> str:
@@ -141,17 +137,48 @@ def ended(job: Child[str]) -> str:
     return out + err
 
 
-@pytest.mark.parametrize("name", RECIPES)
-def test_what_the_page_says(name: str, tmp_path: Path) -> None:
-    recipe = RECIPES[name]
-    (block,) = (text for text in blocks("in-your-training", "python") if recipe.names in text)
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.library)
+def test_what_the_page_says(recipe: Recipe, tmp_path: Path) -> None:
+    need_library(recipe.library)
+    (block,) = (text for text in blocks("in-your-training", "python") if recipe.sign in text)
     with world.history():
         pass
     with started(tmp_path, recipe.before + block + recipe.after) as job:
-        watched(job.pid)
+        state_of(job.pid, alert_on(job.pid))
         written = ended(job)
     assert written.count(f"gpuwatchd: warning: python[{job.pid}]: gradual, +12.4 MB/min") == 1
-    with Reader.open(config.state_dir()) as reader:
-        points = reader.checkpoints()
-    assert [point.process.pid for point in points] == [job.pid] * len(recipe.saved)
-    assert all(point.detail.startswith(x) for point, x in zip(points, recipe.saved, strict=True))
+    points = checkpoints()
+    assert [point.process.pid for point in points] == [job.pid] * bool(recipe.saved)
+    assert all(point.detail.startswith(recipe.saved) for point in points)
+
+
+@pytest.mark.parametrize("module", ["lightning", "huggingface", "keras"])
+def test_without_its_library_a_callback_says_what_to_install(module: str, tmp_path: Path) -> None:
+    name = "transformers" if module == "huggingface" else module
+    text = f"""
+import sys
+class Missing:
+    def find_spec(self, name, *_):
+        if name == {name!r}: raise ModuleNotFoundError("No module named " + name, name=name)
+sys.meta_path.insert(0, Missing())
+try:
+    import gpuwatchd.integrations.{module}
+except ModuleNotFoundError as error:
+    print(error, error.__suppress_context__)
+"""
+    with started(tmp_path, text) as job:
+        assert f"-m pip install {name} True" in ended(job)
+
+
+def test_the_magic_in_ipython(tmp_path: Path) -> None:
+    need_library("IPython")
+    text = """
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell.instance()
+shell.run_cell("%load_ext gpuwatchd.integrations.jupyter\\n%gpuwatch")
+"""
+    with started(tmp_path, text) as job:
+        state_of(job.pid, alert_on(job.pid))
+        written = ended(job)
+    assert "50.0 GiB" in written
+    assert "full in 47 min" in written

@@ -169,14 +169,7 @@ def write_action(
 
 
 def write_checkpoint(key: ProcessKey, saved_at_s: float, detail: str = "") -> Checkpoint:
-    """Write down that a process of this user has saved its work; return the row.
-
-    Parameters
-    ----------
-    saved_at_s
-        When, epoch seconds.
-    detail
-        Which work: "step 1200 of my-run".
+    """Write down that a process has saved its work, and which; return the row.
 
     Raises
     ------
