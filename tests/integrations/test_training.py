@@ -20,12 +20,17 @@ from gpuwatchd.integrations.training import Training
 from gpuwatchd.store.live import LiveDevice, LiveProcess
 from gpuwatchd.store.reader import Reader
 from gpuwatchd.view.queries import user_filter
-from tests import making
+from tests import making, test_daemon_nvml
 from tests.cli import world
+from tests.test_daemon import wait_for
+from tests.test_daemon_nvml import fake  # noqa: F401 - a fixture
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from gpuwatchd.core.model import Alert
     from gpuwatchd.store.tables import Checkpoint
+    from tests.fakenvml import FakeNvml
 
 CARD = making.CARD
 
@@ -239,3 +244,20 @@ def test_the_magic_prints_the_status_of_this_process(capsys: pytest.CaptureFixtu
 def test_a_library_that_is_missing_is_named_with_the_command(name: str, ours: bool) -> None:
     error = missing("keras", ModuleNotFoundError(f"No module named {name!r}", name=name))
     assert ("pip install keras" in str(error)) is ours
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("own_pids")
+def test_a_real_daemon_learns_of_a_checkpoint_and_explain_says_it(
+    fake: FakeNvml,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    fake.write("gpu 0 total=24G", f"proc 0 pid={ME} mem=5G")
+    watch = Training(print)
+    with test_daemon_nvml.daemon(fake, tmp_path):
+        wait_for(lambda: "gpuwatchd/gpu0_used_bytes" in watch.figures())
+        watch.saved("step 12 of my-run")
+        watch.end()
+        said = test_daemon_nvml.ctl(fake, tmp_path, "explain", str(ME)).stdout
+    assert "saved its work" in said
+    assert "step 12 of my-run" in said
