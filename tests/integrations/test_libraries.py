@@ -51,7 +51,6 @@ COPIED = """
 import pickle
 pickle.loads(pickle.dumps(GpuwatchdCallback()))
 """
-"""As a launcher of ranks does it."""
 LOOP = """
 def train(step): return 1.0 / (step + 1)
 def save(step): pass
