@@ -27,6 +27,7 @@ PARTS = {
     "soak": Part(soak.lasted, 60, 1),
     "nvml": Part(nvml.hostile, 200, 12),
     "fleet": Part(acts.fleet_worker, 40, 2),
+    "libraries": Part(acts.libraries, 1, 0),
 }
 
 

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import signal
 import sys
 import tempfile
@@ -29,7 +30,7 @@ from tests.act.children import booted_at_s, job, key_of, ready
 from tests.act.reuse import races
 from tests.act.test_reap import NEVER, held, plain
 from tests.campaign import Figures, line, require
-from tests.conftest import SHARED
+from tests.conftest import ROOT, SHARED, ran
 from tests.fleet import kills as fleet_kills
 from tests.pipeline import countdown_kills, harmless_acts
 from tests.scenarios import blind, documented, worlds
@@ -237,3 +238,12 @@ def fleet_worker(count: int, seed: int) -> Figures:
     figures = fleet_kills.kills(count, seed, gpus=gpus, step_s=step_s)
     jobs = figures["jobs"]
     return require(figures, kills=count, missing=0, early=0, again=0, alerts=jobs, over=jobs)
+
+
+def libraries(count: int, _: int) -> Figures:
+    """Train with the callbacks in the real libraries; in the short form in those that are here."""
+    words = ("-m", "pytest", "-q", "-p", "no:randomly", "tests/integrations/test_libraries.py")
+    done = ran([sys.executable, *words], cwd=ROOT)
+    figures: Figures = {"code": done.returncode, "passed": 0, "skipped": 0}
+    figures |= {kind: float(n) for n, kind in re.findall(r"(\d+) (passed|skipped)", done.stdout)}
+    return require(figures, code=0, **({"skipped": 0} if count else {}))
