@@ -23,6 +23,7 @@ from gpuwatchd.core.model.findings import (
 )
 from gpuwatchd.pipeline.track import Track, unjudged_finding, unless_explained
 from gpuwatchd.pipeline.tracks import (
+    Turns,
     flat_finding,
     settled_finding,
     suppress_for_lead,
@@ -132,6 +133,8 @@ class Evaluator:
 
     def __init__(self, state: State) -> None:
         self.state = state
+        self._turns: dict[str, Turns] = {}
+        """By source: one with many that grow delays nobody of another."""
 
     def due(self, track: Track, now_s: float) -> bool:
         """Say whether a track deserves a look now; must cost next to nothing."""
@@ -148,7 +151,10 @@ class Evaluator:
         return quiet and newest[1] > track.peak + _STIR_BYTES
 
     def due_of(self, source: str, now_s: float) -> list[Track]:
-        """Return the tracks of a source's devices that are due for a judgement now."""
+        """Return the tracks of a source's devices that are to be judged now.
+
+        Of those that are due not all, where so many grow that a tick would take long.
+        """
         due, fast_s = self.due, alerts.FAST_S
         tracks: list[Track] = []
         # The same as in due(), which would be called for every process: most are not.
@@ -169,7 +175,10 @@ class Evaluator:
                 if (now_s >= track.due_s - track.pause_s + fast_s or now_s >= track.due_s)
                 and due(track, now_s)
             ]
-        return tracks
+        unmoved = [track for track in tracks if self._unmoved(track)]
+        moved = [track for track in tracks if not self._unmoved(track)]
+        turns = self._turns.setdefault(source, Turns())
+        return unmoved + turns.take(moved, self.state.settings.config.detection, now_s)
 
     def judge(self, tracks: Iterable[Track], now_s: float) -> list[Alert]:
         """Judge these tracks; return the alerts whose state changed, one for each growth."""
@@ -369,15 +378,14 @@ def judge_days(
     """Judge the record of a subject, hour by hour, for when its last hours say less."""
     baseline = track.run_baseline
     baseline.days_s, baseline.days_moves = now_s, track.window.moves
-    lows = [low for _, low, _ in hours]
-    if max(lows, default=0.0) - min(
-        lows, default=0.0
-    ) < settings.config.detection.least_growth_bytes(None):
-        baseline.days = None
-        return
-    from gpuwatchd.analysis import verdict  # noqa: PLC0415 - 400 ms with numpy
+    lows, days = [low for _, low, _ in hours], None
+    if max(lows, default=0.0) - min(lows, default=0.0) >= (
+        settings.config.detection.least_growth_bytes(None)
+    ):
+        from gpuwatchd.analysis import verdict  # noqa: PLC0415 - 400 ms with numpy
 
-    baseline.days = verdict.judge_days(track.series(), hours, settings.config.detection)
+        days = verdict.judge_days(track.series(), hours, settings.config.detection)
+    baseline.days = days
 
 
 # Who an alert is about may change while the memory grows: the device, or one who holds it.

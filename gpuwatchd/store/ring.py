@@ -30,8 +30,8 @@ class Ring:
     """Points (t, bytes) of one subject over ``span_s`` seconds; older ones go now and then."""
 
     __slots__ = (
-        "_base_s", "_cell", "_clock", "_count", "_high", "_last", "_low", "_max", "_min",
-        "_read", "_t", "_v", "bounds", "moves", "span_s",
+        "_base_s", "_cell", "_clock", "_count", "_high", "_last", "_low", "_read", "_t", "_v",
+        "bounds", "moves", "span_s",
     )  # fmt: skip
 
     def __init__(self, span_s: float) -> None:
@@ -41,7 +41,6 @@ class Ring:
         self._base_s = 0.0
         self._cell = -1
         self._low = self._high = self._last = (0.0, 0.0)
-        self._min = self._max = 0.0
         self._count = 0
         self._clock: list[float] | None = None
         self._read = 0
@@ -141,7 +140,6 @@ class Ring:
                 self._widen(value)
             self._cell = cell
             self._last = self._low = self._high = (t_s, value)
-            self._min = self._max = value
         elif cell == current:
             if t_s <= self._last[0]:
                 return
@@ -149,10 +147,10 @@ class Ring:
                 self.moves += 1
                 self._widen(value)
             self._last = (t_s, value)
-            if value < self._min:
-                self._min, self._low = value, self._last
-            elif value > self._max:
-                self._max, self._high = value, self._last
+            if value < self._low[1]:
+                self._low = self._last
+            elif value > self._high[1]:
+                self._high = self._last
         else:
             return
         self._count += 1

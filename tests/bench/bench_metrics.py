@@ -8,7 +8,6 @@ so.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from functools import partial
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
 
-GPUS, PROCESSES = 8, 64
+GPUS, PROCESSES, RUNS = 8, 64, 25
 BUDGET_MS = 15.0
 """Within which a page should be made."""
 
@@ -63,11 +62,8 @@ def measure(runs: int) -> dict[str, dict[str, float]]:
 
 def main() -> int:
     """Print the figures."""
-    parser = argparse.ArgumentParser(description="cost of the page for Prometheus")
-    parser.add_argument("--runs", type=int, default=25)
-    options = parser.parse_args()
-    found = measure(options.runs)
-    print(f"{GPUS} GPUs x {PROCESSES} processes; medians of {options.runs}; budget {BUDGET_MS} ms")
+    found = measure(RUNS)
+    print(f"{GPUS} GPUs x {PROCESSES} processes; medians of {RUNS}; budget {BUDGET_MS} ms")
     print(f"{'':10} {'samples':>8} {'KiB':>6} {'ms':>7} {'bare ms':>8} {'ratio':>6}")
     for name, row in found.items():
         ratio = row["ms"] / row["bare_ms"]

@@ -7,7 +7,6 @@ and the middle of the tries.
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import sys
@@ -44,9 +43,6 @@ def measure(program: str, address: str, tries: int) -> list[float]:
 
 def main() -> int:
     """Print the figures; without a browser say so."""
-    parser = argparse.ArgumentParser(description="a month on the live page")
-    parser.add_argument("--tries", type=int, default=TRIES)
-    asked = parser.parse_args()
     program = harness.chromium()
     if program is None or find_spec("playwright") is None:
         print("Chromium or Playwright is not here: nothing is measured")
@@ -56,7 +52,7 @@ def main() -> int:
         live_world.month()
         with live_world.serve() as served:
             view = f"/gpu/{histories.uid(0)}?span=30d"
-            took = measure(program, f"{served.url}&view={view}", max(1, asked.tries))
+            took = measure(program, f"{served.url}&view={view}", TRIES)
     print(
         f"{histories.DAYS} days x {histories.GPUS} GPUs, page of one opened until drawn: "
         f"best {min(took):.2f} s, median {statistics.median(took):.2f} s of {len(took)} "

@@ -141,7 +141,6 @@ class Pace:
             "wakeups_per_hour": self._wakeups * 3600 / lasted_s,
             **self._hot_figures,
             **_memory(),
-            "hours": self._ahead_s / 3600,
         }
         print(json.dumps(figures), flush=True)
         os._exit(0)
