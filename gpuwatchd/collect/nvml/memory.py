@@ -51,6 +51,11 @@ MOST_SAMPLES: Final = 4096
 """Utilisation samples that there is room for: at first, and when the driver asks for more."""
 MOST_DOUBTS: Final = 4
 """Looks in a row at a busy card whose processes all do nothing, before it is believed."""
+WOBBLE_PCT: Final = 10.0
+"""Points below which a process that works as before is no news: what is made of every list that
+changes costs more than the whole read."""
+WOBBLE_LOOKS: Final = 4
+"""Every so many looks, a minute as a rule, each share is taken over as it is."""
 LIST_TRIES: Final = 4
 """One read, and three more with a larger buffer when the list grew meanwhile."""
 
@@ -279,6 +284,7 @@ class ProcessShares:
         """Instant of the newest sample."""
         self._doubts = 0
         """Looks in a row at which the card worked and none of its processes did."""
+        self._looks = 0
 
     def is_doubtful(self, busy_pct: float | None) -> bool:
         """Say whether the driver is to be asked again, for a card that is so busy."""
@@ -309,10 +315,12 @@ class ProcessShares:
             found: dict[int, float | None] = {**newest}
             if newest.keys() != pids:
                 found = {pid: newest.get(pid, absent) for pid in pids}
-            if found != self.by_pid:
-                self.by_pid = found
-                return True
-            return False
+            self._looks += 1
+            wobbles = self._looks % WOBBLE_LOOKS and _wobbles(self.by_pid, found)
+            if wobbles or found == self.by_pid:
+                return False
+            self.by_pid = found
+            return True
         had_any, self.by_pid = bool(self.by_pid), {}
         return had_any
 
@@ -336,6 +344,17 @@ class ProcessShares:
             asked.handle, samples, asked.number_ref, ctypes.c_ulonglong(self._newest_us)
         )
         return code, string_at(samples, min(asked.number.value, room) * _SAMPLE.size)
+
+
+def _wobbles(before: dict[int, float | None], now: dict[int, float | None]) -> bool:
+    """Say whether the same processes work as before, or rest as before, but for some points."""
+    if before.keys() != now.keys():
+        return False
+    for pid, share in now.items():
+        last = before[pid]
+        if share != last and not (share and last and abs(share - last) < WOBBLE_PCT):
+            return False
+    return True
 
 
 def _newest(raw: bytes) -> tuple[dict[int, float], int]:
