@@ -61,6 +61,7 @@ MUTE_AFTER_S = 600.0
 _CLOCK_STEP_S = 2.0
 _CHORES_EVERY_S = 60.0
 _CHECK_EVERY_S = 7 * 86400.0
+_INSTALLED_EVERY_TICKS = 6
 _PUBLISHERS = {"metrics": "gpuwatchd.daemon.metrics:MetricsPublisher"}
 """12 ms and half a MiB, for a section that few have."""
 
@@ -314,12 +315,16 @@ class Daemon:
         self._code = own_process.Installed()
         state_dir = private_directory(config.state_dir(), settings.daemon.readers)
         self.runtime = RuntimeDirectory(settings.daemon, self._requests.bell)
-        self.host = Host(anchor=BootAnchor(state_dir / "boot.json"))
         chosen = selection.choices(settings.sources)
         sources = [selection.make(choice.word, settings.sources) for choice in chosen]
         self._wall, mono = _clocks(sources)
+        self.host = Host(anchor=BootAnchor(state_dir / "boot.json"), monotonic=mono)
         history = History.open(
-            state_dir, settings.store, clock=self._wall, boot_id=self.host.boot_id
+            state_dir,
+            settings.store,
+            clock=self._wall,
+            monotonic=mono,
+            boot_id=self.host.boot_id,
         )
         self.chores = Chores(history, self._wall)
         self._problem_log = ProblemLog(history)
@@ -426,7 +431,8 @@ class Daemon:
         self._watchdog.feed()
         # Only a new process can load what was replaced, a library or ourselves; never in a loop.
         workers = self.pipeline.sources.workers.values()
-        stale = self._code.replaced() or any(worker.needs_restart for worker in workers)
+        look = state.ticks % _INSTALLED_EVERY_TICKS == 0
+        stale = any(worker.needs_restart for worker in workers) or (look and self._code.replaced())
         if stale and own_process.may_start_anew(self.runtime.path):
             self._requests.start_anew()
 
