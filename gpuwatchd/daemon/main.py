@@ -38,6 +38,7 @@ from gpuwatchd.pipeline.source_workers import DriverRelease
 from gpuwatchd.pipeline.tick import Inputs, Pipeline
 from gpuwatchd.service import own_process
 from gpuwatchd.service.own_process import NotifySocket, Wakeup, watchdog_s
+from gpuwatchd.store import live
 from gpuwatchd.store.private_files import hold_lock, private_directory, still_locked
 from gpuwatchd.store.writer import History
 
@@ -62,6 +63,9 @@ _CLOCK_STEP_S = 2.0
 _CHORES_EVERY_S = 60.0
 _CHECK_EVERY_S = 7 * 86400.0
 _INSTALLED_EVERY_TICKS = 6
+STILL_S = 300.0
+"""After so long without anything that moves the pause between two ticks may be longer."""
+_LONG_PAUSE_S = 10.0
 _PUBLISHERS = {"metrics": "gpuwatchd.daemon.metrics:MetricsPublisher"}
 """12 ms and half a MiB, for a section that few have."""
 
@@ -300,6 +304,37 @@ class Watchdog:
         return now_s - self._stuck_since_s < MUTE_AFTER_S
 
 
+class Pace:
+    """Chooses the pause before the next tick: the interval, or twice that while nobody needs more.
+
+    That is while for :data:`STILL_S` every GPU was at rest and its memory as it was, and while
+    nobody reads the live state. What moves then is seen one interval later than else, once.
+    """
+
+    def __init__(self, pipeline: Pipeline, directory: Path) -> None:
+        self._pipeline, self._directory = pipeline, directory
+        self._moved_s = time.monotonic()
+
+    def pause_s(self, interval_s: float, tick: Tick) -> float:
+        """Return the seconds from this tick to the next one."""
+        now_s = time.monotonic()
+        if self._moves(tick):
+            self._moved_s = now_s
+        if now_s - self._moved_s < STILL_S or live.was_read(self._directory):
+            return interval_s
+        return max(interval_s, min(2 * interval_s, _LONG_PAUSE_S))
+
+    def _moves(self, tick: Tick) -> bool:
+        devices, live_state = self._pipeline.state.devices.values(), tick.state
+        leaks = live_state.pending or any(alert.kind == "leak" for alert in tick.alerts)
+        if not devices or tick.changes or leaks or self._pipeline.state.countdowns:
+            return True
+        return not all(
+            device.still and device.reading is not None and device.reading.util_pct == 0
+            for device in devices
+        )
+
+
 class Daemon:
     """One running daemon.
 
@@ -341,6 +376,7 @@ class Daemon:
         )
         self.pipeline.user_input.buttons.file = None if file is None else file.absolute()
         self._watchdog = Watchdog(self.manager, self.pipeline)
+        self._pace = Pace(self.pipeline, self.runtime.path)
         self.letting_go = DriverRelease(self.runtime.path, self.pipeline.sources.workers.values())
         self.metrics = _publisher(settings.metrics)
 
@@ -398,9 +434,10 @@ class Daemon:
                 watchdog.feed()
                 continue
             # Ticks that were missed (a stall, a suspend) are skipped, never caught up in a burst.
-            interval_s = self.config.now.daemon.interval
-            following_s += interval_s * max(1, int((now_s - following_s) / interval_s) + 1)
-            self._after(self._tick())
+            tick = self._tick()
+            self._after(tick)
+            pause_s = self._pace.pause_s(self.config.now.daemon.interval, tick)
+            following_s += pause_s * max(1, int((now_s - following_s) / pause_s) + 1)
             self.runtime.keep()
             self.chores.guard()
             self.chores.run_due()
