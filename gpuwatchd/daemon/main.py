@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from gpuwatchd.daemon.metrics import MetricsPublisher
     from gpuwatchd.pipeline.source_workers import Problem
     from gpuwatchd.pipeline.tick import Tick
+    from gpuwatchd.pipeline.track import TrackedDevice
 
 log = logging.getLogger("gpuwatchd")
 
@@ -305,10 +306,10 @@ class Watchdog:
 
 
 class Pace:
-    """Chooses the pause before the next tick: the interval, or twice that while nobody needs more.
+    """Chooses the pause before the next tick: longer than the interval while nobody needs more.
 
     That is while for :data:`STILL_S` every GPU was at rest and its memory as it was, and while
-    nobody reads the live state. What moves then is seen one interval later than else, once.
+    nobody reads the live state.
     """
 
     def __init__(self, pipeline: Pipeline, directory: Path) -> None:
@@ -317,22 +318,18 @@ class Pace:
 
     def pause_s(self, interval_s: float, tick: Tick) -> float:
         """Return the seconds from this tick to the next one."""
-        now_s = time.monotonic()
-        if self._moves(tick):
+        state, now_s = self._pipeline.state, time.monotonic()
+        devices = state.devices.values()
+        leaks = tick.state.pending or any(alert.kind == "leak" for alert in tick.alerts)
+        if tick.changes or leaks or state.countdowns or not (devices and all(map(_rests, devices))):
             self._moved_s = now_s
         if now_s - self._moved_s < STILL_S or live.was_read(self._directory):
             return interval_s
         return max(interval_s, min(2 * interval_s, _LONG_PAUSE_S))
 
-    def _moves(self, tick: Tick) -> bool:
-        devices, live_state = self._pipeline.state.devices.values(), tick.state
-        leaks = live_state.pending or any(alert.kind == "leak" for alert in tick.alerts)
-        if not devices or tick.changes or leaks or self._pipeline.state.countdowns:
-            return True
-        return not all(
-            device.still and device.reading is not None and device.reading.util_pct == 0
-            for device in devices
-        )
+
+def _rests(device: TrackedDevice) -> bool:
+    return device.still and device.reading is not None and device.reading.util_pct == 0
 
 
 class Daemon:
@@ -355,11 +352,7 @@ class Daemon:
         self._wall, mono = _clocks(sources)
         self.host = Host(anchor=BootAnchor(state_dir / "boot.json"), monotonic=mono)
         history = History.open(
-            state_dir,
-            settings.store,
-            clock=self._wall,
-            monotonic=mono,
-            boot_id=self.host.boot_id,
+            state_dir, settings.store, clock=self._wall, monotonic=mono, boot_id=self.host.boot_id
         )
         self.chores = Chores(history, self._wall)
         self._problem_log = ProblemLog(history)

@@ -429,11 +429,7 @@ def write(directory: Path, state: LiveState, pieces: Pieces | None = None) -> No
 
 
 def was_read(directory: Path) -> bool:
-    """Say whether somebody has read the state file since it was written.
-
-    The first reader after a write sets the time of access, but on a file system without such times
-    (``noatime``), where nobody is ever seen to read.
-    """
+    """Say whether somebody has read the state file since (where times of access are kept)."""
     try:
         status = os.stat(os.path.join(directory, FILE_NAME))  # noqa: PTH116, PTH118 - once a tick
     except OSError:

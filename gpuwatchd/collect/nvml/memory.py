@@ -52,10 +52,9 @@ MOST_SAMPLES: Final = 4096
 MOST_DOUBTS: Final = 4
 """Looks in a row at a busy card whose processes all do nothing, before it is believed."""
 WOBBLE_PCT: Final = 10.0
-"""Points below which a process that works as before is no news: what is made of every list that
-changes costs more than the whole read."""
 WOBBLE_LOOKS: Final = 4
-"""Every so many looks, a minute as a rule, each share is taken over as it is."""
+"""A share that moves by fewer points is no news, but every so many looks (a minute as a rule): what
+is made of each list that changes costs more than the whole read."""
 LIST_TRIES: Final = 4
 """One read, and three more with a larger buffer when the list grew meanwhile."""
 
@@ -312,12 +311,10 @@ class ProcessShares:
             card.refused.add("sm")
         elif code in {OK, _NOT_FOUND}:
             absent = 0.0 if newest or busy_pct == 0 else None
-            found: dict[int, float | None] = {**newest}
-            if newest.keys() != pids:
-                found = {pid: newest.get(pid, absent) for pid in pids}
+            found = {pid: newest.get(pid, absent) for pid in pids}
             self._looks += 1
-            wobbles = self._looks % WOBBLE_LOOKS and _wobbles(self.by_pid, found)
-            if wobbles or found == self.by_pid:
+            least_pct = WOBBLE_PCT if self._looks % WOBBLE_LOOKS else 0.0
+            if _alike(self.by_pid, found, least_pct):
                 return False
             self.by_pid = found
             return True
@@ -346,15 +343,12 @@ class ProcessShares:
         return code, string_at(samples, min(asked.number.value, room) * _SAMPLE.size)
 
 
-def _wobbles(before: dict[int, float | None], now: dict[int, float | None]) -> bool:
-    """Say whether the same processes work as before, or rest as before, but for some points."""
-    if before.keys() != now.keys():
-        return False
-    for pid, share in now.items():
-        last = before[pid]
-        if share != last and not (share and last and abs(share - last) < WOBBLE_PCT):
-            return False
-    return True
+def _alike(before: dict[int, float | None], now: dict[int, float | None], least_pct: float) -> bool:
+    """Say whether the same processes work as before, or rest as before, but for fewer points."""
+    return before.keys() == now.keys() and all(
+        share == (last := before[pid]) or (share and last and abs(share - last) < least_pct)
+        for pid, share in now.items()
+    )
 
 
 def _newest(raw: bytes) -> tuple[dict[int, float], int]:
