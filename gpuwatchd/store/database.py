@@ -11,20 +11,18 @@ import os
 import shlex
 import shutil
 import sqlite3
-import sys
 import time
 from contextlib import ExitStack, closing, suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from gpuwatchd.core import units
+from gpuwatchd.core import registry, units
 from gpuwatchd.core.state_log import StateLog
 from gpuwatchd.store import private_files, schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-    from types import ModuleType
 
     from sqlite_utils import Database
 
@@ -307,26 +305,15 @@ def migrate(connection: sqlite3.Connection) -> None:
     sqlite3.Error
         When a step fails; it is rolled back and the file stays at the version before it.
     """
-    database: Database = _sqlite_utils().Database(connection)
+    # It would load numpy and pandas too (12 MiB); 24 MiB that only a new file needs.
+    library = registry.import_without("sqlite_utils", "numpy", "pandas")
+    database: Database = library.Database(connection)
     version: int = _pragma(connection, "user_version")
     for number, step in enumerate(schema.STEPS[version:], start=version + 1):
         with schema.transaction(connection):
             for statement in step.split(";\n"):
                 database.execute(statement)
             database.execute(f"PRAGMA user_version = {number}")
-
-
-def _sqlite_utils() -> ModuleType:
-    """Import sqlite_utils without numpy and pandas, which it would pull in (12 MiB)."""
-    masked = [name for name in ("numpy", "pandas") if name not in sys.modules]
-    for name in masked:
-        sys.modules[name] = None  # type: ignore[assignment]
-    try:
-        import sqlite_utils  # noqa: PLC0415 - 24 MiB that only a new file needs
-    finally:
-        for name in masked:
-            sys.modules.pop(name, None)
-    return sqlite_utils
 
 
 def _upgrade(path: Path, connection: sqlite3.Connection, version: int) -> None:
