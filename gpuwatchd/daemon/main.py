@@ -38,6 +38,7 @@ from gpuwatchd.pipeline.source_workers import DriverRelease
 from gpuwatchd.pipeline.tick import Inputs, Pipeline
 from gpuwatchd.service import own_process
 from gpuwatchd.service.own_process import NotifySocket, Wakeup, watchdog_s
+from gpuwatchd.store import live
 from gpuwatchd.store.private_files import hold_lock, private_directory, still_locked
 from gpuwatchd.store.writer import History
 
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from gpuwatchd.daemon.metrics import MetricsPublisher
     from gpuwatchd.pipeline.source_workers import Problem
     from gpuwatchd.pipeline.tick import Tick
+    from gpuwatchd.pipeline.track import TrackedDevice
 
 log = logging.getLogger("gpuwatchd")
 
@@ -61,6 +63,10 @@ MUTE_AFTER_S = 600.0
 _CLOCK_STEP_S = 2.0
 _CHORES_EVERY_S = 60.0
 _CHECK_EVERY_S = 7 * 86400.0
+_INSTALLED_EVERY_TICKS = 6
+STILL_S = 300.0
+"""After so long without anything that moves the pause between two ticks may be longer."""
+_LONG_PAUSE_S = 10.0
 _PUBLISHERS = {"metrics": "gpuwatchd.daemon.metrics:MetricsPublisher"}
 """12 ms and half a MiB, for a section that few have."""
 
@@ -299,6 +305,33 @@ class Watchdog:
         return now_s - self._stuck_since_s < MUTE_AFTER_S
 
 
+class Pace:
+    """Chooses the pause before the next tick: longer than the interval while nobody needs more.
+
+    That is while for :data:`STILL_S` every GPU was at rest and its memory as it was, and while
+    nobody reads the live state.
+    """
+
+    def __init__(self, pipeline: Pipeline, directory: Path) -> None:
+        self._pipeline, self._directory = pipeline, directory
+        self._moved_s = time.monotonic()
+
+    def pause_s(self, interval_s: float, tick: Tick) -> float:
+        """Return the seconds from this tick to the next one."""
+        state, now_s = self._pipeline.state, time.monotonic()
+        devices = state.devices.values()
+        leaks = tick.state.pending or any(alert.kind == "leak" for alert in tick.alerts)
+        if tick.changes or leaks or state.countdowns or not (devices and all(map(_rests, devices))):
+            self._moved_s = now_s
+        if now_s - self._moved_s < STILL_S or live.was_read(self._directory):
+            return interval_s
+        return max(interval_s, min(2 * interval_s, _LONG_PAUSE_S))
+
+
+def _rests(device: TrackedDevice) -> bool:
+    return device.still and device.reading is not None and device.reading.util_pct == 0
+
+
 class Daemon:
     """One running daemon.
 
@@ -314,12 +347,12 @@ class Daemon:
         self._code = own_process.Installed()
         state_dir = private_directory(config.state_dir(), settings.daemon.readers)
         self.runtime = RuntimeDirectory(settings.daemon, self._requests.bell)
-        self.host = Host(anchor=BootAnchor(state_dir / "boot.json"))
         chosen = selection.choices(settings.sources)
         sources = [selection.make(choice.word, settings.sources) for choice in chosen]
         self._wall, mono = _clocks(sources)
+        self.host = Host(anchor=BootAnchor(state_dir / "boot.json"), monotonic=mono)
         history = History.open(
-            state_dir, settings.store, clock=self._wall, boot_id=self.host.boot_id
+            state_dir, settings.store, clock=self._wall, monotonic=mono, boot_id=self.host.boot_id
         )
         self.chores = Chores(history, self._wall)
         self._problem_log = ProblemLog(history)
@@ -336,6 +369,7 @@ class Daemon:
         )
         self.pipeline.user_input.buttons.file = None if file is None else file.absolute()
         self._watchdog = Watchdog(self.manager, self.pipeline)
+        self._pace = Pace(self.pipeline, self.runtime.path)
         self.letting_go = DriverRelease(self.runtime.path, self.pipeline.sources.workers.values())
         self.metrics = _publisher(settings.metrics)
 
@@ -393,9 +427,10 @@ class Daemon:
                 watchdog.feed()
                 continue
             # Ticks that were missed (a stall, a suspend) are skipped, never caught up in a burst.
-            interval_s = self.config.now.daemon.interval
-            following_s += interval_s * max(1, int((now_s - following_s) / interval_s) + 1)
-            self._after(self._tick())
+            tick = self._tick()
+            self._after(tick)
+            pause_s = self._pace.pause_s(self.config.now.daemon.interval, tick)
+            following_s += pause_s * max(1, int((now_s - following_s) / pause_s) + 1)
             self.runtime.keep()
             self.chores.guard()
             self.chores.run_due()
@@ -426,7 +461,8 @@ class Daemon:
         self._watchdog.feed()
         # Only a new process can load what was replaced, a library or ourselves; never in a loop.
         workers = self.pipeline.sources.workers.values()
-        stale = self._code.replaced() or any(worker.needs_restart for worker in workers)
+        look = state.ticks % _INSTALLED_EVERY_TICKS == 0
+        stale = any(worker.needs_restart for worker in workers) or (look and self._code.replaced())
         if stale and own_process.may_start_anew(self.runtime.path):
             self._requests.start_anew()
 

@@ -440,6 +440,8 @@ class WriteProblems:
         self.disk_low = False
         self.damage: str | None = None
         """Why the file must be set aside, once that is known."""
+        self._sound: tuple[int, ...] | None = None
+        """The file as it was when its description of the tables was looked at last."""
         self._log = StateLog(mono)
 
     @property
@@ -456,6 +458,15 @@ class WriteProblems:
     def is_locked(self) -> bool:
         """Whether the last write met a lock of another program."""
         return self._busy > 0
+
+    def look_at_catalogue(self) -> None:
+        """Look for damage in the description of the tables, where the file has changed since."""
+        changed = None
+        with suppress(OSError):
+            status = (self._directory / schema.FILE_NAME).stat()
+            changed = status.st_ino, status.st_mtime_ns, status.st_size
+        if self.damage is None and (changed is None or changed != self._sound):
+            self.damage, self._sound = catalogue_damage(self._directory), changed
 
     def set(self, kind: str, sentence: str | None, *, cause: str = "") -> None:
         """Set the sentence of a kind, and log it where it is new; None takes it back."""

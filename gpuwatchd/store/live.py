@@ -428,6 +428,15 @@ def write(directory: Path, state: LiveState, pieces: Pieces | None = None) -> No
         ) from error
 
 
+def was_read(directory: Path) -> bool:
+    """Say whether somebody has read the state file since (where times of access are kept)."""
+    try:
+        status = os.stat(os.path.join(directory, FILE_NAME))  # noqa: PTH116, PTH118 - once a tick
+    except OSError:
+        return False
+    return status.st_atime_ns > status.st_mtime_ns
+
+
 class _RawDevice(LiveDevice, frozen=True, kw_only=True):
     processes: tuple[msgspec.Raw, ...] | None = None  # type: ignore[assignment]
 

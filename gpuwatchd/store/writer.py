@@ -391,8 +391,8 @@ class History:
     def chores(self, now_s: float) -> None:
         """Roll up, delete what is too old, keep the size bound. Bounded work; never raises."""
         self._own()
-        if self._file.mode == "writing" and self._health.damage is None:
-            self._health.damage = database.catalogue_damage(self._directory)
+        if self._file.mode == "writing":
+            self._health.look_at_catalogue()
         self._replace_damaged(now_s)
         connection = self._writable(now_s)
         if connection is None:

@@ -209,22 +209,3 @@ out(shown, without, [r.device_uid for r in s.read().readings])
     assert shown == [["nvml-0000:01:00.0", "released"]]
     assert without.startswith("the NVIDIA driver is released on request")
     assert after == [UID(0)]
-
-
-@pytest.mark.slow
-def test_what_waits_for_events_lets_go_with_the_rest(fake: Nvml) -> None:
-    fake.write(*TWO)
-    states = fake.play("""
-import threading
-s = source(events=True)
-def waiters():
-    return [t.name for t in threading.enumerate() if t.name == "nvml-events"]
-s.read()
-before = waiters()
-s.release_driver(60)
-state = s.read().readings[0].state
-out(before, state, waiters())
-""")
-    assert states == [["nvml-events"], "released", []]
-    calls = fake.stats()
-    assert calls["nvmlInitWithFlags"] == calls["nvmlShutdown"] == 2

@@ -195,6 +195,22 @@ out(seen)
     assert fake.stats()["nvmlDeviceGetProcessUtilization"] <= 4
 
 
+def test_a_share_that_wobbles_is_no_news_but_work_that_begins_or_ends_is(
+    fake: Nvml, child: int
+) -> None:
+    (found,) = fake.play(f"""
+seen = []
+s = source(slow_every=1)
+for share in (70, 75, 62, 81, 79, 0, 3, 50):
+    put("gpu 0 total=24G util=70", "proc 0 pid={child} mem=1G sm=%d" % share)
+    seen.append(plain(s.read().readings)[0]["uses"][0]["sm_pct"])
+    now[0] += 5
+out(seen)
+""")
+    # Every fourth look takes over what there is.
+    assert found == [70, 70, 70, 81, 81, 0, 3, 50]
+
+
 @pytest.mark.parametrize("code", [3, 13, 4])
 def test_who_refuses_that_is_not_asked_again(fake: Nvml, child: int, code: int) -> None:
     readings, _, _ = several(

@@ -377,11 +377,12 @@ class Watch:
     def __init__(self, proc: Path, how: str) -> None:
         self._proc = proc
         self._how = how
-        self._poll = select.poll() if how == "pidfd" else None
+        self._poll: select.epoll | None = None
+        """While anybody is held by a pidfd. Not poll(), which looks at every process each time."""
         self._pids: dict[int, int] = {}
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         unlimited = soft == resource.RLIM_INFINITY
-        self._room = MAX_WATCHED if unlimited else max(0, min(MAX_WATCHED, soft // 4))
+        self._room = MAX_WATCHED if unlimited else max(0, min(MAX_WATCHED, soft // 4 - 1))
 
     @staticmethod
     def best() -> str:
@@ -405,7 +406,8 @@ class Watch:
         if self._how == "read" or len(self._pids) >= self._room:
             return None
         try:
-            if self._poll is not None:
+            if self._how == "pidfd":
+                self._poll = self._poll or select.epoll()
                 return Held(os.pidfd_open(pid), is_pidfd=True)
             path = self._proc / str(pid) / "stat"
             return Held(os.open(path, os.O_RDONLY | os.O_CLOEXEC), is_pidfd=False)
@@ -420,7 +422,7 @@ class Watch:
         """Let :meth:`ended` tell of this process from now on."""
         self._pids[held.descriptor] = pid
         if held.is_pidfd and self._poll is not None:
-            self._poll.register(held.descriptor, select.POLLIN)
+            self._poll.register(held.descriptor, select.EPOLLIN)
 
     def let_go(self, held: Held | None) -> None:
         """Close a descriptor, attended or not; None is none."""
@@ -430,6 +432,9 @@ class Watch:
             assert self._poll is not None  # noqa: S101 - a pidfd is opened for a poll only
             self._poll.unregister(held.descriptor)
         os.close(held.descriptor)
+        if self._poll is not None and not self._pids:
+            self._poll.close()
+            self._poll = None
 
     @staticmethod
     def stat(held: Held) -> Stat | None:

@@ -59,18 +59,19 @@ def kilobytes(text: str | None) -> int | None:
     return int(digits[0]) * 1024 if digits and digits[0].isdecimal() else None
 
 
-def read_text(path: Path) -> str:
+def read_text(path: Path | str) -> str:
     """Return a small file's text without surrounding blanks; "" when it cannot be read."""
     try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
+        with open(path, encoding="utf-8", errors="replace") as file:  # noqa: PTH123 - in each tick
+            return file.read().strip()
     except OSError:
         return ""
 
 
 def kernel_module_version(files: KernelFiles) -> str | None:
     """Return the version of the loaded kernel module, from the files that it publishes."""
-    own = read_text(files.proc / "driver/nvidia/version")
-    match = _VERSION.search(own or read_text(files.sys / "module/nvidia/version"))
+    own = read_text(f"{files.proc}/driver/nvidia/version")
+    match = _VERSION.search(own or read_text(f"{files.sys}/module/nvidia/version"))
     return match.group() if match else None
 
 

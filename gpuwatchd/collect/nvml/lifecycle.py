@@ -40,20 +40,14 @@ LOST_WAIT_S: Final = (1.0, 600.0)
 """First and longest pause between tries to start NVML where a GPU has answered before."""
 CLOSE_S: Final = 1.0
 """How long the end of NVML is waited for."""
-WATCH_S: Final = 0.2
-"""How long the wait for events has to begin before the cards are read."""
-EVENTS_S: Final = 1.2
-"""How long the wait for events has to end when the driver is to be let go at once."""
-STUCK_S: Final = 5.0
-"""The same when NVML is gone anyway; after this it is ended under it."""
 _LANE: Final = "driver"
 
 
 class NvmlSession:
     """Whether NVML is open, and the cards that it shows.
 
-    New cards and MIG instances are looked for every ``rescan_s``. What the driver reports by itself
-    is waited for where ``events`` is given.
+    New cards and MIG instances are looked for every ``rescan_s``. ``events`` are those that the
+    driver reports by itself, where they are asked for.
     """
 
     def __init__(
@@ -130,7 +124,7 @@ class NvmlSession:
             for reading in readings:
                 bus = self.cards[reading.device_uid].device.pci_bus
                 self._sleepers.saw(bus or "", reading, mono_s)
-            if self._sleepers.are_others(mono_s) and self._may_end(0.0):
+            if self._sleepers.are_others(mono_s) and not self.lanes.busy:
                 self._shutdown(mono_s)
                 self._leave(mono_s)
                 return
@@ -144,11 +138,7 @@ class NvmlSession:
 
     def close(self, mono_s: float) -> None:
         """Let go of the driver; one that hangs is left behind."""
-        if self._events is not None:
-            self._events.stop()
         if self.is_open and not self.lanes.busy:
-            # What waits for events holds NVML for itself and gives it back later.
-            self._events = None
             self._shutdown(mono_s)
         self.is_open = False
         self.lanes.close()
@@ -225,9 +215,8 @@ class NvmlSession:
         if not self.cards:
             return
         self.why = Availability(ok=True, reason="NVML answers")
-        cards = tuple(self.cards.values())
-        if self._events is not None and self._events.are_others(cards):
-            self._begin(partial(self._events.watch, cards), _nothing, mono_s, WATCH_S)
+        if self._events is not None:
+            self._events.watch(self.cards.values())
 
     def _shutdown(self, mono_s: float) -> None:
         self.is_open = False
@@ -236,15 +225,11 @@ class NvmlSession:
             card.handle = None
         self._begin(self._end, _nothing, mono_s, CLOSE_S)
 
-    def _may_end(self, wait_s: float) -> bool:
-        """Say whether no call is on its way; what waits for events is told to leave."""
-        return not self.lanes.busy and (self._events is None or self._events.let_go(wait_s))
-
     def _end(self) -> None:
         # Ending NVML under a call that has not returned may end this process.
         self.lanes.wait_for_others(_LANE)
         if self._events is not None:
-            self._events.let_go(STUCK_S)
+            self._events.end()
         self.driver.close()
 
     def _keep_up(self, mono_s: float, wait_s: float) -> None:
@@ -256,7 +241,7 @@ class NvmlSession:
             exchanged = exchanged or self._sleepers.are_others(mono_s)
         anew = self.again.restart_is_due(mono_s)
         if exchanged or anew:
-            if self._may_end(0.0):
+            if not self.lanes.busy:
                 if anew:
                     self.again.restarted(mono_s)
                 self._shutdown(mono_s)
@@ -287,7 +272,7 @@ class NvmlSession:
         """Let go of the driver on request, as soon as no call is on its way."""
         if not self._released:
             if self.is_open:
-                if not self._may_end(EVENTS_S):
+                if self.lanes.busy:
                     return
                 self._shutdown(mono_s)
             if self._task is not None:

@@ -51,6 +51,10 @@ MOST_SAMPLES: Final = 4096
 """Utilisation samples that there is room for: at first, and when the driver asks for more."""
 MOST_DOUBTS: Final = 4
 """Looks in a row at a busy card whose processes all do nothing, before it is believed."""
+WOBBLE_PCT: Final = 10.0
+WOBBLE_LOOKS: Final = 4
+"""A share that moves by fewer points is no news, but every so many looks (a minute as a rule): what
+is made of each list that changes costs more than the whole read."""
 LIST_TRIES: Final = 4
 """One read, and three more with a larger buffer when the list grew meanwhile."""
 
@@ -279,6 +283,7 @@ class ProcessShares:
         """Instant of the newest sample."""
         self._doubts = 0
         """Looks in a row at which the card worked and none of its processes did."""
+        self._looks = 0
 
     def is_doubtful(self, busy_pct: float | None) -> bool:
         """Say whether the driver is to be asked again, for a card that is so busy."""
@@ -306,13 +311,13 @@ class ProcessShares:
             card.refused.add("sm")
         elif code in {OK, _NOT_FOUND}:
             absent = 0.0 if newest or busy_pct == 0 else None
-            found: dict[int, float | None] = {**newest}
-            if newest.keys() != pids:
-                found = {pid: newest.get(pid, absent) for pid in pids}
-            if found != self.by_pid:
-                self.by_pid = found
-                return True
-            return False
+            found = {pid: newest.get(pid, absent) for pid in pids}
+            self._looks += 1
+            least_pct = WOBBLE_PCT if self._looks % WOBBLE_LOOKS else 0.0
+            if _alike(self.by_pid, found, least_pct):
+                return False
+            self.by_pid = found
+            return True
         had_any, self.by_pid = bool(self.by_pid), {}
         return had_any
 
@@ -336,6 +341,14 @@ class ProcessShares:
             asked.handle, samples, asked.number_ref, ctypes.c_ulonglong(self._newest_us)
         )
         return code, string_at(samples, min(asked.number.value, room) * _SAMPLE.size)
+
+
+def _alike(before: dict[int, float | None], now: dict[int, float | None], least_pct: float) -> bool:
+    """Say whether the same processes work as before, or rest as before, but for fewer points."""
+    return before.keys() == now.keys() and all(
+        share == (last := before[pid]) or (share and last and abs(share - last) < least_pct)
+        for pid, share in now.items()
+    )
 
 
 def _newest(raw: bytes) -> tuple[dict[int, float], int]:

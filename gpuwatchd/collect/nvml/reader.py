@@ -75,7 +75,7 @@ class Reader:
         self._fresh_s = fresh_s
         self._clock = clock
         self._tick = 0
-        """Number of the read; the slow gauges of different cards take turns."""
+        """Number of the read."""
         self._worse: deque[Event] = deque(maxlen=MOST_HEALTH_EVENTS)
         """What has become worse and was not fetched yet."""
         self._accounting = Accounting(clock)
@@ -105,7 +105,8 @@ class Reader:
             health = DeviceHealth(asked, self._clock, self._worse)
             reader = CardReader(asked, self._files, health, self._accounting, self._limits)
             card.reader = reader
-        turn = (self._tick + (card.device.index or 0)) % self._slow_every == 0
+        # Of all cards at once: what is not asked every tick is then not even touched in most.
+        turn = self._tick % self._slow_every == 0
         reading = reader.read(mono_s, faults, turn=turn, fresh_s=self._fresh_s)
         if faults or card.uid in self._fault_logs:
             self._fault_logs[card.uid].note(mono_s, faults)

@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
 NVMLError: type[Exception] = pynvml.NVMLError
 
-EVENT_WAIT_MS = 1000
-"""Longest wait for an event, and so how long letting go of the driver may take."""
 START_S = 8.0
 """How long the first read waits for a driver that has to start its cards."""
+_EVENTS = "events"
+"""The lane in which the driver is asked for events."""
 
 
 class _Part(NamedTuple):
@@ -66,7 +66,7 @@ class NvmlSource:
     deadline_s
         A card that has not answered after so many seconds is hung; the others are not delayed.
     events
-        Wait for what the driver reports by itself (XIDs).
+        Ask for what the driver reports by itself (XIDs).
     """
 
     name = "nvml"
@@ -99,7 +99,7 @@ class NvmlSource:
         )
         self._events = None
         if events:
-            self._events = EventWatch(pynvml, clock, wait_ms=EVENT_WAIT_MS, monotonic=monotonic)
+            self._events = EventWatch(pynvml, clock, monotonic)
         self._life = NvmlSession(
             self._calls, files, rescan_s=rescan_s, clock=clock, events=self._events
         )
@@ -210,7 +210,11 @@ class NvmlSource:
         faults: list[Fault],
     ) -> tuple[dict[str, list[Card]], int]:
         """Ask every lane once; return the cards to read again, and NVML's code if it is gone."""
-        jobs = {lane: partial(self._read_lane, cards, mono_s) for lane, cards in lanes.items()}
+        jobs: dict[str, Callable[[], Any]] = {
+            lane: partial(self._read_lane, cards, mono_s) for lane, cards in lanes.items()
+        }
+        if self._events is not None and jobs:
+            jobs[_EVENTS] = self._events.poll
         answers = self._lanes.run(jobs, deadline_s)
         back: dict[str, list[Card]] = {}
         gone = 0
