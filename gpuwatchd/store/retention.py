@@ -31,6 +31,9 @@ _STEP_MS = 10 * MINUTE_S * 1000
 _HIGH_SHARE = 0.90
 _LOW_SHARE = 0.85
 _VACUUM_PAGES = 256
+_SPARE_SHARE: Final = 0.1
+"""Free pages, as a share of the used ones, that are left to the rows to come: to give each back and
+to ask for it again would move and write several pages."""
 _PROCESSES_PER_CALL = 500
 _LARGE_TABLES = (
     "process_counters",
@@ -180,14 +183,13 @@ class Retention:
                 expire_records(connection, before_ms)
                 _expire_processes(connection, now_s, self._settings)
         self._squeeze(connection)
-        # execute() of this pragma frees a single page; executescript() all of them.
-        connection.executescript(f"PRAGMA incremental_vacuum({_VACUUM_PAGES})")
+        _shrink(connection, least=_SPARE_SHARE * _used_pages(connection))
 
     def expire(self, connection: sqlite3.Connection, now_s: float) -> None:
         """Only delete what is too old: for a disk that is nearly full."""
         if self._settled(now_s):
             self._repeat(connection, lambda: self._expire_raw(connection, now_s))
-        connection.executescript(f"PRAGMA incremental_vacuum({_VACUUM_PAGES})")
+        _shrink(connection)
 
     def _repeat(self, connection: sqlite3.Connection, work: Callable[[], int]) -> None:
         """Do steps of a chore, each a transaction, until nothing is left or time is up."""
@@ -392,6 +394,14 @@ def _expire_processes(connection: sqlite3.Connection, now_s: float, settings: St
         ],
     )
     connection.executemany("DELETE FROM process WHERE id = ?", [(row,) for row, _, _ in gone])
+
+
+def _shrink(connection: sqlite3.Connection, least: float = 0.0) -> None:
+    """Give free pages back to the disk, where there are more than ``least``."""
+    (free,) = connection.execute("PRAGMA freelist_count").fetchone()
+    if free > least:
+        # execute() of this pragma frees a single page; executescript() all of them.
+        connection.executescript(f"PRAGMA incremental_vacuum({_VACUUM_PAGES})")
 
 
 def _used_pages(connection: sqlite3.Connection) -> int:
