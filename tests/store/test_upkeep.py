@@ -155,6 +155,21 @@ def test_a_clock_set_back_makes_the_minutes_again(tmp_path: Path, history: Histo
     ]
 
 
+def test_an_hour_is_made_again_of_what_samples_are_left(tmp_path: Path, history: History) -> None:
+    _fill(history, [(HOUR_0 + 30 * i, 5) for i in range(121)], uses=(1,))
+    history.flush(HOUR_0 + 3600)
+    history.chores(HOUR_0 + 3600)
+    runs = "SELECT ts_s - 1700002800, minutes FROM process_1m ORDER BY ts_s"
+    assert rows(tmp_path, runs) == [(0, 60)]
+    it = history._file.connection
+    assert it is not None
+    it.execute("DELETE FROM process_raw WHERE ts_ms < ?", (int(HOUR_0 + 1800) * 1000,))
+    retention.reopen_buckets(it, int(HOUR_0 + 1800) * 1000)
+    history.chores(HOUR_0 + 3600)
+    assert rows(tmp_path, runs) == [(0, 30), (1800, 30)]
+    assert rows(tmp_path, "SELECT count(*) FROM process_minutes") == [(60,)]
+
+
 def test_what_is_too_old_goes_and_the_rest_stays(tmp_path: Path) -> None:
     time = Time(HOUR_0 + 100 * DAY_S)
     history = opened(tmp_path, time)
