@@ -63,7 +63,8 @@ lint: $(VENV)/dev.stamp  ## Check style, types, import direction and the figures
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@$(BIN)/codespell gpuwatchd packaging tests docs contrib README.md CHANGELOG.md CONTRIBUTING.md
+	@$(BIN)/codespell gpuwatchd packaging tests docs contrib README.md CHANGELOG.md CONTRIBUTING.md .github
+	@$(BIN)/zizmor --quiet --offline --persona pedantic .github
 	@$(RUN) -m tests.shape
 
 shape: $(VENV)/dev.stamp  ## Measure the code base beside its limits (ARGS=--verbose, --write, --path)

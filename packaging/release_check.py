@@ -65,8 +65,8 @@ def version(tree: Tree) -> list[Fault]:
             Fault(what=f"{found} is no semantic version", mend=f"edit {NAME}/__init__.py: 1.2.3")
         )
     released = {name for name, date, _ in project.sections(tree.root) if date}
-    tags = project.run(["git", "tag", "--list", f"v{found}"], cwd=tree.root).split()
-    if tags:
+    tag = ["git", "tag", "--list", f"v{found}", "--no-contains", "HEAD"]
+    if project.run(tag, cwd=tree.root).split():
         said.append(Fault(what=f"v{found} is tagged already", mend=f"raise {NAME}/__init__.py"))
     later = sorted(name for name in released if _order(name) > _order(found))
     if later:

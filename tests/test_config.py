@@ -77,7 +77,7 @@ def test_every_key_can_be_set_from_the_environment(tmp_path: Path) -> None:
         "daemon.log-level": "error", "notify.email.security": "tls", "notify.email.port": "30",
         "daemon.readers": "group",
         "policy.repeat": "1h,2h", "cost.usd-per-gpu-hour": "2.5", "cost.per-usd": "0.9",
-        "detection.sensitivity": "quiet", "policy.preset": "shared",
+        "detection.sensitivity": "quiet", "policy.preset": "shared", "zombies.preset": "strict",
         "policy.digest": "daily", "policy.tell-held": "ghost,idle",
         "policy.severity": '{ email = "critical" }', "cost.mode": "owned", "cost.offer": "spot",
         "policy.quiet-hours": '{ all = ["22:00-07:00"] }', "cost.prices": '{ "A100*" = 1.8 }',
@@ -245,6 +245,16 @@ def test_every_preset_is_valid_and_changes_only_what_is_told(tmp_path: Path, nam
     assert loaded.config.detection == before.detection
     loading.preset_layer(name).clear()
     assert config.load(tmp_path / "config.toml", environ={}).config == loaded.config
+
+
+def test_an_idle_preset_lies_below_the_files(tmp_path: Path) -> None:
+    loaded = load(tmp_path, '[zombies]\npreset = "shared"\n[act]\nnotices = 2')
+    assert loaded.config.zombies.idle_after == 900.0
+    assert (loaded.config.act.notices, loaded.config.act.notice_gap) == (2, 3000.0)
+    assert loaded.origin["act.notice-gap"] == "idle preset shared"
+    for name in loading.IDLE_PRESETS:
+        act = load(tmp_path, f'[zombies]\npreset = "{name}"').config.act
+        assert 2 <= act.notices <= 3, name
 
 
 def test_where_the_live_page_may_listen(tmp_path: Path) -> None:

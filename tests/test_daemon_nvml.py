@@ -17,6 +17,7 @@ import pytest
 
 from gpuwatchd.collect import control_groups
 from gpuwatchd.core.codes import LimitKind
+from gpuwatchd.integrations import training
 from gpuwatchd.service import own_process
 from gpuwatchd.store import live
 from tests import test_daemon
@@ -327,3 +328,17 @@ def test_the_limit_of_a_control_group_reaches_what_people_are_shown(
             assert state_of(tmp_path).alerts == ()
             assert end(process) < 5.0
     assert "Traceback" not in said(tmp_path)
+
+
+@pytest.mark.usefixtures("own_pids")
+def test_a_training_reports_a_checkpoint_and_explain_says_it(
+    fake: FakeNvml, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "READ_EVERY_S", 0.0)
+    fake.write(*TWO, f"proc 0 pid={os.getpid()} mem=5G")
+    watch = training.Training(print)
+    with daemon(fake, tmp_path):
+        wait_for(lambda: "gpuwatchd/gpu0_used_bytes" in watch.figures())
+        watch.saved("step 12 of my-run")
+        watch.end()
+        assert "step 12 of my-run" in ctl(fake, tmp_path, "explain", str(os.getpid())).stdout

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from gpuwatchd.analysis.numerics import median
 from gpuwatchd.core.model.findings import Period
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def _cells(t_s: FloatArray, values: FloatArray) -> _Grid | None:
     busy, low = float(ranked[3 * ranked.size // 4]), float(ranked[ranked.size // 200])
     if busy < LEAST_BUSY or busy - low < LEAST_FALL * busy:
         return None
-    cell_s = max(CELL_S, float(np.median(np.diff(t_s))))
+    cell_s = max(CELL_S, median(np.diff(t_s)))
     at = ((t_s - t_s[0]) / cell_s + 1e-6).astype(np.intp)
     return _Grid(cell_s, float(t_s[0]), _means(at, values, int(at[-1]) + 1))
 

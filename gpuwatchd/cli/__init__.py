@@ -20,12 +20,13 @@ def main(argv: list[str] | None = None) -> int:
     if arguments == ["--version"]:  # asked by scripts in loops: not worth a command-line parser
         return _version()
     try:
-        return _run(arguments)
+        return _run(arguments, whole=argv is None)
     except KeyboardInterrupt:  # while modules are imported
         return 130
 
 
-def _run(arguments: list[str]) -> int:
+def _run(arguments: list[str], *, whole: bool) -> int:
+    """Run it; ``whole``: the process is for this alone, and may end at once."""
     if "_GPUWATCHCTL_COMPLETE" in os.environ:
         from gpuwatchd.cli import command_line  # noqa: PLC0415 - for TAB alone
 
@@ -34,14 +35,16 @@ def _run(arguments: list[str]) -> int:
 
     wish = status_fast_path.read(arguments)
     if wish is not None or not arguments:
-        return exits.run_with_exit_code(arguments, lambda _: status_fast_path.run(wish))
+        code = exits.run_with_exit_code(arguments, lambda _: status_fast_path.run(wish))
+        return exits.leave(code) if whole else code
 
     def call(words: list[str]) -> int:
         from gpuwatchd.cli import command_line  # noqa: PLC0415
 
         return command_line.call(words)
 
-    return exits.run_with_exit_code(arguments, call)
+    code = exits.run_with_exit_code(arguments, call)
+    return exits.leave(code) if whole and arguments == ["--help"] else code
 
 
 def _version() -> int:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 NAME = exits.NAME
+_WIDEST = 80
+"""Columns of help."""
 
 
 class Verbs(click.Group):
@@ -92,7 +94,7 @@ def load(name: str) -> click.Command:
     cls=Verbs,
     invoke_without_command=True,
     subcommand_metavar="VERB [ARGUMENTS]",
-    context_settings={"max_content_width": 80},
+    context_settings={"max_content_width": _WIDEST},
     epilog=options.examples("status", "analyze training.csv"),
 )
 @click.version_option(__version__, message=f"{NAME} %(version)s", help="Show the version.")
@@ -137,6 +139,15 @@ def _meant(arguments: list[str]) -> str:
     return f"{NAME} {meant}" if meant else ""
 
 
+def _help_width() -> int:
+    """Return how wide help is, as click has it: that would load ten modules to ask."""
+    columns = os.environ.get("COLUMNS", "")
+    wide = int(columns) if units.is_number(columns) else 0
+    with contextlib.suppress(AttributeError, ValueError, OSError):
+        wide = wide or os.get_terminal_size(sys.__stdout__.fileno()).columns  # type: ignore[union-attr]
+    return max(min(wide or _WIDEST, _WIDEST) - 2, 50)
+
+
 def call(arguments: list[str]) -> int:
     """Parse one command line, run its verb and return the exit code.
 
@@ -145,7 +156,11 @@ def call(arguments: list[str]) -> int:
     streams = sys.stdout, sys.stderr
     try:
         result: Any = program.main(
-            args=arguments, prog_name=NAME, standalone_mode=False, obj=Globals()
+            args=arguments,
+            prog_name=NAME,
+            standalone_mode=False,
+            obj=Globals(),
+            terminal_width=_help_width(),
         )
     except click.UsageError as error:
         message = error.format_message().replace("\n", " ")

@@ -90,6 +90,19 @@ def discard_output() -> int:
     return PIPE_CLOSED
 
 
+def leave(code: int) -> int:
+    """End the process at once: taking apart what nobody needs any more is 10 ms of ``status``.
+
+    Only where no thread and nothing at exit is left to do. Returns the code where streams fail.
+    """
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        return code
+    os._exit(code)
+
+
 def run_with_exit_code(arguments: list[str], work: Callable[[list[str]], int]) -> int:
     """Run ``work`` and return the exit code. Raises nothing, prints no traceback."""
     # Started with closed descriptors, Python has no streams at all.

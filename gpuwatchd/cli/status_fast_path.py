@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 
 from gpuwatchd.cli.global_flags import Globals
-from gpuwatchd.core import units
+from gpuwatchd.core import registry, units
 
 _SWITCHES = {
     "--json": "json",
@@ -87,6 +87,7 @@ def run(wish: StatusRequest | None) -> int:
     """Do it, and return the exit code; None is the bare command, without a verb."""
     gc.disable()  # one look makes many objects and no garbage: collecting is 10 % of it
     try:
+        registry.import_without("msgspec", "typing_extensions")  # which would be 10 ms
         from gpuwatchd.cli import status_output  # noqa: PLC0415 - importing is most of the work
 
         if wish is None:

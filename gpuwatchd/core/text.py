@@ -18,7 +18,7 @@ MASK = "****"
 
 
 class _Late:
-    """A pattern that is compiled when it is first used: ``status`` masks nothing, and is quick."""
+    """A pattern that is not compiled yet: ``status`` masks nothing, and is quick."""
 
     def __init__(self, pattern: str, flags: int) -> None:
         self._source = pattern, flags
@@ -29,17 +29,18 @@ class _Late:
         return value
 
 
-def _late(pattern: str, flags: int = 0) -> re.Pattern[str]:
+def late(pattern: str, flags: int = 0) -> re.Pattern[str]:
+    """Return a pattern that is compiled when it is first used."""
     return cast("re.Pattern[str]", _Late(pattern, flags))
 
 
-_ESCAPES = _late(
+_ESCAPES = late(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]?|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])?|\x9b[0-?]*[ -/]*[@-~]"
 )
-_BREAKS = _late(r"[\t\n\v\f\r\x85\u2028\u2029]+")
+_BREAKS = late(r"[\t\n\v\f\r\x85\u2028\u2029]+")
 # Controls, what is invisible or reorders what stands beside it, and halves of characters. Variation
 # selectors and fillers stay: words of some languages are written with them.
-_FORBIDDEN = _late(
+_FORBIDDEN = late(
     "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ud800-\udfff"
     "\ufeff\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
     "\U000e0000-\U000e00ff\U000e01f0-\U000e0fff]"
@@ -49,45 +50,45 @@ _TELLING = (
     r"(?:token|passw(?:or)?d|passphrase|secret|credential|key|auth|signature"
     r"|(?<![a-z])pass(?![a-z])|pwd|cookie)"
 )
-_SECRET_NAME = _late(_TELLING, re.IGNORECASE)
+_SECRET_NAME = late(_TELLING, re.IGNORECASE)
 # What counts tokens or makes them is no secret, and hiding it would hide what a program does.
-_NO_SECRET = _late(
+_NO_SECRET = late(
     r"tokeniz\w*|(?:max|min|num|new|total|batched|input|output|prompt|context)[-_a-z]*tokens?\b"
     r"|(?:stop|pad|eos|bos|unk|sep|mask|special|image)[-_]tokens?\b|tokens?[-_]ids?\b"
     r"|key(?:points?|frames?|board|words?)|key[-_](?:dims?|value[-_]heads?|padding)|authors?\b",
     re.IGNORECASE,
 )
-_BARE_NAME = _late(r"(?:token|passw(?:or)?d|passphrase|secret|api[-_]?key)", re.IGNORECASE)
-_ASSIGNED = _late(r"(-{0,2}[\w.+-]+)=(.*)", re.DOTALL)
-_PAIR_NAME = _late(rf"{_TELLING}[\w.-]{{0,64}}\\?[\"']?\s*[:=]\s*", re.IGNORECASE)
-_NAME_BEFORE = _late(r"[\w.-]*\Z")
-_PAIR_VALUE = _late(r"\\\"[^\"]*\"?|\"(?:[^\"\\]|\\.)*\"?|'(?:[^'\\]|\\.)*'?|\S+")
-_QUERY_VALUE = _late(r"[^\s&#]+")
+_BARE_NAME = late(r"(?:token|passw(?:or)?d|passphrase|secret|api[-_]?key)", re.IGNORECASE)
+_ASSIGNED = late(r"(-{0,2}[\w.+-]+)=(.*)", re.DOTALL)
+_PAIR_NAME = late(rf"{_TELLING}[\w.-]{{0,64}}\\?[\"']?\s*[:=]\s*", re.IGNORECASE)
+_NAME_BEFORE = late(r"[\w.-]*\Z")
+_PAIR_VALUE = late(r"\\\"[^\"]*\"?|\"(?:[^\"\\]|\\.)*\"?|'(?:[^'\\]|\\.)*'?|\S+")
+_QUERY_VALUE = late(r"[^\s&#]+")
 """Name and value within something longer: an object, a query, a header, a connection string."""
-_HEADER = _late(
+_HEADER = late(
     r"\b((?:proxy-)?authorization|(?:set-)?cookie)([\"']?\s*[:=]\s*[\"']?)[^\"']+", re.IGNORECASE
 )
-_BEARER = _late(r"\b((?:bearer|basic)\s+)[^\s\"']+", re.IGNORECASE)
-_USER_FLAG = _late(r"(-u|--user|--proxy-user)=(.*)", re.DOTALL)
+_BEARER = late(r"\b((?:bearer|basic)\s+)[^\s\"']+", re.IGNORECASE)
+_USER_FLAG = late(r"(-u|--user|--proxy-user)=(.*)", re.DOTALL)
 _USER_FLAGS = frozenset({"-u", "--user", "--proxy-user"})
 # The last @ ends the login, which may hold one; a port with a path after it is no login.
-_URL_LOGIN = _late(
+_URL_LOGIN = late(
     r"(?<![a-z0-9+.-])([a-z][a-z0-9+.-]*://)(?:[^/\s]*@|[^\s:/@]*:(?!\d+/)\S*@)", re.IGNORECASE
 )
-_BARE_LOGIN = _late(r"(?<![\w.+-])([\w.+-]+:)[^\s/]+(@(?!sha256:)[\w.-]+(?:[:/].*)?)")
-_KNOWN_TOKEN = _late(
+_BARE_LOGIN = late(r"(?<![\w.+-])([\w.+-]+:)[^\s/]+(@(?!sha256:)[\w.-]+(?:[:/].*)?)")
+_KNOWN_TOKEN = late(
     r"(?<![A-Za-z0-9])(?:(?:hf|gsk|npm|r8|dckr_pat|pypi|nvapi)[_-][\w-]{16,}"
     r"|gh[pousr]_[A-Za-z0-9]{16,}|github_pat_\w{20,}|glpat-[\w-]{16,}|sk[-_][\w-]{16,}"
     r"|xox[abprs]-[\w-]{10,}|A(?:KI|SI)A[0-9A-Z]{12,}|AIza[\w-]{30,}|ya29\.[\w-]{16,}"
     r"|eyJ[\w-]{10,}\.[\w-]+(?:\.[\w-]*)?)"
 )
-_PLAIN = _late(r"[A-Za-z0-9_./+-]*")
+_PLAIN = late(r"[A-Za-z0-9_./+-]*")
 _SHORT_CHARS = 14
 """No token is as short as this."""
-_LONG_WORD = _late(r"[A-Za-z0-9_+=-]{32,}")
-_BASE64 = _late(r"[A-Za-z0-9+/]{32,}={0,2}")
+_LONG_WORD = late(r"[A-Za-z0-9_+=-]{32,}")
+_BASE64 = late(r"[A-Za-z0-9+/]{32,}={0,2}")
 # A string holds words: what is in quotes stays one.
-_WORDS = _late(r"(?:[^\s\"']|\"[^\"]*\"?|'[^']*'?)+")
+_WORDS = late(r"(?:[^\s\"']|\"[^\"]*\"?|'[^']*'?)+")
 _MAX_DEPTH = 4
 _MASKED_CHARS = 4096
 """Of a word so much is looked at: what is cut first may have lost the shape of a secret."""

@@ -12,6 +12,8 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
+from gpuwatchd.core.text import late
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -28,9 +30,9 @@ _DURATION_UNITS: dict[str, float] = {
     "d": 86400.0,
     "w": 604800.0,
 }
-_SIZE = re.compile(r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([a-zA-Z]*)\s*", re.ASCII)
-_DURATION_PART = re.compile(r"([0-9]*\.?[0-9]+)\s*(ms|min|s|m|h|d|w)\s*", re.ASCII)
-_NUMBER = re.compile(r"[0-9]+\.?[0-9]*|\.[0-9]+")
+_SIZE = late(r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([a-zA-Z]*)\s*", re.ASCII)
+_DURATION_PART = late(r"([0-9]*\.?[0-9]+)\s*(ms|min|s|m|h|d|w)\s*", re.ASCII)
+_NUMBER = late(r"[0-9]+\.?[0-9]*|\.[0-9]+")
 _MOST_DIGITS = 10
 """Of a pid, a user's number or an index."""
 _WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")

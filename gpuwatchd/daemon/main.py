@@ -494,6 +494,7 @@ def command(
     os.umask(0o077)
     credentials.withhold()
     own_process.one_arena()
+    own_process.spare_openssl()
     # One BLAS thread: our matrices are small, and each further thread keeps a buffer.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     loaded = config.load(file, overrides=overrides)

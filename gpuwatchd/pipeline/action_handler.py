@@ -351,7 +351,7 @@ class ActionHandler:
         newest = self._state.checkpoints.newest(process)
         if newest is not None and newest.saved_at_s >= asked_at_s - _CLOCKS_S:
             del self._unconfirmed[process]
-            by = "as reported" if newest.said_by != "file" else newest.detail or "a new file"
+            by = newest.detail or ("a new file" if newest.said_by == "file" else "as reported")
             self._write(process, "done", f"has saved: {by}", now_s, saved=True)
             self._answer(message, "It has saved", by)
         elif not 0 <= now_s - asked_at_s < CONFIRM_S:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpuwatchd.analysis import numerics
 from gpuwatchd.core.model import Chart
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def _level(t_s: FloatArray, used: FloatArray, finding: Finding, rate: float) -> 
     if not begun.any():
         begun = np.ones_like(begun)
     residual = used[begun] - rate * (t_s[begun] - finding.judged_at_s)
-    return float(round(float(np.median(residual))))
+    return float(round(numerics.median(residual)))
 
 
 def level(points: Sequence[tuple[float, float]], finding: Finding, rate: float) -> float:

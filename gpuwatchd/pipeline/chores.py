@@ -210,11 +210,11 @@ class ProcessContext:
         present = self._process_names.present(self._state.devices.values())
         self._guard("endpoints", lambda: self.serving.step(present))
         news = (present, self._state.engines.readings, self._state.tracks.created)
-        changed = bool(self.declared.waiting) or news != self.declared.news
+        changed, told = bool(self.declared.waiting) or news != self.declared.news, False
         if changed:
-            self._guard("declared sizes", lambda: self.declared.step(news))
+            told = bool(self._guard("declared sizes", lambda: self.declared.step(news)))
         if changed or self._clocks.mono() >= self.limits.due_s:
-            self._guard("memory limits", lambda: self.limits.step(told=changed))
+            self._guard("memory limits", lambda: self.limits.step(told=told))
 
     def problems(self) -> list[str]:
         """Return what is wrong now, one sentence each."""

@@ -365,10 +365,12 @@ class DeclaredSizes:
         """When it came to that."""
         self._stuck = 0
 
-    def step(self, news: News) -> None:
+    def step(self, news: News) -> bool:
         """Take over what was found, and have those looked at who are new. Never waits.
 
-        ``news``: who is on a device, what servers say, and how many tracks there have been.
+        ``news``: who is on a device, what servers say, and how many tracks there have been. Says
+        whether somebody has come or gone, or was told something: while a thousand processes become
+        known one by one, most looks bring nothing of that.
         """
         looks = [done for done in self._asker.take() if isinstance(done, ReadSizes)]
         for look in looks:
@@ -377,8 +379,8 @@ class DeclaredSizes:
         if self.waiting and self._mono() - self._begun_s > DEADLINE_S:
             self._give_up()
         if not looks and news == self.news:
-            return
-        self.news, (present, readings, _) = news, news
+            return False
+        before, self.news, (present, readings, created) = self.news, news, news
         self._meet(present)
         for look in looks:
             if look.info.key in self._settings:
@@ -388,10 +390,15 @@ class DeclaredSizes:
             for reading in readings
             for key in self._state.engines.members(reading.url)
         }
+        changed = (len(before[0]), before[2]) != (len(present), created)
         for device in self._state.devices.values():
             for key, track in (*device.processes.items(), *device.host_tracks.items()):
-                settings = self._settings.get(key)
+                settings, sizes = self._settings.get(key), track.sizes
+                if key not in served and sizes == Declared(settings=settings):
+                    continue
+                changed |= settings != sizes.settings
                 track.declare(served.get(key, Declared())._replace(settings=settings))
+        return changed
 
     def _answered(self, reading: ServerReading) -> ServerReading:
         """Return the last answer of the same process: a busy server keeps its pool."""

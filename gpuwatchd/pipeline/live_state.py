@@ -295,11 +295,16 @@ class LiveWriter:
         self._clocks = clocks
         self.boot_id = "" if outputs.history is None else outputs.history.boot_id
         self._undelivered = UndeliveredAlerts(outputs.history, outbox.reach)
-        self._started_at_s = clocks.wall()
         self._ticks = 0
         self._rss_bytes: int | None = None
         self._devices = LiveDevices()
         self._pieces = live.Pieces()
+        now_s, interval_s = clocks.wall(), float(state.settings.config.daemon.interval)
+        self.last = LiveState(
+            pid=os.getpid(), version=__version__, coded=True, started_at_s=now_s, taken_at_s=now_s,
+            interval_s=interval_s,
+        )  # fmt: skip
+        """What was made last: shown again where no newer one can be made."""
 
     def read_previous(self) -> LiveState | None:
         """Read what an earlier run has left."""
@@ -340,11 +345,8 @@ class LiveWriter:
             )
             for position, (uid, device) in enumerate(state.devices.items())
         ]
-        return LiveState(
-            pid=os.getpid(),
-            version=__version__,
-            coded=True,
-            started_at_s=self._started_at_s,
+        self.last = msgspec.structs.replace(
+            self.last,
             taken_at_s=now_s,
             interval_s=float(state.settings.config.daemon.interval),
             ticks=self._ticks,
@@ -364,3 +366,4 @@ class LiveWriter:
             deaths=deaths,
             servers=state.engines.readings,
         )
+        return self.last

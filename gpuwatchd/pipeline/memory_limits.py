@@ -75,18 +75,16 @@ class MemoryLimits:
         groups: dict[ProcessKey, str | None] = {}
         if self._local and (shared or self._counted) and not device.device.recorded:
             groups = {key: self._group(key) for key in device.processes}
+        holders = _Holders(device, groups)
         for key, track in device.processes.items():
             limits = [*declared_limits(track, device.device)]
             if (group := groups.get(key)) is not None:
                 mine = [one for one in shared if one.name == group]
                 mine += self._of_kernel(group, device.device)
-                limits += [_left(one, key, device, groups) for one in mine]
+                limits += [_left(one, track, holders) for one in mine]
             limit = min(limits, key=_end, default=None)
             if limit is not None or track.limit is not None:
-                members = [one for one in groups if limit and _within(groups[one], limit)]
-                track.limit_to(
-                    limit, frozenset(device.processes[one].subject.id for one in members)
-                )
+                track.limit_to(limit, frozenset() if limit is None else holders.of(limit)[0])
 
     def _group(self, key: ProcessKey) -> str | None:
         info = self._state.infos.get(key)
@@ -107,27 +105,45 @@ def _end(limit: MemoryLimit) -> float:
     return float("inf") if limit.process_bytes is None else limit.process_bytes
 
 
-def _within(group: str | None, limit: MemoryLimit) -> bool:
-    """Say whether a limit is on a control group, or on one above it where that binds both."""
-    if limit.kind is LimitKind.DMEM and group is not None:
-        return f"{group}/".startswith(f"{limit.name}/")
-    return group == limit.name
+class _Holders:
+    """Who of a device is in each control group: worked out once for all who share a limit."""
+
+    def __init__(self, device: TrackedDevice, groups: dict[ProcessKey, str | None]) -> None:
+        self._own: dict[str, list[Track]] = {}
+        self._below: dict[str, list[Track]] = {}
+        """Of each group also who is in one below it: limits of the kernel bind those as well."""
+        self._known: dict[tuple[LimitKind, str], tuple[frozenset[str], float]] = {}
+        for key, group in groups.items():
+            track = device.processes[key]
+            if group is None:
+                continue
+            self._own.setdefault(group, []).append(track)
+            self._below.setdefault(group, []).append(track)
+            above = group
+            while "/" in above:
+                above = above.rpartition("/")[0]
+                self._below.setdefault(above, []).append(track)
+
+    def of(self, limit: MemoryLimit) -> tuple[frozenset[str], float]:
+        """Return the ids of those whom a limit binds, and the bytes that they hold."""
+        at = limit.kind, limit.name
+        if at not in self._known:
+            names = self._below if limit.kind is LimitKind.DMEM else self._own
+            tracks = names.get(limit.name, [])
+            ids = frozenset([track.subject.id for track in tracks])
+            self._known[at] = ids, sum([_held(track) for track in tracks])
+        return self._known[at]
 
 
-def _left(
-    limit: MemoryLimit, key: ProcessKey, device: TrackedDevice, groups: dict[ProcessKey, str | None]
-) -> MemoryLimit:
+def _left(limit: MemoryLimit, track: Track, holders: _Holders) -> MemoryLimit:
     """Return a limit of a group with what it leaves to one process of it."""
     if limit.hard_bytes is None:
         return limit
-    held = {
-        other: _held(track)
-        for other, track in device.processes.items()
-        if _within(groups.get(other), limit)
-    }
-    whole = sum(held.values())
+    ids, whole = holders.of(limit)
     # What no process of it is listed with is somebody's all the same.
-    others = max(whole, float(limit.used_bytes or 0)) - held.get(key, 0.0)
+    others = max(whole, float(limit.used_bytes or 0))
+    if track.subject.id in ids:
+        others -= _held(track)
     return msgspec.structs.replace(limit, process_bytes=max(0.0, limit.hard_bytes - others))
 
 

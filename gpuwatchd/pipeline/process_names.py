@@ -142,8 +142,9 @@ class ProcessNames:
         if bound is not info:
             if bound is not None and bound.key != info.key:
                 self.host_bytes.pop(pid, None)  # Another process's.
-            self._bound[pid] = self.infos[info.key] = info
-            self.updates += 1
+            self._bound[pid], before = info, self.infos.changes
+            self.infos[info.key] = info
+            self.updates += self.infos.changes != before
         host_bytes = self.host_bytes.get(pid, use.host_bytes)
         if info.key == key and host_bytes == use.host_bytes:
             return use

@@ -1,12 +1,22 @@
-"""A recorded log through the same judgement and policy as the daemon, at the log's own clock.
+"""A recorded log through the stages of :class:`.tick.Pipeline`, at the log's own clock.
 
-No peeking ahead: at every instant the detectors see only what had been recorded by then. Windows
-are slices of arrays instead of rings; everything else is shared with the live path.
+At every instant of a log happens what a tick does with a sample, by the same calls in the same
+order: an intake takes in what is known by then and ends who has gone (:meth:`_LogIntake.take`
+instead of :meth:`.tracker.SampleIntake.take`), :meth:`.Evaluator.due_of` says who is judged now and
+:meth:`.Evaluator.judge` judges them. Devices, tracks, jobs and alerts stand in the same
+:class:`.State`. What differs:
+
+- Windows are slices of arrays instead of rings: a log is known at once, and only moves on. No
+  detector sees what had not been recorded by then.
+- What is free, and the record of days, is worked out for those alone who are judged now.
+- There is nobody to tell and nothing to write: a log has no chores, notices, history and live
+  state. A whole :class:`.tick.Pipeline` would load and go through them at every instant.
+- Who caused an alert is not looked for: the processes of a log are results beside the device.
+- A process goes once the last of it was judged; live, once two lists do not name it.
 """
 
 from __future__ import annotations
 
-import bisect
 import itertools
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
@@ -33,8 +43,6 @@ from gpuwatchd.store.ring import thin
 if TYPE_CHECKING:
     from collections.abc import Callable, Container
 
-    import numpy.typing as npt
-
     from gpuwatchd.collect.logs.log_types import LogFile, LogSeries
     from gpuwatchd.core.config import Config
     from gpuwatchd.core.model import (
@@ -43,6 +51,7 @@ if TYPE_CHECKING:
         Finding,
         FloatArray,
         ProcessInfo,
+        ProcessKey,
         Subject,
     )
     from gpuwatchd.pipeline.recorded_ledger import RecordedLedger
@@ -51,6 +60,7 @@ _RECORDED_BY_US = frozenset({HISTORY, corpus.NAME})
 """These formats say where a window ends, and every process of theirs is one of its own."""
 _ENDED_AFTER_INTERVALS = 10
 _TELL_EVERY = 64
+_SOURCE = "log"
 _MOVED = frozenset({Ending.HOLDER_KNOWN, Ending.HOLDER_UNKNOWN, Ending.OTHER_RANK})
 """How an alert ends that goes on with another subject."""
 
@@ -124,10 +134,6 @@ class Recorded:
             return None
         return float(self.t_s[self.count - 1]), float(self._values[self.count - 1])
 
-    def value(self, known: int) -> float | None:
-        """Return the newest value when ``known`` points are known."""
-        return float(self._values[known - 1]) if known else None
-
     def hours(self) -> FloatArray:
         """Return what was held in each of the last hours that are known to their end."""
         newest_s = float(self.t_s[self.count - 1])
@@ -144,25 +150,25 @@ class Recorded:
         return self.t_s[start:end], self._values[start:end]
 
 
-class _Replay(msgspec.Struct, kw_only=True, eq=False):
+class _LogTrack(msgspec.Struct, kw_only=True, eq=False):
+    """One subject of a log, and what has been raised of it."""
+
     track: Track
     recorded: Recorded
-    source: LogSeries
+    """The window of the track."""
+    series: LogSeries
     begins: int
     """Position of the first instant at which something of it is known."""
-    known_at: npt.NDArray[np.int32]
+    known: memoryview
     """How many points are known at that instant and at those after it, until all are."""
     end_s: float
+    """When a process has gone."""
+    judged: bool
+    """Else it is there for the room alone that it leaves."""
     member: ProcessInfo | None = None
     """Who a process is, with the job that it belongs to."""
-    tracked: TrackedDevice | None = None
-    """Where processes are listed: says what is judged beside them."""
     ledger: RecordedLedger | None = None
     """Of the device itself and of what nobody owns: what the process list says."""
-    attributed_s: FloatArray | None = None
-    """Of the device itself: at each instant, when its processes were last known."""
-    beside: list[Track] = []
-    """Itself, and what nobody owns."""
     noted: Alert | None = None
     """Its alert as it was noted last."""
     ended: bool = False
@@ -170,12 +176,20 @@ class _Replay(msgspec.Struct, kw_only=True, eq=False):
     watches: list[Event] = []
     alerts: list[Event] = []
 
-    def points_known(self, position: int) -> int:
-        """Return how many points are known at an instant."""
-        passed = position - self.begins
-        if passed < 0:
-            return 0
-        return int(self.known_at[min(passed, self.known_at.size - 1)])
+    @property
+    def uid(self) -> str:
+        """UUID of its device."""
+        return self.track.subject.device_uid
+
+    @property
+    def process(self) -> ProcessKey | None:
+        """Which process it is."""
+        return self.track.subject.process
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is a device itself."""
+        return self.process is None and not self.track.subject.unattributed
 
     def close(self) -> None:
         """Have nothing more judged of it: its process has ended."""
@@ -186,42 +200,114 @@ class _Replay(msgspec.Struct, kw_only=True, eq=False):
         before, self.noted = self.noted, None if alert.state == "resolved" else alert
         return before
 
-    def done(self, position: int) -> bool:
-        """Say whether there is nothing left to do: it has ended, or all of it has been judged."""
-        if self.ended or self.track.subject.process is not None:
-            return self.ended
-        whole = position - self.begins >= self.known_at.size - 1
-        return whole and (self.tracked is not None or self.recorded.judged == self.recorded.count)
 
+class _LogIntake:
+    """Takes a log in, instant by instant."""
 
-class _Headrooms:
-    """What is free on each device at an instant, from its own series or from its processes."""
+    def __init__(self, state: State, every: list[_LogTrack], instants: FloatArray) -> None:
+        self.begun: dict[str, _LogTrack] = {}
+        """By subject id."""
+        self._state, self._every, self._instants = state, every, instants
+        self._places = {one.track: place for place, one in enumerate(every)}
+        self._begins: dict[int, list[_LogTrack]] = {}
+        self._stops: dict[int, list[_LogTrack]] = {}
+        """Position of an instant -> those that begin, or of which all is known."""
+        self._moving: list[_LogTrack] = []
+        self._leaving: list[_LogTrack] = []
+        """Processes of which all is known, until they are gone."""
+        self._listed: list[tuple[TrackedDevice, memoryview]] = []
+        """Devices with a process list, and when it was last known at each instant."""
+        self._free: dict[str, FloatArray] = {}
+        """Bytes at each instant, where a device has a series of its own."""
+        for place, one in enumerate(every):
+            self._begins.setdefault(one.begins, []).append(one)
+            self._stops.setdefault(one.begins + len(one.known) - 1, []).append(one)
+            track, total = one.track, one.track.headroom.total_bytes
+            if one.whole and total is not None:
+                at = one.series.t_s.searchsorted(instants, side="right") - 1
+                used = np.where(at >= 0, one.series.used_bytes[np.maximum(at, 0)], 0.0)
+                self._free[one.uid] = np.maximum(total - used, 0.0)
+            if not one.judged or track.subject.unattributed:
+                continue
+            device = TrackedDevice(
+                device=track.device, reading=None, headroom=track.headroom, source=_SOURCE
+            )
+            if one.whole and one.ledger is None:
+                # By a name of its own: runs of it may overlap, and none takes over from another.
+                state.devices[f"{one.uid} {place}"] = device
+                device.own_tracks.append(track)
+            elif one.whole or one.uid not in state.devices:
+                state.devices[one.uid] = device
 
-    def __init__(self, replays: list[_Replay], instants: FloatArray) -> None:
-        self._devices: dict[str, FloatArray] = {}
-        self._processes: dict[str, list[_Replay]] = {}
-        for replay in replays:
-            subject, total = replay.track.subject, replay.track.headroom.total_bytes
-            if subject.process is not None:
-                self._processes.setdefault(subject.device_uid, []).append(replay)
-            elif total is not None and not subject.unattributed:
-                at = replay.source.t_s.searchsorted(instants, side="right") - 1
-                used = np.where(at >= 0, replay.source.used_bytes[np.maximum(at, 0)], 0.0)
-                self._devices[subject.device_uid] = np.maximum(total - used, 0.0)
+    def take(self, position: int, now_s: float) -> list[Alert]:
+        """Go to an instant; return the alerts that ended, as who they were about has gone."""
+        beginning = self._begins.get(position, [])
+        self._moving += beginning
+        self.begun.update({one.track.subject.id: one for one in beginning if one.judged})
+        for one in reversed(beginning):
+            if one.judged:
+                self._begin(one)
+        for one in self._moving:
+            one.recorded.count = one.known[position - one.begins]
+        for one in self._stops.get(position, ()):
+            self._moving.remove(one)
+            if one.judged and one.process is not None:
+                self._leaving.append(one)
+        changed: list[Alert] = []
+        for device, attributed_s in self._listed:
+            device.headroom.attributed_at_s = attributed_s[position]
+            changed += track_evaluation.drop_whole(self._state, device, now_s)
+        for one in [*self._leaving]:
+            if now_s > one.end_s and one.recorded.judged == one.recorded.count:
+                changed += self._end(one, now_s)
+        return changed
 
-    def free(self, uid: str, position: int) -> float | None:
-        """Return bytes, None when the device's total is unknown."""
-        device = self._devices.get(uid)
-        if device is not None:
-            return float(device[position])
-        processes = self._processes.get(uid, [])
-        total = next((p.track.headroom.total_bytes for p in processes), None)
-        if total is None:
-            return None
-        held = sum(
-            p.recorded.value(p.points_known(position)) or 0.0 for p in processes if not p.ended
-        )
-        return max(0.0, total - held)
+    def prepare(self, due: list[Track], position: int, now_s: float) -> list[Track]:
+        """Return those of which something new is known, with what a judgement needs beside it."""
+        # In the order of the log: ranks that are judged in one instant look at each other.
+        ready = [self._every[place] for place in sorted([self._places[track] for track in due])]
+        ready = [one for one in ready if one.recorded.judged != one.recorded.count]
+        free = {uid: self._free_bytes(uid, position) for uid in {one.uid for one in ready}}
+        for one in ready:
+            one.recorded.judged = one.recorded.count
+            if one.process is not None or one.ledger is not None:
+                one.track.headroom.free_bytes = free[one.uid]
+            if one.track.wants_days(now_s):
+                judge_days(one.track, self._state.settings, one.recorded.hours(), now_s)
+        return [one.track for one in ready]
+
+    def _begin(self, one: _LogTrack) -> None:
+        """Have a subject watched from now on."""
+        track, state = one.track, self._state
+        state.tracks[track.subject.id] = track
+        if one.member is not None:
+            state.tracks.ranks.place(track, one.member)
+        if one.process is not None:
+            state.devices[one.uid].processes[one.process] = track
+        elif one.whole and one.ledger is not None:
+            device, listed_s = state.devices[one.uid], one.ledger.attributed_s(self._instants)
+            self._listed.append((device, listed_s.data))
+            # Before those of an earlier run, which may not be over where the clock jumped back.
+            own = [own.track for own in self._every if own.judged and own.ledger is one.ledger]
+            device.own_tracks[:0] = own
+
+    def _end(self, one: _LogTrack, now_s: float) -> list[Alert]:
+        one.close()
+        self._leaving.remove(one)
+        if one.process is not None:
+            self._state.devices[one.uid].processes.pop(one.process, None)
+        ended = self._state.retire([one.track], Ending.PROCESS_ENDED, now_s)
+        return self._state.tracks.take_passed_on() + ended
+
+    def _free_bytes(self, uid: str, position: int) -> float | None:
+        """Return what is free on a device; None when its total is unknown."""
+        if uid in self._free:
+            return float(self._free[uid][position])
+        processes = [one for one in self._every if one.uid == uid and one.process is not None]
+        total = next((one.track.headroom.total_bytes for one in processes), None)
+        points = [one.recorded.last for one in processes if not one.ended]
+        held = sum([point[1] for point in points if point is not None])
+        return None if total is None else max(0.0, total - held)
 
 
 def analyze(
@@ -241,19 +327,21 @@ def analyze(
     if not chosen:
         return []
     ledgers = recorded_ledger.ledgers(chosen)
-    rests = [one.rest for one in ledgers.values() if one.rest is not None]
+    parts = [(series, ledgers.get(place)) for place, series in enumerate(chosen)]
+    parts += [(ledger.rest, ledger) for ledger in ledgers.values() if ledger.rest is not None]
     window_s = config.detection.analysis_window_hours * 3600.0
+    recorded_by_us = log.format in _RECORDED_BY_US
     # A device is judged without what its processes brought as they came.
-    views = [ledgers[k].alone if k in ledgers else series for k, series in enumerate(chosen)]
+    views = [ledgers[k].alone if k in ledgers else series for k, (series, _) in enumerate(parts)]
     recorded = [
         Recorded(
             s.t_s,
             s.used_bytes,
             # What tears the history apart is a boot or a step of the clock: no level goes on.
-            s.breaks if log.format in _RECORDED_BY_US else _unbridged(s),
+            s.breaks if recorded_by_us else _unbridged(s),
             numerics.look_back_s(s.t_s, window_s),
         )
-        for s in (*views, *rests)
+        for s in views
     ]
     # There is something new to judge at the ends of ten-second cells that hold data.
     cells = [np.unique(np.ceil(window.t_s / FAST_S)) for window in recorded]
@@ -262,41 +350,43 @@ def analyze(
     for series in chosen:
         if series.activity:
             rooms[series.subject.device_uid].activity = Activity(series.activity)
-    known = [ledgers.get(k) for k in range(len(chosen))]
-    known += [ledger for ledger in ledgers.values() if ledger.rest is not None]
-    tracked = {
-        chosen[k].device.uid: TrackedDevice(
-            device=chosen[k].device, reading=None, headroom=Headroom()
-        )
-        for k in ledgers
-    }
-    replays = [
-        _replay(
+    unjudged = _unjudged([series for series, _ in parts])
+    every = [
+        _log_track(
             series,
             window,
             instants,
             beside=rooms[series.subject.device_uid],
             ledger=ledger,
-            tracked=tracked.get(series.subject.device_uid),
-            member=series.process if log.format in _RECORDED_BY_US else _member(series.process),
+            judged=series not in unjudged and (only is None or series.subject.id in only),
+            member=series.process if recorded_by_us else _member(series.process),
         )
-        for series, window, ledger in zip((*chosen, *rests), recorded, known, strict=True)
+        for (series, ledger), window in zip(parts, recorded, strict=True)
     ]
-    for replay in replays:
-        if replay.attributed_s is not None and replay.tracked is not None:
-            replay.tracked.headroom = replay.track.headroom
-            replay.beside.extend(one.track for one in replays if one.ledger is replay.ledger)
-    judged = _judged(replays)
-    if only is not None:
-        judged = [replay for replay in judged if replay.track.subject.id in only]
-    _play(evaluator, judged, _Headrooms(replays, instants), instants, passed)
+    intake = _LogIntake(evaluator.state, every, instants)
+    for position, now_s in enumerate(instants.tolist()):
+        changed = _tick(evaluator, intake, position, now_s)
+        if changed:
+            _note_all(intake.begun, changed, now_s)
+        if passed is not None and position % _TELL_EVERY == 0:
+            passed(position / instants.size)
     finals: dict[str, list[Finding | None]] = {}
-    for replay in replays:
-        if replay.attributed_s is None:
-            finals.setdefault(replay.track.subject.device_uid, []).append(_final(replay))
-    results = [_result(r, finals.get(r.track.subject.device_uid, [])) for r in replays]
+    for one in every:
+        if not one.whole or one.ledger is None:
+            finals.setdefault(one.uid, []).append(_final(one))
+    devices = evaluator.state.devices
+    results = [_result(one, devices.get(one.uid), finals.get(one.uid, [])) for one in every]
     # What nobody owns is a subject only where there is something to say of it.
     return results[: len(chosen)] + [r for r in results[len(chosen) :] if r.watches or r.alerts]
+
+
+def _tick(evaluator: Evaluator, intake: _LogIntake, position: int, now_s: float) -> list[Alert]:
+    """Do with an instant what a tick does with a sample; return the alerts that changed."""
+    changed = intake.take(position, now_s)
+    due = evaluator.due_of(_SOURCE, now_s)
+    if due:
+        changed += evaluator.judge(intake.prepare(due, position, now_s), now_s)
+    return changed
 
 
 def _unbridged(series: LogSeries) -> tuple[int, ...]:
@@ -315,49 +405,16 @@ def _member(process: ProcessInfo | None) -> ProcessInfo | None:
     return replace(process, group=name)
 
 
-def _begin(evaluator: Evaluator, replay: _Replay) -> None:
-    """Have a subject watched from now on."""
-    track, tracked = replay.track, replay.tracked
-    evaluator.state.tracks[track.subject.id] = track
-    if replay.member is not None:
-        evaluator.state.tracks.ranks.place(track, replay.member)
-    if tracked is not None and track.subject.process is not None:
-        tracked.processes[track.subject.process] = track
-    elif tracked is not None and replay.attributed_s is not None:
-        tracked.own_tracks[:] = replay.beside
-
-
-def _play(
-    evaluator: Evaluator,
-    replays: list[_Replay],
-    rooms: _Headrooms,
-    instants: FloatArray,
-    passed: Callable[[float], None] | None,
-) -> None:
-    """Go through the instants; at each, only those that live then are looked at."""
-    waiting = sorted(range(len(replays)), key=lambda k: replays[k].begins, reverse=True)
-    present: list[int] = []
-    for position, instant in enumerate(instants.tolist()):
-        while waiting and replays[waiting[-1]].begins <= position:
-            _begin(evaluator, replays[waiting[-1]])
-            bisect.insort(present, waiting.pop())
-        _step(evaluator, [replays[k] for k in present], rooms, position, instant)
-        if position % _TELL_EVERY == 0:
-            present = [k for k in present if not replays[k].done(position)]
-            if passed is not None:
-                passed(position / instants.size)
-
-
-def _replay(
+def _log_track(
     series: LogSeries,
     recorded: Recorded,
     instants: FloatArray,
     *,
     beside: Headroom,
     ledger: RecordedLedger | None,
-    tracked: TrackedDevice | None,
+    judged: bool,
     member: ProcessInfo | None,
-) -> _Replay:
+) -> _LogTrack:
     device, process = series.device, series.process
     total = series.total_bytes or device.memory_total_bytes
     if process is None and series.limit_bytes is not None:
@@ -379,91 +436,33 @@ def _replay(
     interval_s = float(np.median(np.diff(series.t_s))) if series.t_s.size > 1 else 0.0
     begins = int(instants.searchsorted(recorded.t_s[0]))
     ends = int(instants.searchsorted(recorded.t_s[-1])) + 1
-    whole = ledger is not None and not series.subject.unattributed
-    return _Replay(
+    known = recorded.t_s.searchsorted(instants[begins:ends], side="right")
+    return _LogTrack(
         track=track,
         recorded=recorded,
-        source=series,
+        series=series,
+        judged=judged,
         member=member,
-        tracked=tracked,
         ledger=ledger,
-        attributed_s=ledger.attributed_s(instants) if ledger is not None and whole else None,
         begins=begins,
-        known_at=recorded.t_s.searchsorted(instants[begins:ends], side="right").astype(np.int32),
+        known=known.astype(np.int32).data,
         end_s=float(series.t_s[-1]) + _ENDED_AFTER_INTERVALS * max(interval_s, 1.0),
     )
 
 
-def _judged(replays: list[_Replay]) -> list[_Replay]:
-    """Leave out parents of MIG instances, and devices that are sums of judged processes."""
-    parents = {replay.track.device.parent_uid for replay in replays}
-    listed = {r.track.subject.device_uid for r in replays if r.source.process is not None}
-    out = []
-    for replay in replays:
-        uid = replay.track.subject.device_uid
-        summed = replay.source.lower_bound and uid in listed
-        if replay.source.process is None and (uid in parents or summed):
-            continue
-        out.append(replay)
-    return out
+def _unjudged(every: list[LogSeries]) -> list[LogSeries]:
+    """Return parents of MIG instances, and devices that are sums of judged processes."""
+    parents = {series.device.parent_uid for series in every}
+    listed = {series.device.uid for series in every if series.process is not None}
+    return [
+        series
+        for series in every
+        if series.process is None
+        and (series.device.uid in parents or (series.lower_bound and series.device.uid in listed))
+    ]
 
 
-def _step(
-    evaluator: Evaluator, replays: list[_Replay], rooms: _Headrooms, position: int, instant: float
-) -> None:
-    changes: list[Alert] = []
-    devices = evaluator.state.devices
-    devices.clear()
-    beside: set[str] = set()
-    for replay in replays:
-        tracked = replay.tracked
-        if replay.attributed_s is not None and tracked is not None:
-            devices[replay.track.subject.device_uid] = tracked
-            tracked.headroom.attributed_at_s = float(replay.attributed_s[position])
-            changes += track_evaluation.drop_whole(evaluator.state, tracked, instant)
-            beside.update(t.subject.id for t in track_evaluation.further_tracks(tracked, instant))
-    due, ended = _due(evaluator, replays, position, instant, beside)
-    changes += ended
-    for replay in due:
-        if replay.track.subject.process is not None or replay.tracked is not None:
-            replay.track.headroom.free_bytes = rooms.free(replay.track.subject.device_uid, position)
-        if replay.track.wants_days(instant):
-            judge_days(replay.track, evaluator.state.settings, replay.recorded.hours(), instant)
-    if due:
-        changes += evaluator.judge([r.track for r in due], instant)
-    if changes:
-        _note_all({r.track.subject.id: r for r in replays}, changes, instant)
-
-
-def _due(
-    evaluator: Evaluator, replays: list[_Replay], position: int, instant: float, beside: set[str]
-) -> tuple[list[_Replay], list[Alert]]:
-    """Move every window to the instant; end processes that have gone.
-
-    Returns those to judge, and the alerts that ended. ``beside`` are the subjects that are judged
-    now of devices and of what nobody owns, where processes are listed.
-    """
-    due: list[_Replay] = []
-    ended: list[Alert] = []
-    for replay in replays:
-        known = replay.points_known(position)
-        recorded, subject = replay.recorded, replay.track.subject
-        if known == 0 or replay.ended:
-            continue
-        recorded.count = known
-        if known == recorded.judged:
-            if subject.process is not None and instant > replay.end_s:
-                ended += _end(evaluator, replay, instant)
-            continue
-        if subject.process is None and replay.tracked is not None and subject.id not in beside:
-            continue
-        if evaluator.due(replay.track, instant):
-            recorded.judged = known
-            due.append(replay)
-    return due, ended
-
-
-def _note_all(replays: dict[str, _Replay], changes: list[Alert], instant: float) -> None:
+def _note_all(replays: dict[str, _LogTrack], changes: list[Alert], instant: float) -> None:
     """Note the changes of one instant, each with its subject."""
     moved: Ending | None = None
     for alert in changes:
@@ -483,7 +482,7 @@ def _note_all(replays: dict[str, _Replay], changes: list[Alert], instant: float)
         _note(replay, old, alert, Event(at_s=instant, state=alert.state, alert=alert, code=code))
 
 
-def _note(replay: _Replay, old: Alert | None, new: Alert, event: Event) -> None:
+def _note(replay: _LogTrack, old: Alert | None, new: Alert, event: Event) -> None:
     event = replace(event, alert=replace(new, finding=_with_moves(replay, new.finding)))
     opened = replace(event, state="opened", code=None)
     if new.state == "watch":
@@ -499,7 +498,7 @@ def _note(replay: _Replay, old: Alert | None, new: Alert, event: Event) -> None:
             replay.alerts.append(event)
 
 
-def _with_moves(replay: _Replay, finding: Finding) -> Finding:
+def _with_moves(replay: _LogTrack, finding: Finding) -> Finding:
     """Return a judgement that says that processes came or went within the window of a device."""
     if replay.ledger is None or not replay.recorded.count:
         return finding
@@ -508,29 +507,22 @@ def _with_moves(replay: _Replay, finding: Finding) -> Finding:
     return replace(finding, facts=(*(finding.facts or ()), *facts)) if facts else finding
 
 
-def _end(evaluator: Evaluator, replay: _Replay, instant: float) -> list[Alert]:
-    replay.close()
-    if replay.tracked is not None and replay.track.subject.process is not None:
-        replay.tracked.processes.pop(replay.track.subject.process, None)
-    ended = evaluator.state.retire([replay.track], Ending.PROCESS_ENDED, instant)
-    return evaluator.state.tracks.take_passed_on() + ended
-
-
-def _final(replay: _Replay) -> Finding | None:
+def _final(replay: _LogTrack) -> Finding | None:
     if replay.ended:
         return replay.final
     finding = replay.track.shown()
     return None if finding is None else _with_moves(replay, finding)
 
 
-def _result(replay: _Replay, parts: list[Finding | None]) -> SubjectResult:
+def _result(
+    replay: _LogTrack, device: TrackedDevice | None, parts: list[Finding | None]
+) -> SubjectResult:
     """Return what is said of a subject; ``parts`` are the verdicts on all of its device."""
-    series, tracked = replay.source, replay.tracked
-    finding = _final(replay)
+    series, finding = replay.series, _final(replay)
     end_s = float(series.t_s[-1])
     told = replay.noted is not None and replay.noted.state == "firing"
-    owned = tracked is not None and tracked.headroom.owners_known(end_s) and not told
-    if series.process is None and not series.subject.unattributed and (owned or finding is None):
+    owned = device is not None and device.headroom.owners_known(end_s) and not told
+    if replay.whole and (owned or finding is None):
         # A device that is judged through its processes is shown with the worst of them, as live.
         finding = worst(parts)
     return SubjectResult(

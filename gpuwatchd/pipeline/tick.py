@@ -183,7 +183,8 @@ class Pipeline:
         decisions += self._notify(PREVIOUS_RUN, unclaimed, [], shown_s)
         self.guard.do(When.AFTER, self._clocks.wall())
         self.live.count_tick()
-        live_state = self._live_state(shown_s, problems)
+        look = partial(self._live_state, shown_s, problems)
+        live_state = self.guard("snapshot", look) or self.live.last
         self.guard("live state", partial(self.live.write, live_state))
         self.guard.do(When.LAST, self._clocks.wall())
         return Tick(
@@ -226,7 +227,7 @@ class Pipeline:
             return []
         state, now_s = self.state, read.now_s
         ended = self.user_input.apply_labels(read.label, now_s)
-        due = self.evaluator.due_of(read.label, now_s)
+        due = self.guard("windows", partial(self.evaluator.due_of, read.label, now_s))
         if not due:
             return ended
 

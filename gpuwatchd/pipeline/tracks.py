@@ -1,20 +1,33 @@
-"""Who is watched: the tracks of all devices, and who their processes are."""
+"""Who is watched: the tracks of all devices, who their processes are, and whose turn it is."""
 
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from gpuwatchd import alerts
 from gpuwatchd.alerts import wording
+from gpuwatchd.analysis import frameworks
 from gpuwatchd.analysis.attribution import ledger
 from gpuwatchd.core.codes import DIED, Ending, Hold, Reason
+from gpuwatchd.core.model import Finding, Pattern
 from gpuwatchd.core.model.alerts import Title
-from gpuwatchd.core.model.findings import dismissed_finding, with_reason
+from gpuwatchd.core.model.findings import (
+    LOADED_S,
+    STARTED_S,
+    Clause,
+    collecting,
+    dismissed_finding,
+    reason_fields,
+    with_reason,
+)
+from gpuwatchd.store.ring import Ring
 
 if TYPE_CHECKING:
-    from gpuwatchd.core.model import Alert, Finding, ProcessInfo, ProcessKey
+    from gpuwatchd.core.config import DetectionSection
+    from gpuwatchd.core.model import Alert, ProcessInfo, ProcessKey, Subject
     from gpuwatchd.pipeline.track import EndedProcess, JobKey, Track
 
 _MOST_ENDED = 256
@@ -175,12 +188,16 @@ def _rank(track: Track, finding: Finding | None) -> ledger.Rank:
 
 
 class ProcessInfos(dict["ProcessKey", "ProcessInfo"]):
-    """Who everybody is; counts its changes, so that nobody need compare."""
+    """Who everybody is; counts its changes, so that nobody need compare.
+
+    One who is the same as before stays the same object.
+    """
 
     changes = 0
 
     def __setitem__(self, key: ProcessKey, info: ProcessInfo) -> None:
-        if self.get(key) is not info:
+        before = self.get(key)
+        if before is not info and before != info:
             self.changes += 1
             super().__setitem__(key, info)
 
@@ -230,3 +247,185 @@ class Tracks(dict[str, "Track"]):
         """Return the alerts that went on with another rank, once."""
         passed_on, self.passed_on = self.passed_on, []
         return passed_on
+
+
+# Most subjects are flat for as long as they live: they are settled by what their ring knows of
+# itself, without the detectors and without numpy, which takes 13 MiB.
+
+_FLAT_REASON: dict[Pattern, Clause] = {
+    "stable": Clause(about="memory ", text="is flat", verb=True),
+    "unknown": Clause(text="too little data for a verdict"),
+}
+_COUNTED_POINTS, _NO_GAP_S = 256, 60.0
+"""Of so many points the pauses are looked at one by one; one of a minute is never a gap."""
+
+
+def flat_finding(
+    subject: Subject,
+    pattern: Pattern,
+    *,
+    at_s: float,
+    samples: int,
+    framework: str | None,
+    limit_bytes: float | None,
+) -> Finding:
+    """Return the finding of a subject that is settled without the detectors."""
+    return Finding(
+        id=subject.id,
+        subject=subject,
+        judged_at_s=at_s,
+        pattern=pattern,
+        tier="none",
+        severity="info",
+        confidence=0.0,
+        rate_bytes_per_s=None if pattern == "unknown" else 0.0,
+        eta=None,
+        **reason_fields(_FLAT_REASON[pattern]),
+        framework=framework,
+        limit_bytes=limit_bytes,
+        samples=samples,
+    )
+
+
+def is_flat(track: Track, settings: DetectionSection) -> bool:
+    """Say whether a subject has surely not grown by what makes a candidate; next to no cost."""
+    ring, newest = track.evidence, track.evidence.last
+    if not isinstance(ring, Ring) or newest is None or track.allocator is not None:
+        return False
+    limit_bytes, total_bytes, _ = track.limits(newest[1])
+    low, high = ring.bounds
+    # Figures that left the newest cell are kept in single precision.
+    return high - low + 2.0**-22 * high < settings.least_growth_bytes(total_bytes or limit_bytes)
+
+
+def settled_finding(track: Track, settings: DetectionSection) -> Finding | None:
+    """Return what the detectors would say of a flat subject; None where they must be asked.
+
+    The same as the first look at its series, and before that what the verdict says of it.
+    """
+    ring, newest = track.evidence, track.evidence.last
+    if newest is None or not isinstance(ring, Ring) or not is_flat(track, settings):
+        return None
+    limit_bytes, total_bytes, _ = track.limits(newest[1])
+    scale = total_bytes or limit_bytes
+    if scale and newest[1] >= frameworks.POOL_SHARE * scale:
+        return None  # It may be a pool, which has a name of its own.
+    process = track.subject.process
+    begun_s = None if process is None else process.started_at_s
+    if begun_s is not None:
+        begin_s, end_s = begun_s + LOADED_S, begun_s + STARTED_S
+        track.base_at(max(0.0, newest[0] - begun_s), lambda: ring.lowest(begin_s, end_s))
+    (samples, span_s), least_s = ring.extent(), float(settings.minimum_duration)
+    enough = samples >= settings.minimum_samples and span_s >= least_s
+    finding = flat_finding(
+        track.subject,
+        "stable" if enough else "unknown",
+        at_s=newest[0],
+        samples=samples,
+        framework=track.judged_framework,
+        limit_bytes=limit_bytes,
+    )
+    if enough:
+        return finding
+    if samples > _COUNTED_POINTS or ring.longest_pause_s() > _NO_GAP_S:
+        return None
+    missing = collecting(samples, settings.minimum_samples, span_s, least_s)
+    reason = reason_fields(missing, code=Reason.COLLECTING)
+    return msgspec.structs.replace(finding, **reason)
+
+
+# A judgement of what grows takes a millisecond: where many grow at once they take turns.
+
+JUDGED_PER_S: Final = 0.6
+"""Judgements a second of what grows, for as long as it takes: three in a tick of five seconds."""
+SAVED: Final = 12.0
+"""Judgements of one tick where there were few lately: what has just begun to grow is urgent."""
+_LONGEST_TICK_S = 60.0
+_CALM_COST, _FLAT_COST = 1.0 / 2.0, 1.0 / 16.0
+"""What moves without growing takes half the time, what is flat next to none."""
+_SOON_S, _LEAST_COST = 1800.0, 1.0 / 4.0
+"""What may be full within half an hour, and nobody knows, is worth ticks of up to four times."""
+_CALM_SHARE = 1.0 / 3.0
+"""For one judgement of what grows, so much time for the others that wait."""
+_TOLD_S, _NEAR = 120.0, 60.0
+"""What people know is looked at so often; what is watched so many times before memory is full."""
+
+
+class Turns:
+    """Says who of those that are due is judged now: no tick takes long, and nobody waits for good.
+
+    Whom there is no time for stays due. What grows, or may, goes first; of these, and of the
+    others, the one that has waited longest for its pace. What grows alone never waits.
+    """
+
+    def __init__(self) -> None:
+        self._saved = SAVED
+        self._owed = 0.0
+        """Time that is due to those that do not grow before the next that does."""
+        self._at_s: float | None = None
+
+    def take(self, due: list[Track], settings: DetectionSection, now_s: float) -> list[Track]:
+        """Return those who are judged now, in the order of ``due``; ``now_s``: epoch seconds."""
+        passed_s = 0.0 if self._at_s is None else min(max(now_s - self._at_s, 0.0), _LONGEST_TICK_S)
+        self._at_s, gained = now_s, JUDGED_PER_S * passed_s
+        self._saved = min(self._saved + gained, max(SAVED, gained))
+        waits = [(_cost(track, settings), track) for track in due]
+        whole = sum([cost for cost, _ in waits])
+        if whole <= self._saved:
+            self._saved -= whole
+            return due
+        waits.sort(key=lambda wait: _stretch(wait[1], now_s))
+        growing = [wait for wait in waits if _grows(wait[1], settings)]
+        calm = [wait for wait in waits if not _grows(wait[1], settings)]
+        chosen: set[int] = set()
+        while growing or calm:
+            is_calm = not growing or bool(calm and self._owed >= calm[-1][0])
+            queue = calm if is_calm else growing
+            cost, track = queue[-1]
+            if cost > self._saved:
+                break
+            queue.pop()
+            chosen.add(id(track))
+            self._saved -= cost
+            owed = self._owed - cost if is_calm else self._owed + _CALM_SHARE * cost
+            self._owed = min(max(owed, 0.0), 1.0)
+        return [track for track in due if id(track) in chosen]
+
+
+def _grows(track: Track, settings: DetectionSection) -> bool:
+    """Say whether a subject grows as far as is known, or has passed all that was seen of it."""
+    if track.alert is not None or (track.finding is not None and track.finding.tier != "none"):
+        return True
+    newest = track.evidence.last
+    return newest is not None and newest[1] > track.peak and not is_flat(track, settings)
+
+
+def _cost(track: Track, settings: DetectionSection) -> float:
+    """Return what a judgement counts, of that of one that grows."""
+    if not _grows(track, settings):
+        return _FLAT_COST if is_flat(track, settings) else _CALM_COST
+    alert, finding = track.alert, track.finding
+    told = alert is not None and alert.state == "firing"
+    if told or finding is None or finding.eta is None:
+        return 1.0
+    return min(max(finding.eta.mid_s / _SOON_S, _LEAST_COST), 1.0)
+
+
+def _stretch(track: Track, now_s: float) -> float:
+    """Return for how many times its pace a subject has waited, the pace where many grow.
+
+    What has just begun to grow, and who is about to open an alert, come before what is watched,
+    and that before what people know.
+    """
+    waited_s, finding = now_s - track.judged_s, track.finding
+    alert = track.alert if track.lead is None else track.lead.alert
+    pace_s = alerts.FAST_S
+    if alert is not None and alert.state == "firing":
+        pace_s = max(track.pause_s, _TOLD_S)
+    elif alert is not None and alert.state == "watch" and not alert.alert_confirmations:
+        pace_s = alerts.SLOW_S
+        if finding is not None and finding.eta is not None:
+            pace_s = min(pace_s, max(finding.eta.mid_s / _NEAR, alerts.FAST_S))
+    elif alert is not None:
+        pace_s /= 1.0 + max(alert.alert_confirmations, alert.confirmations) / 3.0
+    return waited_s / pace_s

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import gpuwatchd
-from gpuwatchd.core import text
+from gpuwatchd.core import registry, text
 from gpuwatchd.core.text import MAX_CHARS, cut_words
 
 if TYPE_CHECKING:
@@ -385,6 +385,16 @@ def one_arena() -> bool:
     """Let all threads share one arena; before threads are started. Returns whether it could."""
     library = _libc()
     return library is not None and library.mallopt(_M_ARENA_MAX, 1) == 1
+
+
+def spare_openssl() -> None:
+    """Load without OpenSSL (5 MiB) what needs none here; mail and HTTPS load it when they do.
+
+    Digests have the interpreter's own code, and asyncio serves the session bus. Before either is
+    loaded, and only where nobody else wants TLS of asyncio.
+    """
+    registry.import_without("hmac", "_hashlib")
+    registry.import_without("asyncio", "ssl")
 
 
 def trim() -> bool:

@@ -11,20 +11,18 @@ import os
 import shlex
 import shutil
 import sqlite3
-import sys
 import time
 from contextlib import ExitStack, closing, suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from gpuwatchd.core import units
+from gpuwatchd.core import registry, units
 from gpuwatchd.core.state_log import StateLog
 from gpuwatchd.store import private_files, schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-    from types import ModuleType
 
     from sqlite_utils import Database
 
@@ -38,6 +36,8 @@ BUSY_MS = 250
 that is not written stays in memory and is tried again, so this is short."""
 WAL_LIMIT_BYTES = 16 * 2**20
 _SIDE_FILES = ("", "-wal", "-shm")
+_NOWHERE = (0, 0)
+"""No file is this one."""
 
 
 class Opening(NamedTuple):
@@ -97,7 +97,7 @@ def trouble(error: BaseException) -> Trouble:
     """Return what kind of failure an error of sqlite3 (or of the file system) is."""
     if isinstance(error, DamagedError) or schema.is_damage(error):
         return "damaged"
-    if isinstance(error, OSError):
+    if isinstance(error, (OSError, MemoryError)):
         return "other"
     kinds: dict[int, Trouble] = {
         sqlite3.SQLITE_FULL: "full",
@@ -108,7 +108,6 @@ def trouble(error: BaseException) -> Trouble:
         sqlite3.SQLITE_CANTOPEN: "other",
         sqlite3.SQLITE_PERM: "other",
         sqlite3.SQLITE_PROTOCOL: "busy",
-        sqlite3.SQLITE_NOMEM: "other",
     }
     code = getattr(error, "sqlite_errorcode", None)
     if isinstance(error, sqlite3.Error) and code is not None:
@@ -136,16 +135,17 @@ def open_writer(directory: Path, *, max_bytes: int, now_s: float) -> Opening:
                 problem=f"the history was damaged ({why}) and was set aside as {text}; "
                 "a new one was started",
             )
-    except (sqlite3.Error, OSError) as error:
+    except (sqlite3.Error, OSError, MemoryError) as error:
         return Opening(_frozen(directory), "memory", cannot_write(directory, error))
 
 
 def _frozen(directory: Path) -> sqlite3.Connection | None:
     """Open a history on a read-only file system, where SQLite cannot make its side files."""
     path = directory / schema.FILE_NAME
-    if os.access(directory, os.W_OK) or not path.exists():
-        return None
-    with suppress(sqlite3.Error), ExitStack() as stack:
+    # A disk that fails says so at every look.
+    with suppress(sqlite3.Error, OSError), ExitStack() as stack:
+        if os.access(directory, os.W_OK) or not path.exists():
+            return None
         connection = stack.enter_context(closing(_connect(path, "ro&immutable=1")))
         if _pragma(connection, "application_id") == schema.APPLICATION_ID:
             stack.pop_all()
@@ -166,7 +166,7 @@ def cannot_write(directory: Path, error: BaseException) -> str:
         "full": "the disk (or its size limit) is full",
         "busy": f"another program holds it locked ({who_has(file)} names it)",
         "read-only": "it is read-only",
-    }.get(trouble(error), getattr(error, "strerror", None) or str(error))
+    }.get(trouble(error), getattr(error, "strerror", None) or str(error) or "memory is short")
     return f"{file} cannot be written: {why}; samples and alerts are kept in memory"
 
 
@@ -254,14 +254,16 @@ def catalogue_damage(directory: Path) -> str | None:
     try:
         with closing(_connect(directory / schema.FILE_NAME, "ro")) as connection:
             return schema.missing(connection, schema.VERSION)
-    except sqlite3.Error as error:
+    except (sqlite3.Error, MemoryError) as error:
         return str(error) if schema.is_damage(error) else None
 
 
 def identity(directory: Path) -> tuple[int, int] | None:
-    """Return which file is at the history's place, or None when there is none."""
+    """Return which file is at the history's place; None where that cannot be told."""
     try:
         stat_result = (directory / schema.FILE_NAME).stat()
+    except FileNotFoundError:
+        return _NOWHERE
     except OSError:
         return None
     return stat_result.st_dev, stat_result.st_ino
@@ -307,26 +309,15 @@ def migrate(connection: sqlite3.Connection) -> None:
     sqlite3.Error
         When a step fails; it is rolled back and the file stays at the version before it.
     """
-    database: Database = _sqlite_utils().Database(connection)
+    # It would load numpy and pandas too (12 MiB); 24 MiB that only a new file needs.
+    library = registry.import_without("sqlite_utils", "numpy", "pandas")
+    database: Database = library.Database(connection)
     version: int = _pragma(connection, "user_version")
     for number, step in enumerate(schema.STEPS[version:], start=version + 1):
         with schema.transaction(connection):
             for statement in step.split(";\n"):
                 database.execute(statement)
             database.execute(f"PRAGMA user_version = {number}")
-
-
-def _sqlite_utils() -> ModuleType:
-    """Import sqlite_utils without numpy and pandas, which it would pull in (12 MiB)."""
-    masked = [name for name in ("numpy", "pandas") if name not in sys.modules]
-    for name in masked:
-        sys.modules[name] = None  # type: ignore[assignment]
-    try:
-        import sqlite_utils  # noqa: PLC0415 - 24 MiB that only a new file needs
-    finally:
-        for name in masked:
-            sys.modules.pop(name, None)
-    return sqlite_utils
 
 
 def _upgrade(path: Path, connection: sqlite3.Connection, version: int) -> None:
@@ -420,7 +411,7 @@ def quick_check(directory: Path) -> str | None:
     try:
         with closing(_connect(directory / schema.FILE_NAME, "ro")) as connection:
             return schema.damage(connection)
-    except sqlite3.Error:  # it cannot be opened
+    except (sqlite3.Error, MemoryError):  # it cannot be opened
         return None
 
 
@@ -561,7 +552,7 @@ class WriteProblems:
         except OSError:
             size = 0
         if size > _WAL_GUARD_BYTES:
-            with suppress(sqlite3.Error):
+            with suppress(sqlite3.Error, MemoryError):
                 busy = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
                 size = size if busy else 0
         self.set(

@@ -13,7 +13,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from functools import cache, wraps
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
@@ -213,11 +213,15 @@ SUSPECT: Final = (
     ArithmeticError,
     AttributeError,
     LookupError,
+    MemoryError,
     TypeError,
     ValueError,
     msgspec.MsgspecError,
 )
-"""What a question raises when the file is damaged; all but the first may be our fault, too."""
+"""What a question raises when the file is damaged; all but the first may be our fault, too.
+
+``MemoryError`` is how Python tells SQLITE_NOMEM, and means no damage.
+"""
 
 HEADER_BYTES: Final = 100
 _MAGIC: Final = b"SQLite format 3\0"
@@ -266,6 +270,8 @@ def transaction(connection: sqlite3.Connection, *, durable: bool = False) -> Ite
     sqlite3.Error
         Something cannot be written.
     """
+    if connection.in_transaction:  # of an earlier one whose rollback failed as well
+        connection.execute("ROLLBACK")
     # The level cannot be changed inside a transaction.
     level = connection.execute("PRAGMA synchronous").fetchone()[0] if durable else None
     if durable:
@@ -290,7 +296,10 @@ def connect(path: Path, how: str, timeout_s: float) -> Connection:
     sqlite3.Error
         It cannot be opened.
     """
-    if not path.is_file():  # opening a pipe would wait for ever
+    is_file = False
+    with suppress(OSError):
+        is_file = path.is_file()  # opening a pipe would wait for ever
+    if not is_file:
         error = sqlite3.OperationalError("unable to open database file")
         error.sqlite_errorcode = sqlite3.SQLITE_CANTOPEN
         raise error
@@ -389,6 +398,8 @@ def is_damage(error: BaseException) -> bool:
 
 def is_doubtful(error: BaseException) -> bool:
     """Say whether an error may be a fault of ours or damage: :func:`damage` knows."""
+    if isinstance(error, MemoryError):
+        return False
     return not isinstance(error, sqlite3.Error) or _code(error) in _DOUBTFUL
 
 

@@ -243,7 +243,7 @@ class Checkpoint(Value, frozen=True, kw_only=True):
     said_by: str
     """"file", or the user who said it."""
     detail: str = ""
-    """The file, where it was one."""
+    """The file, where it was one; else which work, as the job says: "step 1200 of my-run"."""
     row: int | None = None
 
 

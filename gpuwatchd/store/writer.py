@@ -502,7 +502,10 @@ class History:
         """Find out that the file was removed, replaced or overwritten below our connection."""
         if self._file.connection is None or self._file.mode != "writing":
             return
-        if database.identity(self._directory) == self._file.identity:
+        here, identity = database.identity(self._directory), self._file.identity
+        if here == identity or None in {here, identity}:
+            if identity is None:
+                self._file = self._file._replace(identity=here)
             self._health.damage = self._health.damage or self._file.header_damage()
             return
         self._drop_connection()

@@ -1,198 +1,236 @@
-"""CPU per tick and memory of the whole daemon: ``python -m tests.bench.bench_daemon``.
+"""What the daemon costs as users pay it: ``python -m tests.bench.bench_daemon``.
 
-The daemon's own parts (source, host, windows, judgement, policy, history, live state, scheduler,
-dispatcher) on the stand-in library: 8 GPUs x 8 live processes, one of them leaking, five seconds of
-its clock per tick; then the same with a GPU that hangs, and 16 GPUs x 32 processes. Beside it, in
-the same run, bare nvidia-ml-py, nvitop's snapshot and gpustat's query. Driver time is not in any
-of them. ``--split`` says which part of the tick takes how long.
+The real daemon (its loop, threads, chores, history on disk, live state) at its own pace: cold
+ticks, a pause between them, on the stand-in for the NVIDIA library. First its world goes on for
+hours without a pause: that fills windows and rings, and what is written to disk is counted. Then
+all programs tick side by side with pauses, each in a process of its own. A pause of a second gives
+the figures of the real five (``--pause 5``). In a busy world utilisation, temperature, power, clock
+and the share of every process move as on real cards, memory is flat; in an idle one nothing moves.
+Driver time is in no figure.
+
+Each program is ``tests.bench.measured``. ``--quick`` takes a minute, ``--only`` takes some states.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib.util
 import json
+import os
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tests.bench import bench_tick
 from tests.bench.measuring import sleepers
-from tests.conftest import ran
 from tests.fakenvml import FakeNvml
 
-SETUP = """
-import json, resource, sys, tempfile, time
-from pathlib import Path
-import msgspec
-from gpuwatchd.core import config
-from gpuwatchd.daemon.main import Chores
-from gpuwatchd.collect.host import Host
-from gpuwatchd.service import own_process as allocator
-from gpuwatchd.notify.outbox import dispatcher as outbox
-from tests.pipelines import make_pipeline
-from gpuwatchd.collect.nvml.source import NvmlSource
-from gpuwatchd.store.writer import History
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
 
-allocator.one_arena()
+CONFIG = '[policy]\nchannels = ["command"]\n[notify.command]\nargv = ["true"]\n'
+PEERS = {
+    "floor": ("ctypes, the calls alone", "ctypes"),
+    "bare": ("bare nvidia-ml-py", "pynvml"),
+    "nvitop": ("nvitop: take_snapshots", "nvitop"),
+    "exporter": ("nvitop-exporter: update", "nvitop_exporter"),
+    "gpustat": ("gpustat: new_query", "gpustat"),
+}
+"""Program of ``tests.bench.measured`` -> its title and the package that it needs."""
 
-class Paced:
-    name = "nvml"
-    def __init__(self):
-        self.inner, self.at = NvmlSource(), 0.0
-        self.start = time.time()
-    def probe(self): return self.inner.probe()
-    def devices(self): return self.inner.devices()
-    def read(self):
-        self.at += 5.0
-        sample = self.inner.read()
-        now = self.start + self.at
-        return msgspec.structs.replace(sample, taken_mono_s=self.at, taken_at_s=now)
-    def close(self): self.inner.close()
 
-folder = Path(tempfile.mkdtemp(dir=sys.argv[2]))
-settings = config.Config()
-source = Paced()
-clock = lambda: source.start + source.at
-history = History.open(folder / "state", settings.store, clock=clock, monotonic=lambda: source.at)
-settings = config.Config(
-    policy=config.PolicySection(channels=("desktop", "command")),
-    notify=config.NotifySection(command=config.CommandSection(argv=("true",))),
+class State(NamedTuple):
+    """One world, and which daemon or peer looks at it."""
+
+    gpus: int = 8
+    processes: int = 8
+    busy: bool = True
+    growing: int = 0
+    more: tuple[str, ...] = ()
+    hours: float = 2.0
+    """What the daemon has seen before it is measured cold."""
+
+    def lines(self, pids: Sequence[int]) -> Iterator[str]:
+        """Yield the lines of the stand-in's world."""
+        util, each = (90, 90 // self.processes) if self.busy else (0, 0)
+        yield from ("event_look_ms 1000", *(("wobble 1",) if self.busy else ()), *self.more)
+        for gpu in range(self.gpus):
+            power, heat = (400, 60) if self.busy else (60, 35)
+            yield (
+                f"gpu {gpu} total=80G reserved=600M base=500M util={util} memutil={util // 2}"
+                f" power={power} temp={heat} events=8"
+            )
+        count = self.gpus * self.processes
+        for i, pid in enumerate(pids[:count]):
+            rate = f" rate={300 + i}K max=8G" if i < self.growing else ""
+            yield f"proc {i // self.processes} pid={pid} mem=200M sm={each or 'na'}{rate}"
+
+
+IDLE, BUSY, ONE, ALL = "8 x 8 idle", "8 x 8 busy", "8 x 8 one leaks", "8 x 8 all grow"
+FEWER, MANY = "8 x 32 busy", "8 x 128 busy"
+STATES = {
+    IDLE: State(busy=False),
+    BUSY: State(),
+    ONE: State(growing=1),
+    ALL: State(growing=64, hours=1.0),
+    "8 x 8 a GPU hangs": State(more=("delay nvmlDeviceGetMemoryInfo* 0 3600000000",), hours=0.5),
+    FEWER: State(processes=32, hours=0.5),
+    "16 x 32 busy": State(gpus=16, processes=32, hours=0.5),
+    MANY: State(processes=128, hours=0.5),
+    "8 x 200 busy": State(processes=200, hours=0.5),
+}
+
+
+class Target(NamedTuple):
+    """A figure that is to be at most so high."""
+
+    text: str
+    row: str
+    key: str
+    most: float
+    beside: str = ""
+    """The row that it is divided by."""
+
+
+TARGETS = (
+    Target("tick, beside bare nvidia-ml-py", BUSY, "tick_ms", 5.0, PEERS["bare"][0]),
+    Target("tick, beside nvitop", BUSY, "tick_ms", 0.1, PEERS["nvitop"][0]),
+    Target("% of a core, busy", BUSY, "core_percent", 0.08),
+    Target("% of a core, idle", IDLE, "core_percent", 0.04),
+    Target("64 growing: ms a tick", ALL, "tick_ms", 10.0),
+    Target("1,024 processes: ms a tick", MANY, "tick_ms", 6.0),
+    Target("their chores, beside 256", MANY, "chores_ms_per_minute", 4.5, FEWER),
+    Target("MB a day to disk", BUSY, "written_mb_per_day", 120.0),
+    Target("resident MiB, idle", IDLE, "resident_mib", 48.0),
+    Target("resident MiB, busy", BUSY, "resident_mib", 48.0),
+    Target("resident MiB, all grow", ALL, "resident_mib", 58.0),
 )
-channels = outbox.build(settings.notify, settings.policy.channels)
-channels["desktop"].probe()  # loads its libraries, as a daemon on a desktop has them loaded
-sender = outbox.MessageDispatcher({"desktop": channels["command"], "command": channels["command"]})
-pipeline = make_pipeline(config=settings, sources=[source], host=Host(), history=history,
-                    runtime_dir=folder, message_dispatcher=sender, wall=clock,
-                    mono=lambda: source.at)
-chores = Chores()
-chores.start()
-# At first one memory map is read per tick, until every process is known.
-warm, ticks, rss, fds = int(sys.argv[4]), int(sys.argv[1]), {}, {}
-def now_rss():
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * resource.getpagesize() / 2**20
-import os
-spent = {}
-def around(inner, part):
-    def call(*arguments, **named):
-        began = time.perf_counter()
-        try:
-            return inner(*arguments, **named)
-        finally:
-            spent[part] = spent.get(part, 0.0) + time.perf_counter() - began
-    return call
-def timed(owner, name, part):
-    # A part that has moved is to be found again, not left out.
-    setattr(owner, name, around(getattr(owner, name), part))
-if sys.argv[3] == "split":
-    timed(source, "read", "source: read")
-    timed(pipeline.sources, "_sample", "source, with its thread")
-    timed(pipeline.intake, "take", "intake")
-    timed(pipeline, "_judge", "judge")
-    timed(pipeline.alert_notifier, "notify", "policy and messages")
-    timed(pipeline.conditions, "step", "alarms")
-    timed(pipeline.link, "record", "history: record")
-    for when, rows in pipeline.guard._chores.items():
-        pipeline.guard._chores[when] = [
-            row._replace(run=around(row.run, f"chore: {row.name}")) for row in rows
-        ]
-    timed(pipeline.live, "snapshot", "live state: make")
-    timed(pipeline.live, "write", "live state: write")
-    timed(pipeline, "tick", "whole tick")
-for _ in range(warm):
-    pipeline.tick()
-spent.clear()
-each = []
-cpu = time.process_time()
-for tick in range(warm, ticks):
-    began = time.process_time()
-    pipeline.tick()
-    each.append(1000 * (time.process_time() - began))
-    if tick % 12 == 0:
-        history.chores(clock())
-        allocator.trim()
-    if tick in {1000, 2000, 5000, ticks - 1}:
-        rss[tick + 1] = round(now_rss(), 1)
-        fds[tick + 1] = len(os.listdir("/proc/self/fd"))
-cpu = (time.process_time() - cpu) / (ticks - warm) * 1000
-state = pipeline.tick().state
-each.sort()
-print(json.dumps({"cpu_ms": each[len(each) // 2], "mean_ms": cpu,
-                  "p95_ms": each[int(0.95 * len(each))], "rss_mib": rss, "descriptors": fds,
-                  "split_us": {part: round(1e6 * s / (ticks - warm)) for part, s in spent.items()},
-                  "alerts": [a.title for a in state.alerts if a.state == "firing"],
-                  "problems": state.problems}), flush=True)
-os._exit(0)
-"""
 
 
-def _memory() -> str | None:
-    # The live state lies in the runtime directory, which is memory wherever systemd runs.
-    return "/dev/shm" if Path("/dev/shm").is_dir() else None
+class Running:
+    """One measured program."""
+
+    def __init__(self, stack: contextlib.ExitStack, words: Sequence[object], env: dict[str, str]):
+        self._child = subprocess.Popen(
+            [sys.executable, "-m", "tests.bench.measured", *map(str, words)],
+            env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        stack.callback(self._child.kill)
+
+    def line(self) -> str:
+        """Return what it says next."""
+        assert self._child.stdout is not None
+        text = self._child.stdout.readline()
+        if not text:
+            raise SystemExit("a measured program ended; what it said stands above")
+        return text
+
+    def go(self, offset_s: float) -> None:
+        """Let it tick, so much later."""
+        assert self._child.stdin is not None
+        self._child.stdin.write(f"{offset_s}\n")
+        self._child.stdin.flush()
 
 
-def look(gpus: int, processes: int, ticks: int, *more: str, split: bool = False) -> dict[str, Any]:
-    """Return the figures of one fresh daemon; ``split``, which slows it, those of its parts too."""
-    warm, mode = max(200, gpus * processes + 100), "split" if split else "whole"
-    with sleepers(gpus * processes) as pids, tempfile.TemporaryDirectory(dir=_memory()) as folder:
-        fake = FakeNvml(Path(folder))
-        lines = [f"gpu {g} total=80G reserved=600M base=500M util=90" for g in range(gpus)]
-        lines += [
-            f"proc {i // processes} pid={pid} mem=2G sm={90 // processes}"
-            + (" rate=8G max=60G" if i == processes + 1 else "")
-            for i, pid in enumerate(pids)
-        ]
-        fake.write(*lines, *more)
-        words = [sys.executable, "-c", SETUP, ticks + warm, folder, mode, warm]
-        done = ran(words, env=fake.env(), timeout=900)
-    if done.returncode or not done.stdout:
-        raise SystemExit(done.stderr[-4000:] or f"exit {done.returncode}")
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+def measure(
+    states: dict[str, State], *, hours: float, ticks: int, pause_s: float, peers: Sequence[str]
+) -> dict[str, dict[str, Any]]:
+    """Return title -> figures of each state's daemon and of each peer."""
+    running: dict[str, Running] = {}
+    warming: list[Running] = []
+    with contextlib.ExitStack() as stack:
+        most = max(it.gpus * it.processes for it in states.values())
+        pids = stack.enter_context(sleepers(most))
+        # As on a machine with systemd: the live state in memory, the history on a disk.
+        disk = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
+        shared = "/dev/shm" if Path("/dev/shm").is_dir() else None
+        memory = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=shared)))
+        (disk / "gpuwatchd.toml").write_text(CONFIG, encoding="utf-8")
+
+        def start(title: str, state: State, program: str, hot: int, *more: object) -> None:
+            folder = disk / str(len(running))
+            folder.mkdir()
+            fake = FakeNvml(folder)
+            fake.write(*state.lines(pids))
+            env = fake.env() | {
+                "GPUWATCHD_STATE_DIR": str(folder / "state"),
+                "GPUWATCHD_RUNTIME_DIR": str(memory / str(len(running))),
+            }
+            running[title] = Running(stack, (program, hot, ticks, pause_s, *more), env)
+            warming.append(running[title])
+            if len(warming) >= (os.cpu_count() or 1):
+                warming.pop(0).line()
+
+        for title, state in states.items():
+            # One process a tick gets its memory map read: all of them at least.
+            hot = max(int(720 * min(state.hours, hours)), state.gpus * state.processes + 36)
+            start(title, state, "daemon", hot, disk / "gpuwatchd.toml")
+        for program in peers:
+            title, package = PEERS[program]
+            if importlib.util.find_spec(package) is not None:
+                start(title, STATES[BUSY], program, 40)
+        for child in warming:
+            child.line()
+        for number, child in enumerate(running.values()):
+            child.go(number * pause_s / len(running))
+        return {title: json.loads(child.line()) for title, child in running.items()}
+
+
+COLUMNS = (
+    ("ms/tick", 9, "tick_ms", ".2f"),
+    ("mean", 8, "mean_ms", ".2f"),
+    ("hot", 8, "hot_tick_ms", ".2f"),
+    ("chores/min", 11, "chores_ms_per_minute", ".1f"),
+    ("% core", 8, "core_percent", ".3f"),
+    ("s/hour", 8, "cpu_s_per_hour", ".2f"),
+    ("wakes/h", 9, "wakeups_per_hour", ",.0f"),
+    ("RSS MiB", 9, "resident_mib", ".1f"),
+    ("PSS", 7, "proportional_mib", ".1f"),
+    ("disk MB/d", 11, "written_mb_per_day", ",.1f"),
+    ("write()", 9, "passed_mb_per_day", ",.1f"),
+)
+"""Title, width, key and format."""
+
+
+def table(results: dict[str, dict[str, Any]]) -> Iterator[str]:
+    """Yield the results for people."""
+    yield " " * 24 + "".join(f"{title:>{width}}" for title, width, *_ in COLUMNS)
+    for name, row in results.items():
+        cells = (f"{row[key]:{width}{form}}" for _, width, key, form in COLUMNS)
+        yield f"{name:24}{''.join(cells)}"
+    yield ""
+    for target in TARGETS:
+        if target.row in results and (not target.beside or target.beside in results):
+            value = results[target.row][target.key]
+            if target.beside:
+                value /= results[target.beside][target.key]
+            met = "met" if value <= target.most else "NOT MET"
+            yield f"{target.text:32}{value:10.3f}  at most {target.most:7.2f}  {met}"
 
 
 def main() -> int:
     """Run and print."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--ticks", type=int, default=10_000)
-    parser.add_argument("--runs", type=int, default=3, help="fresh processes per peer")
-    parser.add_argument("--split", action="store_true", help="only say what each part takes")
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ticks", type=int, default=24, help="cold ones")
+    parser.add_argument("--pause", type=float, default=1.0, help="seconds between cold ticks")
+    parser.add_argument("--hours", type=float, default=2.0, help="of the world before, at most")
+    parser.add_argument("--quick", action="store_true", help="8 x 8, idle and busy, in a minute")
+    parser.add_argument("--only", nargs="+", choices=STATES, default=list(STATES))
     chosen = parser.parse_args()
     if not FakeNvml.available():
         print("bench_daemon: needs Linux and a C compiler", file=sys.stderr)
         return 1
-    if chosen.split:
-        for part, spent_us in look(8, 8, chosen.ticks, split=True)["split_us"].items():
-            print(f"{part:26} {spent_us:7,} us of wall time per tick")
-        return 0
-    ours = look(8, 8, chosen.ticks)
-    print(f"daemon, {chosen.ticks:,} ticks, 8 GPUs x 8 processes, no driver time")
-    print(
-        f"CPU per tick, everything on: median {ours['cpu_ms']:.2f} ms, "
-        f"95 % {ours['p95_ms']:.2f} ms, "
-        f"mean {ours['mean_ms']:.2f} ms with its chores; alerts: {ours['alerts']}"
+    states = {title: STATES[title] for title in chosen.only}
+    peers = list(PEERS)
+    if chosen.quick:
+        states = {title: STATES[title] for title in (IDLE, BUSY)}
+        chosen.ticks, chosen.hours, peers = 20, 1.0, ["bare", "nvitop"]
+    results = measure(
+        states, hours=chosen.hours, ticks=chosen.ticks, pause_s=chosen.pause, peers=peers
     )
-    print(f"RSS MiB after ticks: {ours['rss_mib']}; descriptors: {ours['descriptors']}")
-    if ours["problems"]:
-        print(f"problems: {ours['problems']}")
-    fewer = max(600, chosen.ticks // 5)
-    for title, figures in (
-        ("one of the GPUs hangs", look(8, 8, fewer, bench_tick.HANGS)),
-        ("16 GPUs x 32 processes", look(16, 32, fewer)),
-    ):
-        ratio = figures["cpu_ms"] / ours["cpu_ms"]
-        print(
-            f"{title:40} {figures['cpu_ms']:8.2f} ms CPU  {ratio:6.2f} x the daemon"
-            f"  (mean {figures['mean_ms']:.2f} ms)"
-        )
-    for name, values in bench_tick.run(chosen.runs, 1.0).items():
-        if values is None:
-            print(f"{name:40} not installed")
-        else:
-            print(
-                f"{name:40} {values[0]:8.2f} ms CPU  {values[0] / ours['cpu_ms']:6.2f} x the daemon"
-            )
+    print(*table(results), sep="\n")
     return 0
 
 

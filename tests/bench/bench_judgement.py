@@ -6,8 +6,6 @@ over the rounds of this checkout's best time by the other's. Processor time, one
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import statistics
 import subprocess
@@ -29,7 +27,7 @@ if TYPE_CHECKING:
     from gpuwatchd.core.model import FloatArray
 
 MIB, GIB = 2.0**20, 2.0**30
-RUN_S = 14_400.0
+RUN_S, ROUNDS = 14_400.0, 15
 HERE = Path(__file__).resolve()
 
 
@@ -116,14 +114,13 @@ def serve() -> None:
 
 
 def main() -> None:
-    """Print the table, or its cases as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("other", type=Path, help="folder of another checkout of gpuwatchd")
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--json", action="store_true")
-    asked = parser.parse_args()
-    if not (asked.other / "gpuwatchd" / "__init__.py").is_file():
-        parser.error(f"{asked.other} is no checkout of gpuwatchd")
+    """Print the table."""
+    if len(sys.argv) != 2:
+        print("nothing to compare with: name the folder of another checkout")
+        return
+    other = Path(sys.argv[1])
+    if not (other / "gpuwatchd" / "__init__.py").is_file():
+        raise SystemExit(f"{other} is no checkout of gpuwatchd")
     workers = [
         subprocess.Popen(
             [sys.executable, "-c", f"import runpy; runpy.run_path({str(HERE)!r})['serve']()"],
@@ -131,7 +128,7 @@ def main() -> None:
             cwd=folder,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )
-        for folder in (asked.other, HERE.parents[2])
+        for folder in (other, HERE.parents[2])
     ]  # fmt: skip
 
     def ask(number: int, name: str) -> float:
@@ -144,7 +141,7 @@ def main() -> None:
     out = {}
     for name in cases():
         pairs = []
-        for number in range(asked.rounds):
+        for number in range(ROUNDS):
             first = number % 2
             taken = {which: ask(which, name) for which in (first, 1 - first)}
             pairs.append((taken[0], taken[1]))
@@ -155,9 +152,6 @@ def main() -> None:
         }
     for worker in workers:
         worker.communicate()
-    if asked.json:
-        print(json.dumps(out, indent=1))
-        return
     for name, row in out.items():
         print(f"{name:26} {row['other_us']:7.0f} us  {row['us']:7.0f} us  {row['ratio']:.3f}")
     ratios = [row["ratio"] for row in out.values()]

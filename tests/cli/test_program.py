@@ -224,9 +224,12 @@ CALL = "from gpuwatchd.cli import main; main({})"
 @pytest.mark.parametrize(
     ("code", "forbidden"),
     [
-        (CALL.format(["status"]), f"{HEAVY} gpuwatchd.alerts"),
+        (CALL.format(["status"]), f"{HEAVY} gpuwatchd.alerts typing_extensions inspect"),
         (CALL.format(["--version"]), HEAVY),
-        (CALL.format(["--help"]), f"numpy rich msgspec sqlite3 psutil jinja2 {VERB_MODULES}"),
+        (
+            CALL.format(["--help"]),
+            f"numpy rich msgspec sqlite3 psutil jinja2 shutil {VERB_MODULES}",
+        ),
         (CALL.format(["status", "--json", "--gpu", "0"]), f"{HEAVY} answers"),
         (CALL.format(["check"]), "numpy rich sqlite3 apprise psutil"),
         (

@@ -38,10 +38,15 @@
  *   procutil_room N            utilisation samples need a buffer for N, however few there are
  *   procutil_success           the sizing call for utilisation samples answers SUCCESS when there are
  *                              none, instead of NOT_FOUND
+ *   wobble SEED                utilisation, temperature, power, clock and sm of what is busy move from
+ *                              second to second, the same way for the same seed
+ *   event_look_ms N            look for new events every N ms (20), as the wait of a real driver wakes
+ *                              nobody
  *   v2_inclusive               memory v2 `used` holds the reserve too (as one driver manual says)
  *
  * FAKE_NVML_STATS=path: calls per entry point, written at exit ("name count" a line); and
  * "shutdown_in_wait" when NVML was shut down, or an event set freed, while somebody waited on it.
+ * fakenvml_set_time(double epoch_s) replaces the clock of growth and wobble.
  * Compiled with -DNO_DETAIL_LIST it lacks the symbol by which clients know a later 535 driver.
  */
 #define _GNU_SOURCE
@@ -65,7 +70,7 @@ enum {
 #define NA UINT64_MAX
 #define MAX_GPUS 32
 #define MAX_MIGS 8
-#define MAX_PROCS 1024
+#define MAX_PROCS 2048
 #define MAX_RULES 128
 #define MAX_EVENTS 64
 #define TEXT 96
@@ -95,7 +100,7 @@ typedef struct { int gpu; uint64_t soft, hard, used; char group[256]; } Limit;
 typedef struct {
   char driver[TEXT], nvml[TEXT];
   int cuda, init_error, gpus, migs[MAX_GPUS], nprocs, nfails, ndelays, nevents, inclusive, widened,
-      procutil_success, procutil_room, nlimits, first[MAX_GPUS], last[MAX_GPUS];
+      procutil_success, procutil_room, wobble, event_look_ms, nlimits, first[MAX_GPUS], last[MAX_GPUS];
   int fail_second; /* how many buffered reads fail; -1: all */
   Unit gpu[MAX_GPUS], mig[MAX_GPUS][MAX_MIGS];
   Proc procs[MAX_PROCS];
@@ -119,7 +124,10 @@ static int nfirst;
 
 /* ---- the file ------------------------------------------------------------------------------ */
 
+static double time_set;
+void fakenvml_set_time(double epoch_s) { time_set = epoch_s; }
 static double now_s(void) {
+  if (time_set > 0) return time_set;
   struct timespec t;
   clock_gettime(CLOCK_REALTIME, &t);
   return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
@@ -298,6 +306,8 @@ static void one_line(World *w, char *line) {
   else if (strcmp(verb, "procs_widened") == 0) w->widened = 1;
   else if (strcmp(verb, "procutil_success") == 0) w->procutil_success = 1;
   else if (strcmp(verb, "procutil_room") == 0) sscanf(rest, "%d", &w->procutil_room);
+  else if (strcmp(verb, "wobble") == 0) sscanf(rest, "%d", &w->wobble);
+  else if (strcmp(verb, "event_look_ms") == 0) sscanf(rest, "%d", &w->event_look_ms);
   else if (strcmp(verb, "driver") == 0) sscanf(rest, "%95s", w->driver);
   else if (strcmp(verb, "nvml") == 0) sscanf(rest, "%95s", w->nvml);
   else if (strcmp(verb, "cuda") == 0) sscanf(rest, "%d", &w->cuda);
@@ -343,6 +353,7 @@ static void refresh(void) {
   strcpy(fresh.driver, "550.54.15");
   strcpy(fresh.nvml, "12.550.54.15");
   fresh.cuda = 12040;
+  fresh.event_look_ms = 20;
   for (int i = 0; i < MAX_GPUS; i++) fresh.first[i] = fresh.last[i] = -1;
   char line[1024];
   while (fgets(line, sizeof line, f)) one_line(&fresh, line);
@@ -424,6 +435,26 @@ static int enter(const char *func, const Handle *h, int needs_init) {
 
 static Unit *unit(const Handle *h) {
   return h->mig < 0 ? &world.gpu[h->gpu] : &world.mig[h->gpu][h->mig];
+}
+
+/* A value from -1 to 1 that belongs to this seed, unit, gauge and moment. */
+static double noise(int unit_number, int gauge, uint64_t moment) {
+  uint64_t x = ((uint64_t)world.wobble << 48) ^ ((uint64_t)unit_number << 40) ^ ((uint64_t)gauge << 32) ^ moment;
+  x = (x + 0x9E3779B97F4A7C15) * 0xBF58476D1CE4E5B9;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EB;
+  return (double)((x ^ (x >> 31)) >> 11) / (1ULL << 52) - 1;
+}
+
+/* What a gauge shows: of a busy unit it moves by so much, plus a slow part that takes minutes. */
+enum { UTIL = 1, MEM_UTIL, TEMP, POWER, CLOCK, SM };
+static uint64_t moved(const Handle *h, int gauge, uint64_t value, double fast, double slow) {
+  if (!world.wobble || value == NA || value == 0 || !unit(h)->util) return value;
+  double now = now_s(), part = now / 120 - (double)(uint64_t)(now / 120);
+  uint64_t minute = (uint64_t)(now / 120);
+  double result = (double)value + fast * noise(h->gpu, gauge, (uint64_t)now) +
+      slow * ((1 - part) * noise(h->gpu, gauge + 16, minute) + part * noise(h->gpu, gauge + 16, minute + 1));
+  double most = gauge <= MEM_UTIL || gauge >= SM ? 100 : result;
+  return (uint64_t)(result < 0 ? 0 : result > most ? most : result + 0.5);
 }
 
 static int text_out(char *to, unsigned room, const char *from) {
@@ -597,7 +628,8 @@ int nvmlDeviceGetProcessUtilization(Handle *h, Sample *to, unsigned *n, unsigned
   for (int i = world.first[h->gpu]; i >= 0 && k < found; i = world.procs[i].next) {
     const Proc *p = &world.procs[i];
     if (p->sm == NA || !on(p, h)) continue;
-    Sample s = {p->pid, at, (unsigned)p->sm, 0, 0, 0};
+    unsigned sm = (unsigned)moved(h, SM + (int)k, p->sm, 2 + 0.2 * (double)p->sm, 0);
+    Sample s = {p->pid, at, sm, 0, 0, 0};
     to[k++] = s;
   }
   LEAVE(OK);
@@ -816,22 +848,25 @@ typedef struct { unsigned gpu, memory; } Utilisation;
 int nvmlDeviceGetUtilizationRates(Handle *h, Utilisation *to) {
   BEGIN(h);
   if (h->mig >= 0 || unit(h)->mig_mode || unit(h)->util == NA) LEAVE(NOT_SUPPORTED);
-  to->gpu = (unsigned)unit(h)->util;
-  to->memory = unit(h)->memutil == NA ? 0 : (unsigned)unit(h)->memutil;
+  /* From second to second half of the readings move by 4 points or more, a tenth by 9 (H100s that
+   * train). */
+  to->gpu = (unsigned)moved(h, UTIL, unit(h)->util, 7, 0);
+  to->memory = unit(h)->memutil == NA ? 0 : (unsigned)moved(h, MEM_UTIL, unit(h)->memutil, 4, 0);
   LEAVE(OK);
 }
 
 #define GAUGE(NAME, VALUE) int NAME(Handle *h, unsigned *to) { BEGIN(h); LEAVE(number_out(to, VALUE)); }
 #define WATTS(V) ((V) == NA ? NA : (V) * 1000)
-int nvmlDeviceGetTemperature(Handle *h, int sensor, unsigned *to) { (void)sensor; BEGIN(h); LEAVE(number_out(to, unit(h)->temp)); }
+#define DRAWN(H) moved(H, POWER, WATTS(unit(H)->power), 0.06 * WATTS(unit(H)->power), 0)
+int nvmlDeviceGetTemperature(Handle *h, int sensor, unsigned *to) { (void)sensor; BEGIN(h); LEAVE(number_out(to, moved(h, TEMP, unit(h)->temp, 0.6, 3))); }
 typedef struct { unsigned version; int sensor, value; } Temperature;
 int nvmlDeviceGetTemperatureV(Handle *h, Temperature *to) {
   BEGIN(h);
   if (unit(h)->temp == NA) LEAVE(NOT_SUPPORTED);
-  to->value = (int)unit(h)->temp;
+  to->value = (int)moved(h, TEMP, unit(h)->temp, 0.6, 3);
   LEAVE(OK);
 }
-GAUGE(nvmlDeviceGetPowerUsage, WATTS(unit(h)->power))
+GAUGE(nvmlDeviceGetPowerUsage, DRAWN(h))
 GAUGE(nvmlDeviceGetEnforcedPowerLimit, WATTS(unit(h)->limit))
 GAUGE(nvmlDeviceGetPowerManagementLimit, WATTS(unit(h)->limit))
 GAUGE(nvmlDeviceGetPowerManagementDefaultLimit, WATTS(unit(h)->limit))
@@ -842,7 +877,12 @@ GAUGE(nvmlDeviceGetDisplayActive, 0)
 GAUGE(nvmlDeviceGetComputeMode, 0)
 GAUGE(nvmlDeviceGetPerformanceState, unit(h)->util ? 0 : 8)
 static int clock_of(const Unit *u, int type, unsigned *to) { return number_out(to, type == 2 ? u->memclock : u->clock); }
-int nvmlDeviceGetClockInfo(Handle *h, int type, unsigned *to) { BEGIN(h); LEAVE(clock_of(unit(h), type, to)); }
+int nvmlDeviceGetClockInfo(Handle *h, int type, unsigned *to) {
+  BEGIN(h);
+  int code = clock_of(unit(h), type, to);
+  if (code == OK && type != 2) *to = (unsigned)moved(h, CLOCK, *to, 15, 0) / 15 * 15;
+  LEAVE(code);
+}
 int nvmlDeviceGetMaxClockInfo(Handle *h, int type, unsigned *to) { BEGIN(h); LEAVE(clock_of(unit(h), type, to)); }
 int nvmlDeviceGetEncoderUtilization(Handle *h, unsigned *to, unsigned *period) { BEGIN(h); *to = 0; *period = 100000; LEAVE(OK); }
 int nvmlDeviceGetDecoderUtilization(Handle *h, unsigned *to, unsigned *period) { BEGIN(h); *to = 0; *period = 100000; LEAVE(OK); }
@@ -892,6 +932,7 @@ int nvmlDeviceGetCurrentClocksEventReasons(Handle *h, unsigned long long *to) { 
 int nvmlDeviceGetCurrentClocksThrottleReasons(Handle *h, unsigned long long *to) { BEGIN(h); *to = unit(h)->reasons; LEAVE(OK); }
 
 int nvmlDeviceGetDriverModel(Handle *h, unsigned *current, unsigned *pending) { (void)current; (void)pending; BEGIN(h); LEAVE(NOT_SUPPORTED); }
+int nvmlDeviceGetFieldValues(Handle *h, int n, void *to) { (void)n; (void)to; BEGIN(h); LEAVE(NOT_SUPPORTED); }
 int nvmlDeviceGetDriverModel_v2(Handle *h, unsigned *current, unsigned *pending) { (void)current; (void)pending; BEGIN(h); LEAVE(NOT_SUPPORTED); }
 
 /* ---- events -------------------------------------------------------------------------------- */
@@ -937,7 +978,7 @@ static int not_handed(int which) { /* under the lock */
 }
 
 static int waited_for(const char *func, EventData *to, unsigned timeout_ms) {
-  for (unsigned waited = 0;; waited += 20) {
+  for (unsigned waited = 0, look_ms = 20;; waited += look_ms) {
     int code = enter_again(func, NULL, 1, waited == 0);
     if (code != OK) return code;
     for (int i = 0; i < world.nevents; i++) {
@@ -947,8 +988,10 @@ static int waited_for(const char *func, EventData *to, unsigned timeout_ms) {
       LEAVE(OK);
     }
     if (waited >= timeout_ms) LEAVE(TIMEOUT);
+    look_ms = (unsigned)world.event_look_ms;
     pthread_mutex_unlock(&lock);
-    struct timespec t = {0, 20 * 1000 * 1000};
+    if (look_ms > timeout_ms - waited) look_ms = timeout_ms - waited;
+    struct timespec t = {look_ms / 1000, look_ms % 1000 * 1000 * 1000};
     nanosleep(&t, NULL);
   }
 }

@@ -39,8 +39,9 @@ print(done)
 WITH_EXTRAS = (
     *("gpuwatchd.charts.matplotlib_renderer", "gpuwatchd.notify.keyring_ask"),
     *("gpuwatchd.view.metrics", "gpuwatchd.view.fleet_metrics"),
+    *(f"gpuwatchd.integrations.{name}" for name in ("huggingface", "keras", "lightning")),
 )
-"""Started as programs of their own, or imported, where the extra is there alone."""
+"""Started as programs of their own, or imported, where the extra or the library is there alone."""
 
 
 class Installed:

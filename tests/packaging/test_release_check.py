@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 import subprocess
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ import release_check
 import sbom
 import vendored
 from release_check import Tree, look
-from tests.conftest import ROOT
+from tests.conftest import ROOT, not_here
 from tests.packaging import built
 
 if TYPE_CHECKING:
@@ -105,7 +106,34 @@ def test_each_fault_is_named(
 
 def test_a_version_that_is_tagged_is_not_released_again(tree: Tree) -> None:
     subprocess.run(["git", "tag", "v1.2.0"], cwd=tree.root, check=True)
+    assert look("version", tree) == []  # this is what the tag makes a release of
+    words = [
+        "git",
+        "-c",
+        "user.name=a",
+        "-c",
+        "user.email=a@b",
+        "commit",
+        "--allow-empty",
+        "-qm",
+        "b",
+    ]
+    subprocess.run(words, cwd=tree.root, check=True)
     assert [fault.what for fault in look("version", tree)] == ["v1.2.0 is tagged already"]
+
+
+def test_workflows_call_make_targets_that_exist() -> None:
+    folder = ROOT / ".github" / "workflows"
+    if not folder.is_dir():
+        not_here("a source distribution has no workflows")
+    called = {
+        target
+        for file in folder.glob("*.yml")
+        for target in re.findall(r"run: make (?:[A-Z]+=\S+ )*([a-z-]+)", file.read_text())
+    }
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert {"lint", "test-quick", "coverage", "dist", "deb", "site", "release-check"} <= called
+    assert called <= targets
 
 
 def test_what_it_prints_and_how_it_ends(tree: Tree, capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,6 +29,7 @@ FAMILIES = (
     "gpuwatchd.view.queries",
     "gpuwatchd.cli.verbs",
     "gpuwatchd.cli.doctor",
+    "gpuwatchd.integrations",
     "gpuwatchd.tui.screens",
     "gpuwatchd.tui.widgets",
 )

@@ -287,3 +287,30 @@ def test_a_list_that_comes_to_be_is_found(fake: Nvml, child: int) -> None:
     assert {str(look.pids) for look in found[:10]} == {"None"}
     assert [look.faults for look in found[:10]] == [[]] * 10, "a driver without it is no fault"
     assert found[-1].pids == [child]
+
+
+@pytest.mark.parametrize(
+    ("said", "field", "where"),
+    [
+        ("util=101", "util_pct", "util"),
+        (f"temp={2**32 - 1}", "temp_c", "temp"),
+        (f"power={2**32 - 1}", "power_w", "power"),
+        ("clock=65535", "clock_mhz", "clock"),
+        (f"ecc=1 ecc_errors={2**63}", "ecc_errors", "ecc"),
+        (f"remapped={2**32 - 1}", "retired_pages", "remapped"),
+    ],
+)
+def test_a_number_that_no_card_says_is_unknown_and_a_fault(
+    fake: Nvml, said: str, field: str, where: str
+) -> None:
+    readings, _, faults = one_read(fake, f"{H100} used=3G {said}")
+    assert (readings[0][field], readings[0]["used_bytes"]) == (None, 3 * GIB)
+    assert [fault["where"] for fault in faults] == [f"nvml/0/{where}"]
+
+
+def test_a_card_does_not_shrink_below_what_a_process_held_before(fake: Nvml) -> None:
+    worlds = [[f"{H100} used=9G", "proc 0 pid=77 mem=9G"], [f"{UNKNOWN_CHIP} total=300M used=1M",
+              "proc 0 pid=77 mem=9G"]]  # fmt: skip
+    first, second = looks(fake, *worlds)
+    assert first.reading["total_bytes"] == second.device["memory_total_bytes"] == 80 * GIB
+    assert (second.reading["used_bytes"], second.pids, {*second.faults}) == (None, [77], {MEMORY})

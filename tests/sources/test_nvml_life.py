@@ -457,3 +457,24 @@ out(deadlines, [reading.state for reading in s.read().readings])
 """)
     assert deadlines == [1.0, left_s]
     assert states == ["ok", "ok"]
+
+
+def test_another_uuid_order_or_name_is_seen_while_a_card_is_read(fake: Nvml) -> None:
+    first, second = (f"gpu {i} total=24G uuid=GPU-{i} name=A" for i in (0, 1))
+    fake.write(first, second)
+    found = fake.play("""
+s = source(rescan_s=60)
+def look(*lines):
+    put(*lines)
+    s.read()
+    now[0] += 61
+    states = {r.device_uid: r.state for r in s.read().readings}
+    return [[d.index, d.uid, d.name, d.pci_bus, states[d.uid]] for d in s.devices()]
+out(look("gpu 0 uuid=GPU-9 name=A", "gpu 1 uuid=GPU-1 name=A"),
+    look("gpu 0 uuid=GPU-1 name=A", "gpu 1 uuid=GPU-9 name=B"))
+""")
+    bus = "0000:0{}:00.0".format
+    assert found == [
+        [[0, "GPU-9", "A", bus(1), "ok"], [1, "GPU-1", "A", bus(2), "ok"]],
+        [[0, "GPU-1", "A", bus(1), "ok"], [1, "GPU-9", "B", bus(2), "ok"]],
+    ]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from gpuwatchd.core import registry
 from gpuwatchd.store import database, schema
 from tests.conftest import ROOT, ran
 from tests.making import alert
@@ -232,7 +233,7 @@ def test_opening_an_existing_history_does_not_load_sqlite_utils(tmp_path: Path) 
 def test_sqlite_utils_reads_what_we_write(tmp_path: Path, history: History) -> None:
     history.record(sample(T0), CARDS, {})
     history.close()
-    database_ = database._sqlite_utils().Database(tmp_path / "history.db")
+    database_ = registry.import_without("sqlite_utils", "numpy").Database(tmp_path / "history.db")
     try:
         assert [row["used_bytes"] for row in database_["gpu_raw"].rows] == [1000]
     finally:

@@ -42,8 +42,7 @@ from gpuwatchd.core.model.alerts import (
     process_title,
 )
 from gpuwatchd.core.model.base import Value
-from gpuwatchd.core.model.findings import dismissed_finding, with_reason
-from gpuwatchd.pipeline import track
+from gpuwatchd.core.model.findings import dismissed_finding, with_host_reason, with_reason
 from gpuwatchd.pipeline.messages import sentences
 from gpuwatchd.store import legacy_text, live
 from gpuwatchd.store.live import LiveDevice, LiveState
@@ -194,7 +193,7 @@ def judged(end_s: float = 3600.0) -> Finding:
 
 
 def host() -> Finding:
-    return track.with_host_reason(judged())
+    return with_host_reason(judged())
 
 
 def ranks() -> Finding:

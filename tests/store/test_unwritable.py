@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 import sqlite3
 from contextlib import closing
@@ -10,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from gpuwatchd.core.errors import StoreDamaged
-from gpuwatchd.store import checked_connection
+from gpuwatchd.store import checked_connection, schema
 from gpuwatchd.store.reader import Reader
+from tests.conftest import present
 from tests.store.world import CARDS, KNOWN, Time, opened, sample
 
 NOW_S = 1_700_002_800.0
@@ -115,3 +118,51 @@ def test_a_copy_that_was_made_while_a_daemon_started_does_not_count(
         assert rows_of(reader) == 1
     assert begun
     begun[0].close()
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EACCES, errno.EMFILE])
+def test_a_file_that_cannot_be_looked_at_for_a_moment_is_not_taken_for_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    history = opened(tmp_path, time := Time(NOW_S))
+
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(number, "no")
+
+    with monkeypatch.context() as patch:
+        for name in ("stat", "access"):
+            patch.setattr(os, name, refused)
+        history.record(sample(NOW_S), CARDS, KNOWN)
+        history.flush(NOW_S)
+        history.chores(NOW_S)
+    time.pass_s(61)
+    assert history.flush(time.now_s)
+    assert history.problems == ()
+    history.close()
+
+
+def test_a_rollback_that_fails_does_not_keep_later_ones_from_writing(tmp_path: Path) -> None:
+    history = opened(tmp_path, Time(NOW_S))
+    present(history._file.connection).execute("BEGIN IMMEDIATE")
+    history.record(sample(NOW_S), CARDS, KNOWN)
+    assert history.flush(NOW_S)
+    history.close()
+
+
+def test_memory_that_is_short_is_a_problem_of_the_disk_s_kind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history = opened(tmp_path, Time(NOW_S))
+
+    def short(*_: object) -> None:
+        raise MemoryError  # as Python tells SQLITE_NOMEM
+
+    with monkeypatch.context() as patch:
+        patch.setattr(schema.Connection, "execute", short)
+        history.record(sample(NOW_S), CARDS, KNOWN)
+        assert not history.flush(NOW_S)
+        history.chores(NOW_S)
+        assert any("memory is short" in problem for problem in history.problems)
+    assert history.flush(NOW_S)
+    assert (history.problems, [*tmp_path.glob("*.corrupt-*")]) == ((), [])
+    history.close()

@@ -564,7 +564,9 @@ def _unowned(device: Series, processes: Mapping[ProcessKey, Series], since_s: fl
     if rest.size >= _SLIP:
         # Device and processes are not read in one instant: between two readings one may allocate.
         padded = np.pad(rest, _SLIP // 2, mode="edge")
-        rest = np.median(np.lib.stride_tricks.sliding_window_view(padded, _SLIP), axis=1)
+        # np.median would load numpy.ma, 1 MiB.
+        near = np.lib.stride_tricks.sliding_window_view(padded, _SLIP)
+        rest = np.sort(near, axis=1)[:, _SLIP // 2]
     # From its beginning, not from its lowest: memory that two processes share for a while is
     # counted twice, and what nobody owns seems to dip.
     return _kept(rest, float(rest[: max(1, rest.size // 10)].min())) if rest.size else 0.0

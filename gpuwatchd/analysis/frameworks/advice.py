@@ -88,7 +88,8 @@ PyTorch | gradual
 - Keep numbers (`loss.item()`) or `.detach().cpu()`, in a list that is emptied; gc.collect()
   only helps where reference cycles hold them.
 - Compare torch.cuda.memory_reserved() over time: flat while the device grows means that it is
-  outside PyTorch's allocator (a custom kernel, an extension, a library).
+  outside PyTorch's allocator (a custom kernel, an extension, a library); Nsight Systems
+  (`nsys profile --cuda-memory-usage=true`) then shows each allocation, and slows the job.
 
 PyTorch | step
 - Check what runs as often as the steps: evaluation without torch.no_grad(), outputs kept across
@@ -96,7 +97,8 @@ PyTorch | step
 - Its allocator takes memory in blocks, so that tensors kept in each iteration look like steps
   too: `total += loss`, a list of outputs.
 - Compare torch.cuda.memory_reserved() over time: flat while the device grows means that it is
-  outside PyTorch's allocator (a custom kernel, an extension, a library).
+  outside PyTorch's allocator (a custom kernel, an extension, a library); Nsight Systems
+  (`nsys profile --cuda-memory-usage=true`) then shows each allocation, and slows the job.
 
 PyTorch | cyclic
 - Check what survives each epoch or evaluation: kept outputs, metrics that hold tensors instead

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuwatchd.analysis.numerics.estimators import noise
+from gpuwatchd.analysis.numerics.estimators import median, noise
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -223,7 +223,7 @@ def look_back_s(t_s: FloatArray, window_s: float) -> float:
     recent = t_s[-LEAST_BACK - 1 :]
     if recent.size < 3 or (recent[-1] - recent[0]) * LEAST_BACK <= window_s * (recent.size - 1):
         return window_s
-    return max(window_s, LEAST_BACK * float(np.median(np.diff(recent))))
+    return max(window_s, LEAST_BACK * median(np.diff(recent)))
 
 
 def prepare(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 import numpy as np
 
+from gpuwatchd.analysis import numerics
 from gpuwatchd.core import units
 from gpuwatchd.core.codes import FactName
 from gpuwatchd.core.model import GrowthFact, Period
@@ -61,7 +62,7 @@ def begun_since(found: Finding, series: Series, view: SeriesWindow) -> Begun | N
     gain, over = high - low, at + wide[1] <= 0.0
     onset = float(np.interp(found.onset_at_s - view.now_s, view.t_s, view.floor))
     there = float(gain.sum()) >= THERE * max(float(view.floor[-1]) - onset, 1.0)
-    usual = float(np.median(gain[over])) if over.any() else 0.0
+    usual = numerics.median(gain[over]) if over.any() else 0.0
     alike = over & (gain * ALIKE >= usual) & (gain <= usual * ALIKE) & (usual > 0.0)
     return Begun(period, at.size, not (there and at.size), int(alike.sum()), int(over.sum()))
 

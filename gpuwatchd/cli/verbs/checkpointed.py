@@ -38,7 +38,7 @@ def command(pid: int, at_s: float | None) -> int:
     checkpoint code; only for processes of your own, except for root. Without it, file patterns
     under [checkpoints] paths are checked; without both, losses count from the job's start.
     """
-    from gpuwatchd.store import checked_connection, tables  # noqa: PLC0415 - SQLite comes with it
+    from gpuwatchd.store import tables  # noqa: PLC0415 - SQLite comes with it
 
     flags = options.current()
     now_s = state_location.now_s()
@@ -50,9 +50,7 @@ def command(pid: int, at_s: float | None) -> int:
     if started_at_s is not None and saved_at_s < started_at_s - tables.SAME_S:
         begun = units.clock(started_at_s, now_s=now_s)
         raise click.BadParameter(f"process {pid} started later, at {begun}", param_hint="'--at'")
-    point = tables.Checkpoint(process=info.key, saved_at_s=saved_at_s, said_by=user_filter.user())
-    with state_location.writing() as place:
-        checkpoint = checked_connection.transaction(place.state_dir, tables.write_checkpoint, point)
+    checkpoint = user_filter.write_checkpoint(info.key, saved_at_s)
     if flags.json:
         saved = fill(Saved, checkpoint, daemon_running=current_state.running())
         output.emit_answer(Checkpointed, (saved,), source="database")

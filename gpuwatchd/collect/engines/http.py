@@ -11,7 +11,6 @@ import io
 import ipaddress
 import socket
 import time
-from http.client import HTTPException, HTTPResponse
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -153,6 +152,8 @@ class _Recorded:
 
 
 def _body(raw: bytes) -> bytes:
+    from http.client import HTTPException, HTTPResponse  # noqa: PLC0415 - 5 MiB with OpenSSL
+
     answer = HTTPResponse(_Recorded(raw))  # type: ignore[arg-type]
     try:
         answer.begin()

@@ -59,10 +59,11 @@ class Place:
         if self.uuid:
             base = self.uuid
         elif self.parent is not None:
-            base = f"{self.parent.uid}/{self.key}"
+            # Short enough that its own end is not cut off.
+            base = f"{self.parent.uid[:200]}/{self.key}"
         else:
             where = self.bus if self.bus is not None else self.index
-            base = f"log:{self.host or '-'}/{'-' if where is None else where}"
+            base = f"log:{(self.host or '-')[:200]}/{'-' if where is None else where}"
         return f"{base} {self.letter}" if self.letter else base
 
     def device(self, total_bytes: float | None) -> Device:

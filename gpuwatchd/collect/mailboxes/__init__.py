@@ -10,7 +10,6 @@ import errno
 import json
 import os
 import re
-import secrets
 import stat
 import time
 from contextlib import suppress
@@ -277,7 +276,7 @@ def ask(
     OSError where the directory is not ours to write to, or not that user's; where a request of
     somebody else is there that is not taken within ``patience_s``.
     """
-    request_id = secrets.token_hex(8)
+    request_id = os.urandom(8).hex()
     request = {
         "id": request_id,
         "verb": verb,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 import shutil
 import subprocess
 import sys
@@ -107,7 +106,7 @@ def attach(pid: int, uid: int, place: Path) -> OutsideFault | None:
     None where it has been started, though it writes no mailbox if no framework is imported.
     """
     root = Path(f"/proc/{pid}/root")
-    name = f"gpuwatchd-{secrets.token_hex(16)}.py"
+    name = f"gpuwatchd-{os.urandom(16).hex()}.py"
     script, seen = root / "tmp" / name, f"/tmp/{name}"  # noqa: S108 - it is not there, and no link
     source = _SCRIPT.format(path=seen, boot=str(mailboxes.BOOT), place=str(place))
     try:

@@ -38,6 +38,12 @@ ABSENT_CODES: Final = frozenset({NOT_SUPPORTED, FUNCTION_NOT_FOUND, 25})
 EMPTY_SLOT_CODES: Final = frozenset({2, 6})
 """INVALID_ARGUMENT, NOT_FOUND: there is no MIG instance at this place."""
 
+_MOST: Final = {
+    "util": 100, "temp": 200, "power": 10_000_000, "clock": 20_000, "ecc": 2**48,
+    "retired": 2**24, "remapped": 2**24,
+}  # fmt: skip
+"""More than any card says, in the driver's units (%, °C, mW, MHz, and counts)."""
+
 _STATES: Final[dict[int, DeviceState]] = {
     3: "unsupported",
     4: "no-permission",
@@ -318,8 +324,15 @@ class CardCalls:
             return None
         code, number = call()
         if code == OK:
-            return number
+            return self.believed(field, number, faults)
         self.refused(field, code, faults)
+        return None
+
+    def believed(self, field: str, number: int, faults: list[Fault]) -> int | None:
+        """Return a number as it is; None, with a fault, where no card can have said it."""
+        if number <= _MOST.get(field, number):
+            return number
+        faults.append(self.card.fault(f"the driver says {number}: not credible", field))
         return None
 
     def memory(self, api: str) -> tuple[int, Memory1 | Memory2]:

@@ -67,7 +67,7 @@ class FoundDevice(NamedTuple):
     place: int
     """Its index, or its position among the instances of its card."""
     name: str = ""
-    """Empty where it is known from before."""
+    """Empty where it does not say."""
     bus: str | None = None
     mig: bool | None = False
     """Whether it has instances; None when it refused to say."""
@@ -134,7 +134,7 @@ class Scanner:
         # A card that is known keeps its lane: nobody asks it anything while it hangs.
         lanes = {place: owners.get(place, f"place {place}") for place in places}
         answers = self._lanes.run(
-            {lane: partial(self._place, place, known.keys()) for place, lane in lanes.items()},
+            {lane: partial(self._place, place) for place, lane in lanes.items()},
             deadline_s,
         )
         devices: dict[str, FoundDevice] = {}
@@ -164,17 +164,16 @@ class Scanner:
             gone,
         )
 
-    def _place(self, place: int | str, names: AbstractSet[str]) -> FoundDevice:
+    def _place(self, place: int | str) -> FoundDevice:
         if isinstance(place, int):
             handle, index = self._api.nvmlDeviceGetHandleByIndex(place), place
         else:
             handle = self._api.nvmlDeviceGetHandleByPciBusId(nvml_address(place).encode())
             index = self._api.nvmlDeviceGetIndex(handle)
-        uid = clean(self._api.nvmlDeviceGetUUID(handle))
-        return self._card(handle, uid, index, is_new=uid not in names)
+        return self._card(handle, clean(self._api.nvmlDeviceGetUUID(handle)), index)
 
-    def _card(self, handle: Any, uid: str, index: int, *, is_new: bool) -> FoundDevice:
-        name, bus = (self._name(handle), self._bus(handle)) if is_new else ("", None)
+    def _card(self, handle: Any, uid: str, index: int) -> FoundDevice:
+        name, bus = self._name(handle), self._bus(handle)
         try:
             mig = bool(self._api.nvmlDeviceGetMigMode(handle)[0])
             most = self._api.nvmlDeviceGetMaxMigDeviceCount(handle) if mig else 0
@@ -198,7 +197,7 @@ class Scanner:
     def _name(self, handle: Any) -> str:
         with contextlib.suppress(self._error, UnicodeError):
             return clean(self._api.nvmlDeviceGetName(handle))
-        return "NVIDIA GPU"
+        return ""
 
     def _bus(self, handle: Any) -> str | None:
         with contextlib.suppress(self._error, UnicodeError):
@@ -224,6 +223,7 @@ def merge(cards: Mapping[str, Card], look: ScanResult) -> dict[str, Card]:
     stand-in.
     """
     found: dict[str, Card] = {}
+    buses = {answer.bus for answer in look.cards} - {None}
     for answer in look.cards:
         card = _adopt(cards, answer)
         found[card.uid] = card
@@ -235,6 +235,8 @@ def merge(cards: Mapping[str, Card], look: ScanResult) -> dict[str, Card]:
         parent = card.device.parent_uid
         if parent is not None and parent not in look.skipped and parent in found:
             continue  # the administrator removed this instance
+        if card.device.pci_bus in buses and parent not in found:
+            continue  # its place answers by another UUID
         found[uid] = card
         if uid in look.skipped or (parent is not None and parent in look.skipped):
             continue
@@ -260,7 +262,7 @@ def _adopt(cards: Mapping[str, Card], answer: FoundDevice, parent: Card | None =
             uid=answer.uid,
             vendor="nvidia",
             index=answer.place,
-            name=answer.name,
+            name=answer.name or "NVIDIA GPU",
             memory_total_bytes=None,
             parent_uid=parent.uid if parent else None,
             parent_index=parent.device.index if parent else None,
@@ -268,8 +270,12 @@ def _adopt(cards: Mapping[str, Card], answer: FoundDevice, parent: Card | None =
             pci_bus=parent.device.pci_bus if parent else answer.bus,
         )
         card = Card(answer.uid, device)
-    elif card.device.index != answer.place:
-        card.device = msgspec.structs.replace(card.device, index=answer.place)
+    else:
+        name, bus = answer.name or card.device.name, answer.bus or card.device.pci_bus
+        if (card.device.index, card.device.name, card.device.pci_bus) != (answer.place, name, bus):
+            card.device = msgspec.structs.replace(
+                card.device, index=answer.place, name=name, pci_bus=bus
+            )
     card.handle = answer.handle
     card.state = "ok"
     return card

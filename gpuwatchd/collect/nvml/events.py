@@ -356,7 +356,8 @@ class DeviceHealth:
         if "remapped" not in self._asked.card.refused:
             code, number, pending, failed = self._asked.remapped()
             if code == OK:
-                rows, due = number, _EXHAUSTED if failed else _RESET if pending else 0
+                rows = self._asked.believed("remapped", number, faults)
+                due = 0 if rows is None else _EXHAUSTED if failed else _RESET if pending else 0
             else:
                 self._asked.refused("remapped", code, faults)
         if rows is None:

@@ -232,7 +232,9 @@ class CardReader:
                 faults.append(card.fault(BLIND, "processes"))
         elif uses and memory is not None and self._memory.doubt(memory, lists.largest_bytes):
             faults.append(card.fault(NOT_CREDIBLE, "memory"))
-            if lists.largest_bytes <= (memory.total_bytes or 0):
+            # A card does not shrink: what fits in the size known so far doubts the new one.
+            before_bytes = card.device.memory_total_bytes or 0
+            if lists.largest_bytes <= max(memory.total_bytes or 0, before_bytes):
                 memory = None
             else:
                 uses, reason = None, _TOO_LARGE
@@ -246,6 +248,8 @@ class CardReader:
             return None, None
         code, rates = self.asked.rates()
         if code == OK:
+            if self.asked.believed("util", max(rates.gpu, rates.memory), faults) is None:
+                return None, None
             return float(rates.gpu), float(rates.memory)
         self.asked.refused("util", code, faults)
         return None, None

@@ -396,7 +396,12 @@ def load(
         layers.insert(0, (threshold, f"sensitivity {sensitivity}"))
     merged: dict[str, Any] = {}
     origin = {name: "default" for name, _ in keys()}
-    for table, source in ((preset_layer(preset), f"preset {preset}"), *layers):
+    idle_preset = _last(layers, "zombies", "preset") or Config().zombies.preset
+    presets = [
+        (preset_layer(preset), f"preset {preset}"),
+        (msgspec.to_builtins(IDLE_PRESETS[idle_preset]), f"idle preset {idle_preset}"),
+    ]
+    for table, source in (*presets, *layers):
         _merge(merged, table)
         origin.update(dict.fromkeys(_leaves(table), source))
     config = _convert(merged, str(read[-1]) if read else "configuration")
@@ -515,6 +520,16 @@ PRESETS: Final[dict[str, dict[str, Any]]] = {
     "ci": {"channels": [], "flap-hold": "0s", "repeat": [], "recovered": False, "digest": "off"},
 }
 """Name -> keys of ``[policy]`` as they would be written in a file."""
+
+
+IDLE_PRESETS: Final[dict[str, dict[str, Any]]] = {
+    "workstation": {},
+    # 15 min, some 65 min, some 2 h.
+    "shared": {"zombies": {"idle-after": "15m"}, "act": {"notices": 3, "notice-gap": "50m"}},
+    # 15 min, some 40 min, the step at an hour.
+    "strict": {"zombies": {"idle-after": "15m"}, "act": {"notices": 2, "notice-gap": "22m"}},
+}
+"""Preset of ``[zombies]`` -> the keys that it stands for."""
 
 
 def preset_layer(name: str) -> dict[str, Any]:

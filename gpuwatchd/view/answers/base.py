@@ -372,6 +372,19 @@ class AllocatorShape(Shape):
     """As of `inspect --functions`; null: not asked, or without figures."""
 
 
+class SignalShape(Shape):
+    """What one detector sees."""
+
+    detector: str
+    pattern: Pattern
+    rate_bytes_per_s: float | None
+    confidence: Share | None
+    since_at: Instant | None
+    n: Count
+    """Samples, or steps."""
+    facts: dict[str, float | None]
+
+
 class Verdict(Shape):
     """A judgement."""
 
@@ -385,6 +398,8 @@ class Verdict(Shape):
     r_squared: float | None
     p_value: float | None
     detector: str | None
+    signals: tuple[SignalShape, ...]
+    """What each detector sees that the verdict rests on."""
     onset_at: Instant | None
     """When the growth began."""
     eta: Eta | None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from gpuwatchd.core.model import AlertState, Pattern
+from gpuwatchd.core.model import AlertState
 from gpuwatchd.view.answers.base import (
     BlameShape,
     Bytes,
@@ -17,6 +17,7 @@ from gpuwatchd.view.answers.base import (
     Sentence,
     Shape,
     Share,
+    SignalShape,
     Verdict,
     fill,
     of_verb,
@@ -59,19 +60,6 @@ def _best(evidence: Evidence, column: str) -> Any:
     """Return a figure of the growth that deserves a verdict most; None without a growth."""
     grown = evidence.growth
     return None if grown is None else float(getattr(grown.found, column)[grown.best])
-
-
-class SignalShape(Shape):
-    """What one detector sees."""
-
-    detector: str
-    pattern: Pattern
-    rate_bytes_per_s: float | None
-    confidence: Share | None
-    since_at: Instant | None
-    n: Count
-    """Samples, or steps."""
-    facts: dict[str, float | None]
 
 
 def _signals(case: ExplanationInput) -> list[Signal]:

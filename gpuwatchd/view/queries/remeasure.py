@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     )
     from gpuwatchd.store.live import LiveDevice, LiveProcess
     from gpuwatchd.store.reader import DeviceRow, Reader
-    from gpuwatchd.store.tables import UserLabel
+    from gpuwatchd.store.tables import Checkpoint, UserLabel
     from gpuwatchd.view.queries.current_view import View
     from gpuwatchd.view.queries.subjects import NamedSubject
 
@@ -86,6 +86,8 @@ class ExplanationInput(NamedTuple):
     """Where notices of the alert went, oldest first."""
     known: ProcessInfo | None = None
     """Who the process was, where it has ended."""
+    saved: Checkpoint | None = None
+    """When it has saved its work last."""
 
     @property
     def measured(self) -> Evidence | None:

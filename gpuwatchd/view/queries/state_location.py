@@ -12,8 +12,8 @@ import os
 import pwd
 import shlex
 import sys
-import threading
 import time
+from _thread import RLock
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -238,7 +238,7 @@ def _proc_stat(pid: int) -> tuple[bool, float | None]:
     return fields[0] in {b"Z", b"X"}, started_at_s
 
 
-RIGHTS: Final = threading.RLock()
+RIGHTS: Final = RLock()
 """Held while the rights of the whole program are another user's, or must not be."""
 
 

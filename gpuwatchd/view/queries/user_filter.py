@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.core.model import Alert, Finding, ProcessInfo, ProcessKey
     from gpuwatchd.store.live import LiveDevice, LiveProcess
-    from gpuwatchd.store.tables import Phase
+    from gpuwatchd.store.tables import Checkpoint, Phase
     from gpuwatchd.view.queries.current_view import View
 
 ME = "me"
@@ -166,6 +166,23 @@ def write_action(
     except GpuwatchdError as error:
         return [("not-written-down", f"it is not written down: {error.message}")]
     return []
+
+
+def write_checkpoint(key: ProcessKey, saved_at_s: float, detail: str = "") -> Checkpoint:
+    """Write down that a process has saved its work, and which; return the row.
+
+    Raises
+    ------
+    GpuwatchdError
+        There is no history, or this user may not write to it.
+    """
+    from gpuwatchd.store import checked_connection, tables  # noqa: PLC0415 - 32 ms: SQLite comes with it
+
+    row = tables.Checkpoint(
+        process=key, saved_at_s=saved_at_s, said_by=user(), detail=text.clean(detail)
+    )
+    with state_location.writing() as place:
+        return checked_connection.transaction(place.state_dir, tables.write_checkpoint, row)
 
 
 def own_process(pid: int, verb: str, what: str) -> ProcessInfo:

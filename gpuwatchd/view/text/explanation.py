@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from itertools import zip_longest
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpuwatchd import alerts
 from gpuwatchd.analysis import cost, frameworks
@@ -11,6 +12,7 @@ from gpuwatchd.analysis.frameworks.engine_addresses import COUNTS_LIVE
 from gpuwatchd.core import text, units
 from gpuwatchd.core.errors import StoreError
 from gpuwatchd.core.model import LEAK_PATTERNS, is_leak
+from gpuwatchd.store.tables import same_process
 from gpuwatchd.view.queries import cost_entries, history_query, remeasure, subjects
 from gpuwatchd.view.queries.remeasure import ExplanationInput
 from gpuwatchd.view.text import (
@@ -25,7 +27,7 @@ from gpuwatchd.view.text.explanation_parts import Section, Step
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from gpuwatchd.core.model import Alert, Delivery, Finding, Profile, ServerReading
+    from gpuwatchd.core.model import Alert, Delivery, Finding, ProcessKey, Profile, ServerReading
     from gpuwatchd.store.live import LiveProcess
     from gpuwatchd.view.queries.current_view import View
     from gpuwatchd.view.queries.subjects import NamedSubject
@@ -81,23 +83,22 @@ def case_about(
         evidence=found,
         config=loaded.config,
         now_s=now_s,
-        deliveries=_deliveries(meant),
+        **_recorded(meant.alert, meant.subject.process),
     ), warnings
 
 
-def _deliveries(meant: NamedSubject) -> tuple[Delivery, ...]:
-    """Return where the notices of an alert went; () where that is not recorded."""
-    if meant.alert is None:
-        return ()
-    try:
-        with history_query.reader() as history:
-            deliveries = history.deliveries(meant.alert.key)
-    except StoreError:
-        return ()
-    # A key comes again with the next growth of the same process.
-    return tuple(
-        delivery for delivery in deliveries if delivery.created_at_s >= meant.alert.opened_at_s
-    )
+def _recorded(alert: Alert | None, process: ProcessKey | None) -> dict[str, Any]:
+    """Return where the notices of an alert went, and its process's last checkpoint."""
+    recorded: dict[str, Any] = {}
+    with suppress(StoreError), history_query.reader() as history:
+        if alert is not None:
+            # A key comes again with the next growth of the same process.
+            every, begun_s = history.deliveries(alert.key), alert.opened_at_s
+            recorded["deliveries"] = tuple(one for one in every if one.created_at_s >= begun_s)
+        if process is not None:
+            points = [one for one in history.checkpoints() if same_process(one.process, process)]
+            recorded["saved"] = points[-1] if points else None
+    return recorded
 
 
 def sections(case: ExplanationInput) -> list[Section]:
@@ -297,6 +298,8 @@ def _identity(case: ExplanationInput, process: LiveProcess) -> Iterator[str]:
     facts = [fact for fact, _ in subject_facts.wide(process, now_s=case.now_s)]
     if facts:
         yield ", ".join(facts)
+    if case.saved is not None:
+        yield f"saved its work {case.ago(case.saved.saved_at_s)}  {case.saved.detail}".rstrip()
     if info.group is None:
         return
     ranks = [

@@ -1,17 +1,12 @@
-"""``python -m tests.campaign [PART ...] [--short]``: what must never happen, tried very often.
-
-Each part prints its figures in one line; the exit code is 1 where one of them is not as it must be.
-The short form runs in CI (tests/test_campaign.py).
-"""
+"""Acts on processes and jobs: whom nothing may be done to, and what a daemon that may act does."""
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
-import logging
 import os
 import random
+import re
 import signal
 import sys
 import tempfile
@@ -21,7 +16,7 @@ from collections import Counter
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 from unittest import mock
 
 from gpuwatchd.act import reap
@@ -34,7 +29,8 @@ from gpuwatchd.pipeline.history_log import HISTORY
 from tests.act.children import booted_at_s, job, key_of, ready
 from tests.act.reuse import races
 from tests.act.test_reap import NEVER, held, plain
-from tests.conftest import SHARED
+from tests.campaign import Figures, line, require
+from tests.conftest import ROOT, SHARED, ran
 from tests.fleet import kills as fleet_kills
 from tests.pipeline import countdown_kills, harmless_acts
 from tests.scenarios import blind, documented, worlds
@@ -47,32 +43,8 @@ if TYPE_CHECKING:
     from tests.act.test_reap import Files
     from tests.scenarios.views import View
 
-Figures = dict[str, float]
 DAY_S = 86400.0
 SAVES_WITHIN_S = 60.0
-
-
-class Part(NamedTuple):
-    """One thing that is tried."""
-
-    run: Callable[[int, int], Figures]
-    """Takes how often, and the seed; raises AssertionError with figures that must not be."""
-    full: int
-    short: int
-    """How often, in the short form."""
-
-
-def require(figures: Figures, **wanted: float) -> Figures:
-    """Return figures of which some must be just so; raise AssertionError where they are not."""
-    wrong = {name: value for name, value in wanted.items() if figures[name] != value}
-    if wrong:
-        raise AssertionError(f"{line(figures)}; must be {line(wrong)}")
-    return figures
-
-
-def line(figures: Mapping[str, float]) -> str:
-    """Return figures as they are printed."""
-    return ", ".join(f"{name} {value:,g}" for name, value in figures.items())
 
 
 @contextlib.contextmanager
@@ -91,7 +63,7 @@ def _counted() -> Iterator[list[int]]:
         yield sent
 
 
-def _reuse(count: int, seed: int) -> Figures:
+def reused_pids(count: int, seed: int) -> Figures:
     """Give a pid to another process at any moment of a reap."""
     done = races(count, seed)
     figures: Figures = {"races": count, **done._asdict()}
@@ -109,7 +81,7 @@ ENDS: dict[str, Callable[[int, Files], None]] = {"reap": _reap}
 """Who may end a process -> what tries it on one that is listed as idle."""
 
 
-def _never(count: int, seed: int) -> Figures:
+def never_ended(count: int, seed: int) -> Figures:
     """Try to end who is never ended, and, so that it is known to be a try, somebody else."""
     figures: Figures = dict.fromkeys(("tries", "refused", "signals", "others", "ended"), 0)
     chance = random.Random(seed)
@@ -135,7 +107,7 @@ WITHOUT_TORCH = 20
 """Jobs of plain Python are quick."""
 
 
-def _checkpoint(count: int, _: int) -> Figures:
+def checkpoints(count: int, _: int) -> Figures:
     """Ask jobs to save, with a handler for the signal and without; with PyTorch if there is one."""
     names = ("torch", "asked", "saved", "deaf", "refused", "signals", "ended")
     figures: Figures = dict.fromkeys(names, 0)
@@ -237,7 +209,7 @@ def replayed(count: int, seed: int, acts_of: Callable[[LogFile], int]) -> Figure
     return {"logs": count, "gpu_days": seconds / DAY_S, **figures}
 
 
-def _countdown(count: int, seed: int) -> Figures:
+def countdowns(count: int, seed: int) -> Figures:
     """Kill the daemon in a countdown, at every stage, while this and that happens."""
     figures = countdown_kills.kills(count, seed)
     require(figures, kills=count, **dict.fromkeys(countdown_kills.WRONGS, 0.0))
@@ -246,7 +218,7 @@ def _countdown(count: int, seed: int) -> Figures:
     return figures
 
 
-def _harmless(count: int, seed: int) -> Figures:
+def harmless_series(count: int, seed: int) -> Figures:
     """Let a daemon that may act look at harmless series; 0 is all of them."""
     made = harmless(seed)
     flat = _log("flat", documented.harmless()["flat"], {})
@@ -257,7 +229,7 @@ def _harmless(count: int, seed: int) -> Figures:
     return require(figures | {"planted_acts": planted}, acts=0, planted_acts=1)
 
 
-def _fleet(count: int, seed: int) -> Figures:
+def fleet_worker(count: int, seed: int) -> Figures:
     """Kill the worker of a fleet at any moment, between real parts: no alert ends or begins anew.
 
     10,000 GPUs in the full form, 200 in the short one.
@@ -268,37 +240,10 @@ def _fleet(count: int, seed: int) -> Figures:
     return require(figures, kills=count, missing=0, early=0, again=0, alerts=jobs, over=jobs)
 
 
-PARTS = {
-    "reuse": Part(_reuse, 10_000, 200),
-    "never": Part(_never, 20, 1),
-    "checkpoint": Part(_checkpoint, 20, 2),
-    "harmless": Part(_harmless, 0, 2),
-    "countdown": Part(_countdown, 500, 12),
-    "fleet": Part(_fleet, 40, 2),
-}
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Run parts, by default all; return 1 when figures of one are not as they must be."""
-    parser = argparse.ArgumentParser(prog="python -m tests.campaign")
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)} (all)")
-    parser.add_argument("--short", action="store_true", help="as in CI")
-    parser.add_argument("--seed", type=int, default=1, metavar="N")
-    wanted = parser.parse_args(argv)
-    # What the daemons under test warn of is what is done to them here.
-    logging.getLogger("gpuwatchd").setLevel(logging.ERROR)
-    if unknown := set(wanted.parts) - set(PARTS):
-        parser.error(f"no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
-    code = 0
-    for name in wanted.parts or PARTS:
-        part, begun_s = PARTS[name], time.monotonic()
-        try:
-            told = line(part.run(part.short if wanted.short else part.full, wanted.seed))
-        except AssertionError as error:
-            told, code = f"FAILED: {error}", 1
-        print(f"{name:12} {told}; {time.monotonic() - begun_s:.1f} s", flush=True)
-    return code
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def libraries(count: int, _: int) -> Figures:
+    """Train with the callbacks in the real libraries; in the short form in those that are here."""
+    words = ("-m", "pytest", "-q", "-p", "no:randomly", "tests/integrations/test_libraries.py")
+    done = ran([sys.executable, *words], cwd=ROOT)
+    figures: Figures = {"code": done.returncode, "passed": 0, "skipped": 0}
+    figures |= {kind: float(n) for n, kind in re.findall(r"(\d+) (passed|skipped)", done.stdout)}
+    return require(figures, code=0, **({"skipped": 0} if count else {}))

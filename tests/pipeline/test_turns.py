@@ -1,0 +1,185 @@
+"""What is flat is settled as the detectors would; where many grow, no tick takes long."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuwatchd.analysis import screen, verdict
+from gpuwatchd.core.config import DetectionSection
+from gpuwatchd.core.model import EtaRange, ProcessInfo, ProcessKey, Subject
+from gpuwatchd.core.model.alerts import Title
+from gpuwatchd.pipeline import tracks
+from gpuwatchd.pipeline.track import Headroom, Track
+from gpuwatchd.store.ring import Ring
+from tests import making
+from tests.making import GIB, MIB, sample
+from tests.pipeline.play import EAGER, Script
+from tests.pipelines import make_pipeline
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gpuwatchd.core.model import Sample
+
+SETTINGS = DetectionSection()
+TICK_S = 5.0
+
+
+def track(pid: int = 7, total: float | None = 80.0 * GIB, **changes: Any) -> Track:
+    subject = Subject(device_uid="GPU-1", process=ProcessKey(pid=pid, started_at_s=900.0))
+    headroom = Headroom(total_bytes=total, free_bytes=total)
+    made = Track(
+        subject=subject, device=making.CARD, window=Ring(8 * 3600.0), headroom=headroom,
+        title=Title(),
+    )  # fmt: skip
+    for name, value in changes.items():
+        setattr(made, name, value)
+    return made
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    steps=st.lists(st.sampled_from([0, 0, 0, 2, 4, -2, -4, 60, 200]), min_size=1, max_size=120),
+    pauses=st.lists(st.sampled_from([1.0, 5.0, 5.0, 5.0, 30.0, 90.0]), min_size=120, max_size=120),
+    base_mib=st.sampled_from([0, 300, 20_000, 70_000]),
+    total=st.sampled_from([None, 80.0 * GIB]),
+)
+def test_what_a_ring_settles_is_what_the_detectors_say(
+    steps: list[int], pauses: list[float], base_mib: int, total: float | None
+) -> None:
+    held, at_s, one = float(base_mib * MIB), 1000.0, track(total=total)
+    for step, pause_s in zip(steps, pauses, strict=False):
+        held, at_s = max(held + step * MIB, 0.0), at_s + pause_s
+        one.window.add(at_s, held)  # type: ignore[attr-defined]
+    own, other = msgspec.structs.replace(one), msgspec.structs.replace(one)
+    finding = tracks.settled_finding(own, SETTINGS)
+    series = other.series()
+    (pattern,) = screen.first_look([series], SETTINGS)
+    if finding is None:
+        return
+    assert own.base_bytes == other.base_bytes
+    if pattern is None or finding.pattern == "unknown":
+        assert msgspec.to_builtins(finding) == msgspec.to_builtins(verdict.judge(series, SETTINGS))
+    else:
+        assert (finding.pattern, finding.samples) == (pattern, series.t_s.size)
+
+
+def test_most_of_what_is_flat_is_settled() -> None:
+    one = track()
+    for tick in range(400):
+        one.window.add(1000.0 + TICK_S * tick, 5.0 * GIB + (tick % 3) * 2 * MIB)  # type: ignore[attr-defined]
+        assert tracks.settled_finding(one, SETTINGS) is not None
+    one.window.add(4000.0, 6.0 * GIB)  # type: ignore[attr-defined]
+    assert tracks.settled_finding(one, SETTINGS) is None
+
+
+def growing(count: int, **changes: Any) -> list[Track]:
+    """Return subjects that have grown beyond all that was seen of them."""
+    made = [track(pid, judged_s=1000.0, **changes) for pid in range(count)]
+    for one in made:
+        for at_s, held in ((1000.0, 1.0 * GIB), (1005.0, 2.0 * GIB)):
+            one.window.add(at_s, held)  # type: ignore[attr-defined]
+    return made
+
+
+def calm(count: int) -> list[Track]:
+    """Return subjects that move without passing what was seen of them."""
+    return growing(count, peak=3.0 * GIB)
+
+
+def played(due: list[Track], ticks: int) -> tuple[dict[int, list[float]], list[int]]:
+    """Let everybody be due in each tick; return when each was judged, and how many a tick."""
+    turns, judged, sizes = tracks.Turns(), {id(one): [1000.0] for one in due}, []
+    for tick in range(1, ticks + 1):
+        now_s = 1000.0 + TICK_S * tick
+        chosen = turns.take(due, SETTINGS, now_s)
+        sizes.append(len(chosen))
+        for one in chosen:
+            one.judged_s = now_s
+            judged[id(one)].append(now_s)
+    return judged, sizes
+
+
+def longest_s(times: list[float], end_s: float) -> float:
+    return max(b - a for a, b in zip(times, [*times[1:], end_s], strict=True))
+
+
+@pytest.mark.parametrize("count", [32, 96])
+def test_many_that_grow_take_turns_and_nobody_waits_for_good(count: int) -> None:
+    many, others = growing(count), calm(count)
+    ticks = 4 * count
+    judged, sizes = played(many + others, ticks)
+    sustained = tracks.JUDGED_PER_S * TICK_S
+    assert max(sizes[10:]) <= 2 * sustained, "calm ones count half"
+    end_s = 1000.0 + TICK_S * ticks
+    # Three quarters of the time are for what grows, a quarter for what moves and counts half.
+    assert max(longest_s(judged[id(one)], end_s) for one in many) <= 1.5 * count / (
+        tracks.JUDGED_PER_S * 0.75
+    )
+    assert max(longest_s(judged[id(one)], end_s) for one in others) <= 1.5 * count / (
+        tracks.JUDGED_PER_S * 0.5
+    )
+
+
+def test_nearest_to_the_limit_and_about_to_be_told_go_first() -> None:
+    many = growing(40)
+    last = many[-1]
+    last.finding = making.finding(tier="watch", eta=EtaRange(low_s=300, mid_s=400, high_s=500))
+    last.alert = making.alert(state="watch", alert_confirmations=2, finding=last.finding)
+    for one in many[:20]:  # people know of these
+        one.alert = making.alert(state="firing", finding=making.finding())
+    judged, _ = played(many, 240)
+    told = [len(judged[id(one)]) for one in many[:20]]
+    assert len(judged[id(last)]) > 4 * max(told)
+    assert min(told) > 1
+
+
+def test_what_grows_alone_is_never_later_for_those_that_only_move() -> None:
+    others, leak = calm(200), growing(1)[0]
+    turns = tracks.Turns()
+    for tick in range(1, 120):
+        now_s = 1000.0 + TICK_S * tick
+        due = [*others, leak] if tick % 2 else others
+        chosen = turns.take(due, SETTINGS, now_s)
+        for one in chosen:
+            one.judged_s = now_s
+        assert tick % 2 == 0 or leak in chosen
+
+
+def crowd(leak_from: int) -> Callable[[int], Sample]:
+    """Return 48 processes whose memory goes up and down, and one that grows from a tick on."""
+    infos = [
+        ProcessInfo(key=ProcessKey(pid=100 + n, started_at_s=5.0), name=f"p{n}") for n in range(49)
+    ]
+
+    def play(tick: int) -> Sample:
+        held = [GIB + ((tick + n) % (9 + n % 7)) * 40 * MIB for n in range(48)]
+        held.append(GIB + max(0, tick - leak_from) * 120 * MIB)
+        return sample(1000.0 + TICK_S * tick, list(zip(infos, held, strict=True)))
+
+    return play
+
+
+def test_a_leak_among_many_that_move_is_told_when_it_was_without_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fired = []
+    for per_s in (tracks.JUDGED_PER_S, 1e9):
+        monkeypatch.setattr(tracks, "JUDGED_PER_S", per_s)
+        pipeline = make_pipeline(config=EAGER, sources=[Script(crowd(80))])
+        ticks = [pipeline.tick() for _ in range(180)]
+        fired.append(
+            [
+                (n, change.state, change.subject.id)
+                for n, tick in enumerate(ticks)
+                for change in tick.changes
+                if change.subject.process == ProcessKey(pid=148, started_at_s=5.0)
+            ]
+        )
+    assert fired[0] == fired[1]
+    assert [state for _, state, _ in fired[0]] == ["watch", "firing"]
