@@ -1,43 +1,41 @@
-"""What the history costs: ``python -m tests.bench.bench_store``.
+"""What the history costs the disk: ``python -m tests.bench.bench_store``.
 
-Eight devices with eight processes each, a sample every 5 s for six hours, written as the daemon
-does; beside it, in the same run, bare ``sqlite3`` with one ``executemany`` a flush into the same
-tables. Then thirty days of roll-ups and what a question over them takes.
+A day of 8 GPUs x 8 processes, a sample every 5 s, on a simulated clock, through the daemon's own
+writer and chores. Utilisation, power, temperature and activity wobble as on busy cards; memory is
+flat, but for one process that grows. The file has the rows of months before, so that as much is
+deleted as written. Bytes written are counted by the kernel (``/proc/self/io``, which counts a page
+once until it is on the disk: so every half minute of the clock the files are synced, as the kernel
+does by itself) and by what was passed to ``write``; then the bytes of a row, what the tables come
+to at the limits of retention, and what a question takes.
 """
 
 from __future__ import annotations
 
+import argparse
+import os
 import random
+import resource
 import sqlite3
-import statistics
 import tempfile
 import time
-from bisect import bisect_left
 from contextlib import closing
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gpuwatchd.core.config import StoreSection
-from gpuwatchd.core.model import (
-    Alert,
-    Delivery,
-    Device,
-    DeviceReading,
-    Finding,
-    Message,
-    ProcessInfo,
-    ProcessKey,
-    ProcessUse,
-    Sample,
-    Subject,
-)
-from gpuwatchd.store import schema
+from gpuwatchd.core.model import Device, DeviceReading, ProcessInfo, ProcessKey, ProcessUse, Sample
+from gpuwatchd.store import curves, occupancy, schema
 from gpuwatchd.store.reader import Reader
 from gpuwatchd.store.writer import History
-from tests.bench.measuring import median_ms
+from tests.bench.measuring import median_s
 
-GPUS, PROCESSES, STEP_S, TICKS, FLUSH_TICKS = 8, 8, 5, 6 * 720, 12
-DAYS = 30
-T0 = 1_700_002_800
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+GPUS, PROCESSES, STEP_S, DAY_S = 8, 8, 5, 86_400
+WRITTEN_LIMIT_MB, SIZE_LIMIT_MB = 120, 90
+T0 = 1_700_006_400
 GIB = 2**30
 CARDS = tuple(
     Device(uid=f"GPU-{i}", vendor="nvidia", index=i, name="A100", memory_total_bytes=80 * GIB)
@@ -47,109 +45,161 @@ KEYS = tuple(
     tuple(ProcessKey(pid=1000 + 10 * i + j, started_at_s=T0 - 9.5) for j in range(PROCESSES))
     for i in range(GPUS)
 )
+ARGUMENTS = ("python", "train.py", *(f"--option-{i}=value-{i}" for i in range(6)))
 INFOS = {
-    key: ProcessInfo(key=key, name="python", user="alice", argv=("python", "train.py"))
+    key: ProcessInfo(
+        key=key, name="python", user="alice", argv=ARGUMENTS, program="sha256:" + "a" * 40
+    )
     for keys in KEYS
     for key in keys
 }
 
 
-def samples() -> list[Sample]:
-    """Return the ticks; every fifth process changes in every tick, the others do not."""
-    dice = random.Random(1)
-    out = []
-    for tick in range(TICKS):
+def samples(begin_s: int, end_s: int) -> Iterator[Sample]:
+    """Yield the ticks of a span."""
+    dice = random.Random(begin_s)
+    host = {key: 3 * GIB + key.pid for keys in KEYS for key in keys}
+    for at_s in range(begin_s, end_s, STEP_S):
         readings = []
         for i, card in enumerate(CARDS):
+            if at_s % 60 == 0:
+                # The anonymous memory of one process in eight is another at each reading.
+                host[KEYS[i][3]] = 3 * GIB + dice.randrange(2**24) * 4096
+            leaked = (at_s - T0) % DAY_S * 200_000 if i == 3 else 0
             uses = tuple(
-                # A new key object each time, as a source makes them.
                 ProcessUse(
                     key=ProcessKey(pid=key.pid, started_at_s=key.started_at_s),
-                    used_bytes=4 * GIB + (dice.randrange(2**28) if key.pid % 5 == 0 else 0),
+                    used_bytes=9 * GIB + key.pid * 2**20 + (leaked if j == 4 else 0),
+                    sm_pct=float(dice.randrange(60, 100)),
+                    host_bytes=host[key],
                 )
-                for key in KEYS[i]
+                for j, key in enumerate(KEYS[i])
             )
             readings.append(
                 DeviceReading(
                     device_uid=card.uid,
-                    used_bytes=sum(use.used_bytes or 0 for use in uses),
+                    used_bytes=sum(use.used_bytes or 0 for use in uses) + 2**28,
                     free_bytes=None,
                     total_bytes=80 * GIB,
-                    util_pct=dice.uniform(0, 100),
-                    memory_util_pct=dice.uniform(0, 100),
-                    temp_c=60.0,
-                    power_w=dice.uniform(80, 400),
-                    clock_mhz=1410.0,
+                    util_pct=float(dice.randrange(80, 101)),
+                    memory_util_pct=float(dice.randrange(30, 70)),
+                    temp_c=float(dice.randrange(58, 64)),
+                    power_w=dice.uniform(250, 400),
+                    clock_mhz=float(dice.choice((1395, 1410))),
                     uses=uses,
                 )
             )
-        out.append(
-            Sample(
-                taken_at_s=float(T0 + STEP_S * tick),
-                taken_mono_s=float(STEP_S * tick),
-                boot_id="bench",
-                readings=tuple(readings),
-            )
+        yield Sample(
+            taken_at_s=float(at_s),
+            taken_mono_s=float(at_s - T0),
+            boot_id="bench",
+            readings=tuple(readings),
         )
-    return out
 
 
-def ours(directory: Path, ticks: list[Sample]) -> tuple[list[float], list[float]]:
-    """Write the ticks as the daemon does; return the seconds of each record and each flush."""
-    settings = StoreSection(min_free_mib=0)
-    history = History.open(directory, settings, clock=lambda: T0, boot_id="bench")
-    records, flushes = [], []
-    for tick, sample in enumerate(ticks):
-        start = time.perf_counter()
-        history.record(sample, CARDS, INFOS)
-        middle = time.perf_counter()
-        if tick % FLUSH_TICKS == FLUSH_TICKS - 1:
-            history.flush(sample.taken_at_s)
-            flushes.append(time.perf_counter() - middle)
-        records.append(middle - start)
+class Spent(NamedTuple):
+    """What writing a span took."""
+
+    kernel_bytes: int | None
+    """None where the system does not count them."""
+    passed_bytes: int | None
+    cpu_s: float
+    """Of the history alone."""
+
+
+def _counted() -> tuple[int | None, int | None]:
+    try:
+        lines = Path("/proc/self/io").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None, None
+    counts = {name: int(count) for name, count in (line.split(": ") for line in lines)}
+    return counts["write_bytes"], counts["wchar"]
+
+
+def live(directory: Path, begin_s: int, end_s: int, since_s: int = 0) -> Spent:
+    """Write a span as the daemon does, and say what it took since an instant."""
+    clock: Callable[[], float] = lambda: now_s  # noqa: E731
+    now_s = float(begin_s)
+    settings = StoreSection(min_free_mib=0, max_db_mib=1024)
+    history = History.open(
+        directory, settings, clock=clock, monotonic=lambda: now_s - T0, boot_id="bench"
+    )
+    # They stay open as long as the history: to close one would drop the locks of SQLite.
+    files = [os.open(path, os.O_RDONLY) for path in directory.glob(f"{schema.FILE_NAME}*")]
+    before, cpu_s = _counted(), 0.0
+    for sample in samples(begin_s, end_s):
+        now_s = sample.taken_at_s
+        if now_s == since_s:
+            before, cpu_s = _counted(), 0.0
+        begun_s = time.process_time()
+        history.record(sample, CARDS, INFOS, {card.uid: 2**28 for card in CARDS})
+        history.flush_due(now_s)
+        if now_s % 60 == 15:
+            history.chores(now_s)
+        cpu_s += time.process_time() - begun_s
+        if now_s % 30 == 20:
+            for file in files:
+                os.fsync(file)
+    after = _counted()
     history.close()
-    return records, flushes
+    for file in files:
+        os.close(file)
+    spent = [None if a is None or b is None else a - b for a, b in zip(after, before, strict=True)]
+    return Spent(spent[0], spent[1], cpu_s)
 
 
-def bare(directory: Path, rows: tuple[list[tuple[int, ...]], list[tuple[int, ...]]]) -> float:
-    """Write the same rows with executemany, one transaction a flush; return the seconds."""
-    History.open(directory, StoreSection(), boot_id="bench").close()
+TABLES: Final = {
+    "gpu_raw": 7,
+    "process_raw": 2,
+    "gpu_1m": 90,
+    "process_1m": 30,
+    "gpu_1h": 365,
+    "process_1h": 90,
+}
+"""Days of rows that a file of a year has."""
+
+
+def age(directory: Path, day: int) -> None:
+    """Give a file the rows of the days before, as many as are kept: copies of one day."""
     with closing(sqlite3.connect(directory / schema.FILE_NAME, isolation_level=None)) as connection:
-        connection.execute("PRAGMA synchronous = NORMAL")
-        start = time.perf_counter()
-        width_ms = STEP_S * FLUSH_TICKS * 1000
-        for flush in range(TICKS // FLUSH_TICKS):
-            low, high = T0 * 1000 + flush * width_ms, T0 * 1000 + (flush + 1) * width_ms
-            connection.execute("BEGIN IMMEDIATE")
-            for table, values in zip(("gpu_raw", "process_raw"), rows, strict=True):
-                part = values[bisect_left(values, (low,)) : bisect_left(values, (high,))]
-                marks = ",".join("?" * len(values[0]))
-                connection.executemany(f"INSERT INTO {table} VALUES({marks})", part)
-            connection.execute("COMMIT")
-        return time.perf_counter() - start
+        connection.execute("BEGIN")
+        for table, days in TABLES.items():
+            names = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
+            at = "ts_ms" if "ts_ms" in names else "ts_s"
+            by = 1000 if at == "ts_ms" else 1
+            moved = [f"{n} - {by} * :by_s" if n.endswith(at) else n for n in names]
+            for back in range(days, 0, -1):
+                connection.execute(
+                    f"INSERT OR REPLACE INTO {table} SELECT {', '.join(moved)} FROM {table}"
+                    f" WHERE {at} >= :from_s * {by} AND {at} < (:from_s + {DAY_S}) * {by}",
+                    {"by_s": back * DAY_S, "from_s": day},
+                )
+        for table in ("gpu", "process"):
+            connection.execute(
+                f"UPDATE {table} SET first_ts_ms = first_ts_ms - ?",
+                (400 * DAY_S * 1000,),
+            )
+        connection.execute("COMMIT")
 
 
-def written(directory: Path) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
-    """Return the raw rows of a history."""
-    with closing(sqlite3.connect(directory / schema.FILE_NAME)) as connection:
-        return (
-            connection.execute("SELECT * FROM gpu_raw").fetchall(),
-            connection.execute("SELECT * FROM process_raw").fetchall(),
-        )
-
-
-def row_bytes(directory: Path) -> dict[str, float]:
-    """Return the bytes of a row of each large table, by the pages that it fills."""
+def rows_of_day(directory: Path, day: int) -> dict[str, tuple[int, float]]:
+    """Return how many rows a day makes in each large table, and the bytes of a row by its pages."""
     out = {}
     with closing(sqlite3.connect(directory / schema.FILE_NAME)) as connection:
-        for table in ("gpu_raw", "process_raw"):
-            (count,) = connection.execute(f"SELECT count(*) FROM {table}").fetchone()
+        (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
+        for table in TABLES:
+            (total,) = connection.execute(f"SELECT count(*) FROM {table}").fetchone()
+            at, by = ("ts_ms", 1000) if table.endswith("_raw") else ("ts_s", 1)
+            (count,) = connection.execute(
+                f"SELECT count(*) FROM {table} WHERE {at} >= ? AND {at} < ?",
+                (day * by, (day + DAY_S) * by),
+            ).fetchone()
             before = _used_pages(connection)
             connection.execute("BEGIN")
             connection.execute(f"DELETE FROM {table}")
             after = _used_pages(connection)
             connection.execute("ROLLBACK")
-            out[table] = (before - after) * schema.PAGE_BYTES / count
+            out[table] = count, (before - after) * page_bytes / max(total, 1)
     return out
 
 
@@ -159,97 +209,59 @@ def _used_pages(connection: sqlite3.Connection) -> int:
     return int(pages) - int(free)
 
 
-def fill_month(directory: Path) -> None:
-    """Write thirty days: seven of raw rows, and roll-ups of all."""
-    history = History.open(directory, StoreSection(min_free_mib=0, max_db_mib=1024), boot_id="b")
-    for sample in samples()[:1]:
-        history.record(sample, CARDS, INFOS)
-    history.flush(T0)
-    history.close()
-    minutes = DAYS * 1440
-    with closing(sqlite3.connect(directory / schema.FILE_NAME, isolation_level=None)) as connection:
-        count = "WITH RECURSIVE c(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM c WHERE i < {})"
-        connection.executescript(
-            f"""BEGIN;
-            INSERT INTO gpu_raw(ts_ms, gpu, used_bytes, util_percent, mem_util_percent, temp_c,
-              power_mw, clock_mhz) {count.format(7 * 86400 // STEP_S)}
-              SELECT {T0 + 23 * 86400}000 + i * {STEP_S * 1000}, g.id, 40000000000 + i, i % 100, 5,
-                60, 300000, 1410 FROM c, gpu g ORDER BY 1, 2;
-            INSERT OR REPLACE INTO gpu_1m {count.format(minutes)}
-              SELECT g.id, {T0} + i * 60, 12, 4000000000, 4000000000 + i, 40000000000 + i,
-                40000000000, 50, 60, 18000000 FROM gpu g, c;
-            INSERT OR REPLACE INTO gpu_1h {count.format(minutes // 60)}
-              SELECT g.id, {T0} + i * 3600, 720, 4000000000, 4000000000 + i, 40000000000 + i,
-                40000000000, 50, 60, 1080000000 FROM gpu g, c;
-            INSERT OR REPLACE INTO meta VALUES('gpu_1m.until', '{T0 + DAYS * 86400}'),
-              ('gpu_1h.until', '{T0 + DAYS * 86400}');
-            COMMIT; ANALYZE;"""
-        )
-
-
-def alert_ms(directory: Path) -> float:
-    """Return the median time of an alert with its mail, synced fully."""
-    history = History.open(directory, StoreSection(min_free_mib=0), boot_id="bench")
-    subject = Subject(device_uid="GPU-0", process=KEYS[0][0])
-    finding = Finding(
-        id="f", subject=subject, judged_at_s=T0, pattern="gradual", tier="alert",
-        severity="warning", confidence=0.9, rate_bytes_per_s=1e5, eta=None,
-    )  # fmt: skip
-    numbers = iter(range(1000))
-
-    def one() -> None:
-        number = next(numbers)
-        alert = Alert(
-            key=f"leak:{number}", kind="leak", subject=subject, state="firing",
-            severity="warning", finding=finding, opened_at_s=T0, changed_at_s=T0,
-        )  # fmt: skip
-        message = Message(
-            id=f"m{number}", notice="firing", severity="warning", subject="s", body="b" * 500
-        )
-        mail = Delivery(
-            alert_key=alert.key, channel="email", message=message, state="pending", attempts=0,
-            created_at_s=T0,
-        )  # fmt: skip
-        history.apply([alert], [mail])
-
-    found = median_ms(one, 60)
-    history.close()
-    return found
+def questions(directory: Path, end_s: int) -> Iterator[tuple[str, float]]:
+    """Yield what a question takes, in milliseconds."""
+    process = KEYS[3][4]
+    spans = (("1 h", 3600), ("24 h", DAY_S), ("7 d", 7 * DAY_S), ("30 d", 30 * DAY_S))
+    with Reader.open(directory) as reader:
+        for name, span_s in spans:
+            span = float(end_s - span_s), float(end_s)
+            asked: dict[str, Callable[[], object]] = {
+                "device rows": partial(reader.device_rows, "GPU-3", *span),
+                "process rows": partial(reader.process_rows, "GPU-3", *span),
+                "picture of a process": partial(
+                    reader.ask, curves.of_process, "GPU-3", process, span, 600
+                ),
+                "who held what": partial(reader.occupancy_by_hour, "GPU-3", *span),
+                "coverage": partial(reader.ask, occupancy.holders, *span),
+            }
+            for what, ask in asked.items():
+                yield f"{what}, {name}", 1000 * median_s(ask, 3, time.process_time)
 
 
 def main() -> None:
-    """Print the figures."""
-    ticks = samples()
-    with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder)
-        records, flushes = ours(root / "ours", ticks)
-        raw = written(root / "ours")
-        ours_s, bare_s = sum(flushes), bare(root / "bare", raw)
-        total = sum(map(len, raw))
-        print(f"{GPUS} GPUs x {PROCESSES} processes, {STEP_S} s, {TICKS} ticks, {total} rows")
-        print(f"record, a tick          {statistics.median(records) * 1e6:8.1f} µs (median)")
-        print(f"flush, every 60 s       {statistics.median(flushes) * 1e3:8.2f} ms (median)")
-        print(f"flush, a tick           {ours_s / TICKS * 1e6:8.1f} µs (mean)")
-        print(f"bare executemany, a tick{bare_s / TICKS * 1e6:8.1f} µs: ours is "
-              f"{ours_s / bare_s:.1f} times that")  # fmt: skip
-        share = len(raw[1]) / (TICKS * GPUS * PROCESSES)
-        print(f"process rows kept       {share * 100:8.1f} % (20 % of processes change)")
-        for table, size in row_bytes(root / "ours").items():
-            print(f"{table:24}{size:8.1f} bytes a row")
-        print(f"alert + mail, FULL sync {alert_ms(root / 'ours'):8.2f} ms (median)")
-        fill_month(root / "month")
-        size = (root / "month" / schema.FILE_NAME).stat().st_size
-        print(f"\n{DAYS} days: {size / 2**20:.1f} MiB")
-        end = float(T0 + DAYS * 86400)
-        with Reader.open(root / "month") as reader:
-            for name, span_s in (("30 d", 30 * 86400), ("14 d", 14 * 86400), ("24 h", 86400),
-                                 ("6 h", 6 * 3600), ("1 h", 3600)):  # fmt: skip
-                found = len(reader.device_rows("GPU-3", end - span_s, end))
-                cost = median_ms(lambda s=span_s: reader.device_rows("GPU-3", end - s, end))  # type: ignore[misc]
-                print(f"one GPU, {name:>4}          {cost:8.2f} ms for {found} rows")
-            query = "SELECT * FROM gpu_raw WHERE gpu = 4"
-            cost = median_ms(lambda: reader.ask(lambda it: it.execute(query).fetchall()), 5)
-            print(f"one GPU, all raw rows (7 d, what is avoided) {cost:8.2f} ms")
+    """Print the figures beside their targets."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path, help="on the disk that is to be measured")
+    parser.add_argument("--hours", type=int, default=24, help="length of what is measured")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        directory = Path(folder)
+        live(directory, T0, T0 + DAY_S + 7200)
+        rows = rows_of_day(directory, T0)
+        age(directory, T0)
+        begin_s = T0 + DAY_S + 7200
+        end_s = begin_s + options.hours * 3600
+        # In the first hour what was too old goes, and a young daemon writes more often.
+        spent = live(directory, begin_s, end_s + 3600, begin_s + 3600)
+        print(
+            f"{GPUS} GPUs x {PROCESSES} processes, every {STEP_S} s, busy; {sqlite3.sqlite_version}"
+        )
+        for name, count in (("kernel", spent.kernel_bytes), ("passed", spent.passed_bytes)):
+            if count is not None:
+                print(f"written a day ({name}) {count / 1e6 * 24 / options.hours:8.1f} MB"
+                      f" (at most {WRITTEN_LIMIT_MB})")  # fmt: skip
+        print(f"CPU a day {spent.cpu_s * 24 / options.hours:8.2f} s, resident at most "
+              f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.1f} MiB")  # fmt: skip
+        total = 0.0
+        for table, (count, size) in rows.items():
+            total += count * size * TABLES[table]
+            print(f"{table:12}{count:8} rows a day {size:6.1f} bytes a row "
+                  f"{count * size * TABLES[table] / 1e6:7.1f} MB")  # fmt: skip
+        print(f"a node-year {total / 1e6:8.1f} MB (at most {SIZE_LIMIT_MB}); the file is "
+              f"{(directory / schema.FILE_NAME).stat().st_size / 1e6:.1f} MB")  # fmt: skip
+        for what, took_ms in questions(directory, end_s + 3600):
+            print(f"{what:32}{took_ms:8.2f} ms")
 
 
 if __name__ == "__main__":

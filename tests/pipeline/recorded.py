@@ -143,7 +143,8 @@ def _device(
         ),
     )  # fmt: skip
     it.execute(
-        "INSERT OR REPLACE INTO meta(key, value) VALUES('gpu_1m.until', ?)",
+        "INSERT OR REPLACE INTO meta(key, value)"
+        " VALUES('gpu_1m.until', ?1), ('process_1m.until', ?1)",
         (str(int(t[-1]) // 60 * 60),),
     )
 
