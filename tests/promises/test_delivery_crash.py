@@ -50,6 +50,7 @@ def lives(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.requirement("W22")
 def test_killed_anywhere_an_alert_arrives_once_or_twice(lives: list[dict[str, Any]]) -> None:
     single = [one for one in lives if len(one["deaths"]) == 1]
     assert sum(one["ends"] == ["killed", "ended"] for one in single) >= 200

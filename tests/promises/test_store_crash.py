@@ -77,6 +77,7 @@ def _run_and_kill(directory: Path, tick: int, pause_s: float) -> list[list[str]]
 
 
 @pytest.mark.timeout(60 + 2 * KILLS)
+@pytest.mark.requirement("W22")
 def test_nothing_acknowledged_is_lost_by_kill(tmp_path: Path) -> None:
     dice = random.Random()
     tick = 0

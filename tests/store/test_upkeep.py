@@ -151,6 +151,7 @@ def test_a_clock_set_back_makes_the_minutes_again(tmp_path: Path, history: Histo
     ]
 
 
+@pytest.mark.requirement("B9")
 def test_what_is_too_old_goes_and_the_rest_stays(tmp_path: Path) -> None:
     time = Time(HOUR_0 + 100 * DAY_S)
     history = opened(tmp_path, time)
