@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuwatchd.analysis.forecast.windows import NOISE_FACTOR
-from gpuwatchd.analysis.numerics import MIB, last_gap
+from gpuwatchd.analysis.frameworks import POOL_SHARE
+from gpuwatchd.analysis.numerics import last_gap
+from gpuwatchd.core.config.schema import GROWTH_SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,10 +26,6 @@ if TYPE_CHECKING:
     from gpuwatchd.core.config import DetectionSection
     from gpuwatchd.core.model import FloatArray, Pattern, Series
 
-GROWTH_SHARE = 0.0015
-"""Growth below this share of the device is no candidate (or minimum-growth-mib, if more)."""
-POOL_SHARE = 0.6
-"""A level of this share of the device, taken at once, may be a preallocated pool."""
 LEAST_SAMPLES = 5
 LONGEST_ROW = 400
 """Up to so many samples, noise is estimated from all of them as they are: it can be bounded."""
@@ -197,7 +195,7 @@ def rising(
 
 def _least(scale: FloatArray, settings: DetectionSection) -> FloatArray:
     """Return the least growth that makes a candidate, bytes (S,)."""
-    out = np.full(scale.size, settings.minimum_growth_mib * MIB)
+    out = np.full(scale.size, settings.least_growth_bytes(None))
     np.maximum(out, GROWTH_SHARE * scale, out=out, where=np.isfinite(scale))
     return out
 

@@ -59,9 +59,9 @@ class Arrivals:
 
     def restore(self, whole: Ring, parts: Mapping[ProcessKey, Ring]) -> None:
         """Take up what an earlier run of the daemon saw of the device and its processes."""
-        t_s, used = whole.window()
-        if not t_s.size:
+        if whole.last is None:
             return
+        t_s, used = whole.window()
         self._known, late = set(), False
         for key, ring in parts.items():
             own_s, own = ring.window()

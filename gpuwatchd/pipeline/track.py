@@ -35,7 +35,7 @@ from gpuwatchd.pipeline.device_rings import Activity, Arrivals, Feeder, RecentAc
 from gpuwatchd.store.live import KnownRuns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from gpuwatchd.analysis.attribution import Baseline
     from gpuwatchd.core.model import (
@@ -337,17 +337,8 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
         newest = float(values[-1]) if values.size else None
         begun_s = None if self.subject.process is None else self.subject.process.started_at_s
         age_s = None if begun_s is None or not values.size else max(0.0, float(t_s[-1]) - begun_s)
-        info = self.info
-        framework = info.framework if self.subject.host and info is not None else self.framework
-        joint = not raw and self.joint is not None
-        limit_bytes = self.headroom.limit(newest, whole=whole, joint=joint)
-        among, total_bytes, own = None, self.headroom.total_bytes, self.limit
-        end_bytes = None if own is None else own.ends_at(newest)
-        if own and end_bytes is not None and (limit_bytes is None or end_bytes < limit_bytes):
-            # It is on a smaller card, so to speak, with those who share its limit.
-            limit_bytes, among = end_bytes, self.sharing
-            sizes = (total_bytes, own.hard_bytes)
-            total_bytes = min([float(size) for size in sizes if size], default=None)
+        info, framework = self.info, self.judged_framework
+        limit_bytes, total_bytes, among = self.limits(newest, raw=raw)
         return Series(
             subject=self.subject,
             t_s=t_s,
@@ -360,13 +351,34 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
             util_pct=self.headroom.util_pct,
             history=self.history,
             age_s=age_s,
-            base_bytes=self._base(t_s, values, age_s),
+            base_bytes=self.base_at(age_s, lambda: base_of(t_s, values, age_s)),
             alerted=None if self.alert is None else self.alert.finding,
             allocator=None if self.allocator is None else self.allocator.series(),
             holder=None if self.allocator is None else self.allocator.holder,
             facts=self._facts(framework, age_s),
             activity=None if self.headroom.activity is None else self.headroom.activity.period,
         )
+
+    @property
+    def judged_framework(self) -> str | None:
+        """What holds the memory that is judged: on the host, whatever the process runs."""
+        info = self.info
+        return info.framework if self.subject.host and info is not None else self.framework
+
+    def limits(
+        self, newest: float | None, *, raw: bool = False
+    ) -> tuple[float | None, float | None, frozenset[str] | None]:
+        """Return where it runs out, of how much, and who shares that where not all do; bytes."""
+        whole = self.subject.process is None and not self.subject.unattributed
+        joint = not raw and self.joint is not None
+        limit_bytes = self.headroom.limit(newest, whole=whole, joint=joint)
+        total_bytes, own = self.headroom.total_bytes, self.limit
+        end_bytes = None if own is None else own.ends_at(newest)
+        if own and end_bytes is not None and (limit_bytes is None or end_bytes < limit_bytes):
+            # It is on a smaller card, so to speak, with those who share its limit.
+            sizes = [float(size) for size in (total_bytes, own.hard_bytes) if size]
+            return end_bytes, min(sizes, default=None), self.sharing
+        return limit_bytes, total_bytes, None
 
     def _facts(self, framework: str | None, age_s: float | None) -> tuple[GrowthFact, ...]:
         """Return what is known beside its curve; its command line as shown stands in till read."""
@@ -383,10 +395,13 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
             host=self.subject.host,
         )
 
-    def _base(self, t_s: FloatArray, values: FloatArray, age_s: float | None) -> float | None:
-        """Return what the process held when it had started, remembered from then on."""
+    def base_at(self, age_s: float | None, seen: Callable[[], float | None]) -> float | None:
+        """Return what the process held when it had started, remembered from then on.
+
+        ``seen`` says what is seen of it in the window.
+        """
         if age_s is not None and (self.base_bytes is None or age_s < STARTED_S):
-            base_bytes = base_of(t_s, values, age_s)
+            base_bytes = seen()
             self.base_bytes = self.base_bytes if base_bytes is None else base_bytes
         return self.base_bytes
 
@@ -566,22 +581,3 @@ class EndedProcess(msgspec.Struct, kw_only=True):
     label: str = ""
     unobserved: bool = False
     """It ended while nobody watched: the history knows what it was."""
-
-
-def with_host_reason(finding: Finding) -> Finding:
-    """Return a judgement on the host's memory with a reason that says so.
-
-    Examples
-    --------
-    >>> from gpuwatchd.core.model import Finding, Subject
-    >>> subject = Subject(device_uid="u", host=True)
-    >>> with_host_reason(Finding(id="s", subject=subject, judged_at_s=0.0,
-    ...                 pattern="stable", tier="none", severity="info", confidence=0.0, eta=None,
-    ...                 rate_bytes_per_s=0.0, reason="flat at 2 MiB")).reason
-    'host memory: flat at 2 MiB'
-    """
-    first, *others = finding.parts or (Clause(text=""),)
-    about = "host memory " if first.verb else f"host memory: {first.about}"
-    first = msgspec.structs.replace(first, about=about)
-    reason = reason_fields(first, *others, code=finding.code, lead=finding.lead)
-    return msgspec.structs.replace(finding, **reason)

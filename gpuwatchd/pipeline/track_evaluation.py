@@ -17,23 +17,26 @@ from gpuwatchd.analysis import attribution, frameworks
 from gpuwatchd.core.codes import Ending, Hold, Reason
 from gpuwatchd.core.model import Alert, AlertSubject, Finding, Pattern, Series, Severity
 from gpuwatchd.core.model.findings import (
-    Clause,
-    reason_fields,
     with_blame,
+    with_host_reason,
     with_reason,
 )
-from gpuwatchd.pipeline.track import Track, unjudged_finding, unless_explained, with_host_reason
-from gpuwatchd.pipeline.tracks import suppress_for_lead, unsuppress
+from gpuwatchd.pipeline.track import Track, unjudged_finding, unless_explained
+from gpuwatchd.pipeline.tracks import (
+    flat_finding,
+    settled_finding,
+    suppress_for_lead,
+    unsuppress,
+)
+from gpuwatchd.store.ring import Ring
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from numpy.typing import ArrayLike
+    from collections.abc import Iterable, Sequence
 
     from gpuwatchd.core.codes import Facts
-    from gpuwatchd.core.model import Device, ProcessInfo
+    from gpuwatchd.core.model import Device, FloatArray, ProcessInfo
     from gpuwatchd.pipeline.state import Settings, State
-    from gpuwatchd.pipeline.track import TrackedDevice
+    from gpuwatchd.pipeline.track import TrackedDevice, Window
 
 # Whom a judgement is about, and what the rules of its user say of it before anything opens.
 
@@ -103,30 +106,6 @@ _BATCH = 8
 _JOINT_PAUSE_S, _JOINT_LONGER = 300.0, 3
 _STIR_BYTES = 8 * 1024**2
 _CALM: frozenset[Pattern] = frozenset({"stable", "plateau", "preallocated", "sawtooth"})
-_FLAT_REASON: dict[Pattern, Clause | str] = {
-    "stable": Clause(about="memory ", text="is flat", verb=True),
-    "unknown": "too little data for a verdict",
-}
-
-
-def flat_finding(series: Series, pattern: Pattern) -> Finding:
-    """Return the finding of a series that the screen has settled without the detectors."""
-    samples = int(series.t_s.size)
-    return Finding(
-        id=series.subject.id,
-        subject=series.subject,
-        judged_at_s=float(series.t_s[-1]) if samples else 0.0,
-        pattern=pattern,
-        tier="none",
-        severity="info",
-        confidence=0.0,
-        rate_bytes_per_s=None if pattern == "unknown" else 0.0,
-        eta=None,
-        **reason_fields(_FLAT_REASON.get(pattern, f"{pattern}, no growth")),
-        framework=series.framework,
-        limit_bytes=series.limit_bytes,
-        samples=samples,
-    )
 
 
 def _cap_graphics(finding: Finding) -> Finding:
@@ -138,6 +117,10 @@ def _cap_graphics(finding: Finding) -> Finding:
         return finding
     severity: Severity = "info" if finding.severity == "info" else "warning"
     return msgspec.structs.replace(finding, tier="watch", severity=severity)
+
+
+def _highest(window: Window) -> float:
+    return window.bounds[1] if isinstance(window, Ring) else -1.0
 
 
 def _moves(track: Track) -> int:
@@ -200,7 +183,11 @@ class Evaluator:
             if self._unmoved(track):
                 track.due_s = now_s + alerts.SLOW_S
             elif track.evidence.last is not None:
-                moved.append(track)
+                flat = settled_finding(track, self.state.settings.config.detection)
+                if flat is None:
+                    moved.append(track)
+                else:
+                    changed += self._judged(track, None, flat, now_s)
         # In small batches: windows are copied for the detectors, and eight hours of eighty
         # subjects at once would be the largest thing in this process.
         for start in range(0, len(moved), _BATCH):
@@ -222,31 +209,37 @@ class Evaluator:
         batch = [track.series() for track in chosen]
         changed: list[Alert] = []
         for track, series, judged in zip(chosen, batch, self._judgements(batch), strict=True):
-            newest = track.evidence.last
-            track.judged_s = newest[0] if newest is not None else now_s
-            if judged is None:
-                track.due_s = now_s + alerts.SLOW_S
-                continue
-            track.peak = float(series.used_bytes.max())
-            track.moves = _moves(track)
-            level = float(series.used_bytes[-1])
-            finding = judged
-            if track.run_baseline.days is not None:
-                finding = _cap_graphics(track.over_days(track.run_baseline.days, judged))
-            if track.subject.unattributed:
-                finding = attribution.above_baseline(finding, level, track.baseline_bytes)
-            elif track.subject.host:
-                finding = with_host_reason(finding)
-            elif track.subject.process is None:
-                finding = unless_explained(track, series, finding, self.state.tracks.values())
-            finding = track.suppressed(finding)
-            finding = _cap_by_rules(finding, track, level, self.state.settings.rules)
-            change = self._apply(track, finding, now_s)
-            changed += self.state.tracks.take_passed_on()
-            self._schedule(track, finding, now_s)
-            if change is not None:
-                changed.append(change)
+            changed += self._judged(track, series, judged, now_s)
         return changed
+
+    def _judged(
+        self, track: Track, series: Series | None, judged: Finding | None, now_s: float
+    ) -> list[Alert]:
+        """Take over a judgement; return the alerts that it changed. None: it cannot be judged."""
+        newest = track.evidence.last
+        track.judged_s = now_s if newest is None else newest[0]
+        if judged is None or newest is None:
+            track.due_s = now_s + alerts.SLOW_S
+            return []
+        track.moves = _moves(track)
+        track.peak = _highest(track.evidence) if series is None else float(series.used_bytes.max())
+        level = newest[1] if series is None else float(series.used_bytes[-1])
+        finding = judged
+        if track.run_baseline.days is not None:
+            finding = _cap_graphics(track.over_days(track.run_baseline.days, judged))
+        if track.subject.unattributed:
+            finding = attribution.above_baseline(finding, level, track.baseline_bytes)
+        elif track.subject.host:
+            finding = with_host_reason(finding)
+        elif track.subject.process is None and finding.tier != "none":
+            series = series or track.series()
+            finding = unless_explained(track, series, finding, self.state.tracks.values())
+        finding = track.suppressed(finding)
+        finding = _cap_by_rules(finding, track, level, self.state.settings.rules)
+        change = self._apply(track, finding, now_s)
+        changed = self.state.tracks.take_passed_on()
+        self._schedule(track, finding, now_s)
+        return changed if change is None else [*changed, change]
 
     def _judgements(self, batch: list[Series]) -> list[Finding | None]:
         """Return the judgements; None for a series that cannot be judged, which costs no other."""
@@ -272,7 +265,14 @@ class Evaluator:
 
         settings = self.state.settings.config.detection
         return [
-            flat_finding(series, pattern)
+            flat_finding(
+                series.subject,
+                pattern,
+                at_s=float(series.t_s[-1]) if series.t_s.size else 0.0,
+                samples=int(series.t_s.size),
+                framework=series.framework,
+                limit_bytes=series.limit_bytes,
+            )
             if pattern is not None and series.allocator is None
             else _cap_graphics(verdict.judge(series, settings))
             for series, pattern in zip(batch, screen.first_look(batch, settings), strict=True)
@@ -360,12 +360,23 @@ def carried_over(alert: Alert, finding: Finding, now_s: float) -> Alert:
     )
 
 
-def judge_days(track: Track, settings: Settings, hours: ArrayLike, now_s: float) -> None:
+def judge_days(
+    track: Track,
+    settings: Settings,
+    hours: Sequence[tuple[float, float, float]] | FloatArray,
+    now_s: float,
+) -> None:
     """Judge the record of a subject, hour by hour, for when its last hours say less."""
-    from gpuwatchd.analysis import verdict  # noqa: PLC0415 - 400 ms with numpy
-
     baseline = track.run_baseline
     baseline.days_s, baseline.days_moves = now_s, track.window.moves
+    lows = [low for _, low, _ in hours]
+    if max(lows, default=0.0) - min(
+        lows, default=0.0
+    ) < settings.config.detection.least_growth_bytes(None):
+        baseline.days = None
+        return
+    from gpuwatchd.analysis import verdict  # noqa: PLC0415 - 400 ms with numpy
+
     baseline.days = verdict.judge_days(track.series(), hours, settings.config.detection)
 
 

@@ -1,4 +1,4 @@
-"""Who is watched: the tracks of all devices, and who their processes are."""
+"""Who is watched: the tracks of all devices, who their processes are, and whose turn it is."""
 
 from __future__ import annotations
 
@@ -8,13 +8,25 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gpuwatchd.alerts import wording
+from gpuwatchd.analysis import frameworks
 from gpuwatchd.analysis.attribution import ledger
 from gpuwatchd.core.codes import DIED, Ending, Hold, Reason
+from gpuwatchd.core.model import Finding, Pattern
 from gpuwatchd.core.model.alerts import Title
-from gpuwatchd.core.model.findings import dismissed_finding, with_reason
+from gpuwatchd.core.model.findings import (
+    LOADED_S,
+    STARTED_S,
+    Clause,
+    collecting,
+    dismissed_finding,
+    reason_fields,
+    with_reason,
+)
+from gpuwatchd.store.ring import Ring
 
 if TYPE_CHECKING:
-    from gpuwatchd.core.model import Alert, Finding, ProcessInfo, ProcessKey
+    from gpuwatchd.core.config import DetectionSection
+    from gpuwatchd.core.model import Alert, ProcessInfo, ProcessKey, Subject
     from gpuwatchd.pipeline.track import EndedProcess, JobKey, Track
 
 _MOST_ENDED = 256
@@ -230,3 +242,88 @@ class Tracks(dict[str, "Track"]):
         """Return the alerts that went on with another rank, once."""
         passed_on, self.passed_on = self.passed_on, []
         return passed_on
+
+
+# Most subjects are flat for as long as they live: they are settled by what their ring knows of
+# itself, without the detectors and without numpy, which takes 13 MiB.
+
+_FLAT_REASON: dict[Pattern, Clause] = {
+    "stable": Clause(about="memory ", text="is flat", verb=True),
+    "unknown": Clause(text="too little data for a verdict"),
+}
+_COUNTED_POINTS, _NO_GAP_S = 256, 60.0
+"""Of so many points the pauses are looked at one by one; one of a minute is never a gap."""
+
+
+def flat_finding(
+    subject: Subject,
+    pattern: Pattern,
+    *,
+    at_s: float,
+    samples: int,
+    framework: str | None,
+    limit_bytes: float | None,
+) -> Finding:
+    """Return the finding of a subject that is settled without the detectors."""
+    return Finding(
+        id=subject.id,
+        subject=subject,
+        judged_at_s=at_s,
+        pattern=pattern,
+        tier="none",
+        severity="info",
+        confidence=0.0,
+        rate_bytes_per_s=None if pattern == "unknown" else 0.0,
+        eta=None,
+        **reason_fields(_FLAT_REASON[pattern]),
+        framework=framework,
+        limit_bytes=limit_bytes,
+        samples=samples,
+    )
+
+
+def is_flat(track: Track, settings: DetectionSection) -> bool:
+    """Say whether a subject has surely not grown by what makes a candidate; next to no cost."""
+    ring, newest = track.evidence, track.evidence.last
+    if not isinstance(ring, Ring) or newest is None or track.allocator is not None:
+        return False
+    limit_bytes, total_bytes, _ = track.limits(newest[1])
+    low, high = ring.bounds
+    # Figures that left the newest cell are kept in single precision.
+    return high - low + 2.0**-22 * high < settings.least_growth_bytes(total_bytes or limit_bytes)
+
+
+def settled_finding(track: Track, settings: DetectionSection) -> Finding | None:
+    """Return what the detectors would say of a flat subject; None where they must be asked.
+
+    The same as the first look at its series, and before that what the verdict says of it.
+    """
+    ring, newest = track.evidence, track.evidence.last
+    if newest is None or not isinstance(ring, Ring) or not is_flat(track, settings):
+        return None
+    limit_bytes, total_bytes, _ = track.limits(newest[1])
+    scale = total_bytes or limit_bytes
+    if scale and newest[1] >= frameworks.POOL_SHARE * scale:
+        return None  # It may be a pool, which has a name of its own.
+    process = track.subject.process
+    begun_s = None if process is None else process.started_at_s
+    if begun_s is not None:
+        begin_s, end_s = begun_s + LOADED_S, begun_s + STARTED_S
+        track.base_at(max(0.0, newest[0] - begun_s), lambda: ring.lowest(begin_s, end_s))
+    (samples, span_s), least_s = ring.extent(), float(settings.minimum_duration)
+    enough = samples >= settings.minimum_samples and span_s >= least_s
+    finding = flat_finding(
+        track.subject,
+        "stable" if enough else "unknown",
+        at_s=newest[0],
+        samples=samples,
+        framework=track.judged_framework,
+        limit_bytes=limit_bytes,
+    )
+    if enough:
+        return finding
+    if samples > _COUNTED_POINTS or ring.longest_pause_s() > _NO_GAP_S:
+        return None
+    missing = collecting(samples, settings.minimum_samples, span_s, least_s)
+    reason = reason_fields(missing, code=Reason.COLLECTING)
+    return msgspec.structs.replace(finding, **reason)

@@ -9,7 +9,8 @@ holds every multiple of the driver's 2 MiB exactly and anything else to a part i
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class Ring:
 
     __slots__ = (
         "_base_s", "_cell", "_clock", "_count", "_high", "_last", "_low", "_max", "_min",
-        "_read", "_t", "_v", "moves", "span_s",
+        "_read", "_t", "_v", "bounds", "moves", "span_s",
     )  # fmt: skip
 
     def __init__(self, span_s: float) -> None:
@@ -46,6 +47,9 @@ class Ring:
         self._read = 0
         self.moves = 0
         """How often the value differed from the one before."""
+        self.bounds = (0.0, 0.0)
+        """No value is below the first or above the second: as narrow as it gets after
+        :meth:`window`; wider when the lowest or highest has grown too old since."""
 
     @property
     def count(self) -> int:
@@ -130,8 +134,11 @@ class Ring:
         cell, current = int(t_s / CELL_S), self._cell
         if cell > current:
             self._close_cell()
+            if current < 0:
+                self.bounds = (value, value)
             if value != self._last[1]:
                 self.moves += 1
+                self._widen(value)
             self._cell = cell
             self._last = self._low = self._high = (t_s, value)
             self._min = self._max = value
@@ -140,6 +147,7 @@ class Ring:
                 return
             if value != self._last[1]:
                 self.moves += 1
+                self._widen(value)
             self._last = (t_s, value)
             if value < self._min:
                 self._min, self._low = value, self._last
@@ -148,6 +156,11 @@ class Ring:
         else:
             return
         self._count += 1
+
+    def _widen(self, value: float) -> None:
+        low, high = self.bounds
+        if not low <= value <= high:
+            self.bounds = (min(low, value), max(high, value))
 
     def _close_cell(self) -> None:
         low, times = self._low, self._t
@@ -220,16 +233,52 @@ class Ring:
         import numpy as np  # noqa: PLC0415 - numpy is loaded when something is judged first
 
         self.catch_up()
-        tail = sorted({self._low, self._high, self._last}) if self._cell >= 0 else []
+        tail = self._tail()
         old = np.frombuffer(self._t, dtype=np.uint32) * _TICK_S + self._base_s
-        tail = [point for point in tail if not old.size or point[0] > old[-1]]
         t = np.concatenate([old, [point[0] for point in tail]])
         v = np.concatenate(
             [np.frombuffer(self._v, dtype=np.float32), [point[1] for point in tail]],
             dtype=np.float64,
         )
         start = int(np.searchsorted(t, t[-1] - self.span_s)) if t.size else 0
-        return t[start:], v[start:]
+        t, v = t[start:], v[start:]
+        if v.size:
+            self.bounds = (float(v.min()), float(v.max()))
+        return t, v
+
+    def _tail(self) -> list[tuple[float, float]]:
+        """Return the points of the cell that is not closed yet, oldest first."""
+        if self._cell < 0:
+            return []
+        closed_s = self._base_s + self._t[-1] * _TICK_S if self._t else float("-inf")
+        return [p for p in sorted({self._low, self._high, self._last}) if p[0] > closed_s]
+
+    def extent(self) -> tuple[int, float]:
+        """Return how many points :meth:`window` has, and its length in seconds."""
+        self.catch_up()
+        tail = self._tail()
+        newest_s = self._last[0] if tail else self._base_s + self._t[-1] * _TICK_S
+        start = self._position(newest_s - self.span_s)
+        oldest_s = self._base_s + self._t[start] * _TICK_S if start < len(self._t) else tail[0][0]
+        return len(self._t) - start + len(tail), newest_s - oldest_s
+
+    def _position(self, at_s: float) -> int:
+        """Return how many closed points are older than an instant."""
+        return bisect_left(self._t, (at_s - self._base_s) / _TICK_S - 1e-6)
+
+    def longest_pause_s(self) -> float:
+        """Return the longest time between two points, as a loop over all of them; 0 of one."""
+        self.catch_up()
+        times = [self._base_s + tick * _TICK_S for tick in self._t]
+        times += [point[0] for point in self._tail()]
+        return max([b - a for a, b in pairwise(times)], default=0.0)
+
+    def lowest(self, begin_s: float, end_s: float) -> float | None:
+        """Return the lowest value from ``begin_s`` until before ``end_s``; None of no point."""
+        self.catch_up()
+        values = list(self._v[self._position(begin_s) : self._position(end_s)])
+        values += [value for t_s, value in self._tail() if begin_s <= t_s < end_s]
+        return min(values, default=None)
 
     def recent(self, count: int, step_s: float) -> tuple[int | None, ...]:
         """Return up to ``count`` values, oldest first, ``step_s`` apart; a gap is None."""

@@ -1,6 +1,6 @@
 """``python -m tests.bench``: every benchmark of this folder, one after the other.
 
-Each is also a program of its own (``python -m tests.bench.bench_tick``). They print figures and
+Each is also a program of its own (``python -m tests.bench.bench_daemon``). They print figures and
 ratios of one run; nothing here asserts a time.
 """
 

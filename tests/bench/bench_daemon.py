@@ -68,16 +68,45 @@ class State(NamedTuple):
             yield f"proc {i // self.processes} pid={pid} mem=200M sm={each or 'na'}{rate}"
 
 
+IDLE, BUSY, ONE, ALL = "8 x 8 idle", "8 x 8 busy", "8 x 8 one leaks", "8 x 8 all grow"
+FEWER, MANY = "8 x 32 busy", "8 x 128 busy"
 STATES = {
-    "8 x 8 idle": State(busy=False),
-    "8 x 8 busy": State(),
-    "8 x 8 one leaks": State(growing=1),
-    "8 x 8 all grow": State(growing=64, hours=1.0),
+    IDLE: State(busy=False),
+    BUSY: State(),
+    ONE: State(growing=1),
+    ALL: State(growing=64, hours=1.0),
     "8 x 8 a GPU hangs": State(more=(HANGS,), hours=0.5),
+    FEWER: State(processes=32, hours=1.0),
     "16 x 32 busy": State(gpus=16, processes=32, hours=1.0),
+    MANY: State(processes=128, hours=1.0),
     "8 x 200 busy": State(processes=200, hours=1.0),
 }
-PEERS_SEE = "8 x 8 busy"
+
+
+class Target(NamedTuple):
+    """A figure that is to be at most so high."""
+
+    text: str
+    row: str
+    key: str
+    most: float
+    beside: str = ""
+    """The row that it is divided by."""
+
+
+TARGETS = (
+    Target("tick, beside bare nvidia-ml-py", BUSY, "tick_ms", 5.0, PEERS["bare"][0]),
+    Target("tick, beside nvitop", BUSY, "tick_ms", 0.1, PEERS["nvitop"][0]),
+    Target("% of a core, busy", BUSY, "core_percent", 0.08),
+    Target("% of a core, idle", IDLE, "core_percent", 0.04),
+    Target("64 growing: ms a tick", ALL, "tick_ms", 10.0),
+    Target("1,024 processes: ms a tick", MANY, "tick_ms", 6.0),
+    Target("their chores, beside 256", MANY, "chores_ms_per_minute", 4.5, FEWER),
+    Target("MB a day to disk", BUSY, "written_mb_per_day", 120.0),
+    Target("resident MiB, nothing grows", BUSY, "resident_mib", 48.0),
+    Target("resident MiB, one leaks", ONE, "resident_mib", 58.0),
+    Target("resident MiB, all grow", ALL, "resident_mib", 58.0),
+)
 
 
 class Running:
@@ -137,25 +166,42 @@ def measure(
         for program in peers:
             title, package = PEERS[program]
             if importlib.util.find_spec(package) is not None:
-                start(title, STATES[PEERS_SEE], program, 40)
+                start(title, STATES[BUSY], program, 40)
         for number, child in enumerate(running.values()):
             child.go(number * pause_s / len(running))
         return {title: json.loads(child.line()) for title, child in running.items()}
 
 
+COLUMNS = (
+    ("ms/tick", 9, "tick_ms", ".2f"),
+    ("mean", 8, "mean_ms", ".2f"),
+    ("hot", 8, "hot_tick_ms", ".2f"),
+    ("chores/min", 11, "chores_ms_per_minute", ".1f"),
+    ("% core", 8, "core_percent", ".3f"),
+    ("s/hour", 8, "cpu_s_per_hour", ".2f"),
+    ("wakes/h", 9, "wakeups_per_hour", ",.0f"),
+    ("RSS MiB", 9, "resident_mib", ".1f"),
+    ("PSS", 7, "proportional_mib", ".1f"),
+    ("disk MB/d", 11, "written_mb_per_day", ",.1f"),
+    ("write()", 9, "passed_mb_per_day", ",.1f"),
+)
+"""Title, width, key and format."""
+
+
 def table(results: dict[str, dict[str, Any]]) -> Iterator[str]:
     """Yield the results for people."""
-    yield (
-        f"{'':24}{'CPU ms a tick':>14}{'with chores':>12}{'of a core':>10}{'s an hour':>10}"
-        f"{'wake-ups/h':>11}{'RSS MiB':>8}{'PSS':>6}{'MB/day to disk':>15}"
-    )
-    for title, it in results.items():
-        yield (
-            f"{title:24}{it['tick_ms']:14.2f}{it['mean_ms']:12.2f}{it['core_share']:10.3%}"
-            f"{3600 * it['core_share']:10.2f}{it['wakeups_per_hour']:11,.0f}"
-            f"{it['resident_mib']:8.1f}{it['proportional_mib']:6.1f}"
-            f"{it['written_bytes_per_day'] / 1e6:15.1f}"
-        )
+    yield " " * 24 + "".join(f"{title:>{width}}" for title, width, *_ in COLUMNS)
+    for name, row in results.items():
+        cells = (f"{row[key]:{width}{form}}" for _, width, key, form in COLUMNS)
+        yield f"{name:24}{''.join(cells)}"
+    yield ""
+    for target in TARGETS:
+        if target.row in results and (not target.beside or target.beside in results):
+            value = results[target.row][target.key]
+            if target.beside:
+                value /= results[target.beside][target.key]
+            met = "met" if value <= target.most else "NOT MET"
+            yield f"{target.text:32}{value:10.3f}  at most {target.most:7.2f}  {met}"
 
 
 def main() -> int:
@@ -165,7 +211,7 @@ def main() -> int:
     parser.add_argument("--pause", type=float, default=5.0, help="seconds between cold ticks")
     parser.add_argument("--hours", type=float, default=3.0, help="of the world before, at most")
     parser.add_argument("--quick", action="store_true", help="8 x 8, idle and busy, in a minute")
-    parser.add_argument("--only", nargs="+", choices=STATES, default=STATES)
+    parser.add_argument("--only", nargs="+", choices=STATES, default=list(STATES))
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args()
     if not FakeNvml.available():
@@ -174,7 +220,7 @@ def main() -> int:
     states = {title: STATES[title] for title in chosen.only}
     peers = list(PEERS)
     if chosen.quick:
-        states = {title: STATES[title] for title in ("8 x 8 idle", "8 x 8 busy")}
+        states = {title: STATES[title] for title in (IDLE, BUSY)}
         chosen.ticks, chosen.pause, chosen.hours, peers = 20, 1.0, 1.0, ["bare", "nvitop"]
     results = measure(
         states, hours=chosen.hours, ticks=chosen.ticks, pause_s=chosen.pause, peers=peers

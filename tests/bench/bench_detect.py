@@ -15,7 +15,7 @@ import numpy as np
 
 from gpuwatchd.analysis import numerics, screen, verdict
 from gpuwatchd.core.config import DetectionSection
-from tests.scenarios.replay import make
+from tests.bench import bench_judgement
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,17 +42,8 @@ def each_us(call: Callable[[], object], number: int = 300) -> tuple[float, float
 def subjects(hours: float, interval_s: float) -> dict[str, Series]:
     """Return one series of each kind."""
     t = np.arange(0.0, hours * 3600.0, interval_s)
-    rng = np.random.default_rng(1)
-    shapes = {
-        "flat": np.full(t.size, 6e9),
-        "growing": 8e9 + 3e5 * t,
-        "growing, noise 50 MiB": 8e9 + 3e5 * t + rng.normal(0.0, 50 * MIB, t.size),
-        "stairs": 8e9 + np.floor(t / 600) * 2e8,
-        "sawtooth": 8e9 + 3e9 * ((t % 600) / 600),
-        "cyclic": 8e9 + 1e5 * t + 3e9 * ((t % 600) / 600),
-    }
     return {
-        name: make(t, np.round(x / (2 * MIB)) * 2 * MIB, 24 * GIB) for name, x in shapes.items()
+        name: bench_judgement.series(t, used) for name, used in bench_judgement.shapes(t).items()
     }
 
 

@@ -7,7 +7,6 @@ over the rounds of this checkout's best time by the other's. Processor time, one
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import subprocess
@@ -116,12 +115,14 @@ def serve() -> None:
 
 
 def main() -> None:
-    """Print the table, or its cases as JSON."""
+    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("other", type=Path, help="folder of another checkout of gpuwatchd")
+    parser.add_argument("other", type=Path, nargs="?", help="folder of another checkout")
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
+    if asked.other is None:
+        print("nothing to compare with: name the folder of another checkout")
+        return
     if not (asked.other / "gpuwatchd" / "__init__.py").is_file():
         parser.error(f"{asked.other} is no checkout of gpuwatchd")
     workers = [
@@ -155,9 +156,6 @@ def main() -> None:
         }
     for worker in workers:
         worker.communicate()
-    if asked.json:
-        print(json.dumps(out, indent=1))
-        return
     for name, row in out.items():
         print(f"{name:26} {row['other_us']:7.0f} us  {row['us']:7.0f} us  {row['ratio']:.3f}")
     ratios = [row["ratio"] for row in out.values()]

@@ -3,63 +3,34 @@
 Eight GPUs with 64 processes each, some of which leak, with our names alone and with those of the
 other exporters. Beside it, in the same run, prometheus-client writes the very same samples from
 families that are made already: the ratio bears a busy machine, the milliseconds (of CPU time) less
-so. ``--json`` prints the same as JSON.
+so.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import msgspec
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
-from gpuwatchd.core.model import Subject
 from gpuwatchd.view import metrics
 from tests.bench.measuring import median_s
-from tests.cli import world
+from tests.tui import world
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from prometheus_client.metrics_core import Metric
 
-    from gpuwatchd.store.live import LiveState
 
 GPUS, PROCESSES = 8, 64
 BUDGET_MS = 15.0
 """Within which a page should be made."""
-
-
-def machine() -> LiveState:
-    """Return the last tick of a full machine: on each GPU, one process leaks."""
-    devices, alerts = [], []
-    blank = world.state()
-    for number in range(GPUS):
-        uid = f"GPU-{number:08x}-1111-2222-3333-444444444444"
-        card = msgspec.structs.replace(world.SECOND, uid=uid, index=number, pci_bus="0000:01:00.0")
-        held = [
-            world.process(10_000 + 100 * number + one, used_gib=1 + one / 64)
-            for one in range(PROCESSES)
-        ]
-        devices.append(
-            msgspec.structs.replace(
-                blank.devices[0],
-                device=card,
-                reading=msgspec.structs.replace(world.reading(uid, 70), power_w=300.0,
-                                                clock_mhz=1410),
-                processes=tuple(held),
-            )
-        )  # fmt: skip
-        subject = Subject(device_uid=uid, process=held[0].info.key)
-        alerts.append(world.firing(key=f"leak:{number}", finding=world.leak(subject=subject)))
-    return msgspec.structs.replace(blank, devices=tuple(devices), alerts=tuple(alerts))
 
 
 class Made(Collector):
@@ -75,7 +46,7 @@ class Made(Collector):
 
 def measure(runs: int) -> dict[str, dict[str, float]]:
     """Return the figures of a page with our names, and of one with all of them."""
-    seen, found = machine(), {}
+    seen, found = world.state(GPUS, PROCESSES), {}
     for name, compat in (("ours", ()), ("all names", tuple(filter(None, metrics.DIALECTS)))):
         page = metrics.render(seen, compat=compat, host="h")
         families = list(text_string_to_metric_families(page.decode()))
@@ -94,12 +65,8 @@ def main() -> int:
     """Print the figures."""
     parser = argparse.ArgumentParser(description="cost of the page for Prometheus")
     parser.add_argument("--runs", type=int, default=25)
-    parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    found: dict[str, Any] = measure(options.runs)
-    if options.json:
-        print(json.dumps({"budget_ms": BUDGET_MS, **found}))
-        return 0
+    found = measure(options.runs)
     print(f"{GPUS} GPUs x {PROCESSES} processes; medians of {options.runs}; budget {BUDGET_MS} ms")
     print(f"{'':10} {'samples':>8} {'KiB':>6} {'ms':>7} {'bare ms':>8} {'ratio':>6}")
     for name, row in found.items():

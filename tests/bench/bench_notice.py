@@ -1,27 +1,23 @@
 """What telling people costs: ``python -m tests.bench.bench_notice``.
 
 64 alerts that begin in one tick: decided (grouping, silences, overrides, routes), composed and
-written with their decisions and deliveries to two channels; beside it, in the same run, the same
-rows written by bare ``sqlite3``, one transaction with full sync. Once each alert is told alone,
-once eight share a notice; then the tick after, in which all of them are open and nothing is due.
-Nothing is sent.
+written with their decisions and deliveries to two channels, and the same without a history. Once
+each alert is told alone, once eight share a notice; then the tick after, in which all of them are
+open and nothing is due. Nothing is sent.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
-import sqlite3
 import statistics
 import tempfile
 import time
-from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from gpuwatchd.core import config
 from gpuwatchd.core.model import Alert, AlertSubject, EtaRange, Finding, ProcessKey, Subject
-from gpuwatchd.store import schema
 from gpuwatchd.store.writer import History
 from tests.pipelines import make_pipeline
 
@@ -32,7 +28,6 @@ if TYPE_CHECKING:
 ALERTS, RUNS = 64, 15
 T0 = 1_700_002_800.0
 MIB = 2**20
-TABLES = ("alert", "delivery", "told", "decision")
 CHANNELS = ("desktop", "command")
 SETTINGS = config.Config(
     policy=config.PolicySection(channels=CHANNELS, max_per_hour=10 * ALERTS),
@@ -112,51 +107,20 @@ def ours(directory: Path | None, groups: int) -> tuple[float, float]:
     return told - start, after - told
 
 
-def rows_of(directory: Path) -> dict[str, list[tuple[Any, ...]]]:
-    """Return what was written to tell of them."""
-    with closing(sqlite3.connect(directory / schema.FILE_NAME)) as connection:
-        return {name: connection.execute(f"SELECT * FROM {name}").fetchall() for name in TABLES}
-
-
-def bare(directory: Path, rows: dict[str, list[tuple[Any, ...]]]) -> float:
-    """Write the same rows with executemany in one transaction; return the seconds."""
-    History.open(directory, SETTINGS.store, boot_id="bench").close()
-    with closing(sqlite3.connect(directory / schema.FILE_NAME, isolation_level=None)) as connection:
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("PRAGMA foreign_keys = OFF")
-        start = time.perf_counter()
-        connection.execute("BEGIN IMMEDIATE")
-        for name, values in rows.items():
-            if values:
-                marks = ",".join("?" * len(values[0]))
-                connection.executemany(f"INSERT INTO {name} VALUES({marks})", values)
-        connection.execute("COMMIT")
-        return time.perf_counter() - start
-
-
 def main() -> None:
     """Print the figures."""
     print(f"{ALERTS} alerts begin in one tick, {len(CHANNELS)} channels; medians of {RUNS} runs")
     for groups in (ALERTS, ALERTS // 8):
-        whole, pure, later, plain = [], [], [], []
-        rows: dict[str, list[tuple[Any, ...]]] = {}
+        whole, pure, later = [], [], []
         for _ in range(RUNS):
             with tempfile.TemporaryDirectory() as folder:
-                root = Path(folder)
-                ours_s, later_s = ours(root / "ours", groups)
-                rows = rows_of(root / "ours")
-                whole.append(ours_s)
-                later.append(later_s)
-                pure.append(ours(None, groups)[0])
-                plain.append(bare(root / "bare", rows))
-        count = ", ".join(f"{len(values)} {name}" for name, values in rows.items())
-        ratio = statistics.median(a / b for a, b in zip(whole, plain, strict=True))
-        print(f"\nin {groups} groups; rows: {count}")
+                ours_s, later_s = ours(Path(folder), groups)
+            whole.append(ours_s)
+            later.append(later_s)
+            pure.append(ours(None, groups)[0])
+        print(f"\nin {groups} groups")
         print(f"decide, compose, write {statistics.median(whole) * 1e3:8.2f} ms")
         print(f"decide, compose only   {statistics.median(pure) * 1e3:8.2f} ms")
-        print(f"bare inserts, FULL sync{statistics.median(plain) * 1e3:8.2f} ms: ours is "
-              f"{ratio:.1f} times that")  # fmt: skip
         print(f"a tick with all open   {statistics.median(later) * 1e6:8.0f} µs")
 
 

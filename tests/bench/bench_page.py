@@ -2,13 +2,12 @@
 
 Thirty days of eight GPUs are served by ``gpuwatchctl web``; Chromium opens the page of one GPU
 over all of them, anew each time, and is waited for until its chart is drawn. Printed are the best
-and the middle of the tries. ``--json`` prints the same as JSON.
+and the middle of the tries.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import sys
@@ -46,7 +45,6 @@ def measure(program: str, address: str, tries: int) -> list[float]:
 def main() -> int:
     """Print the figures; without a browser say so."""
     parser = argparse.ArgumentParser(description="a month on the live page")
-    parser.add_argument("--json", action="store_true")
     parser.add_argument("--tries", type=int, default=TRIES)
     asked = parser.parse_args()
     program = harness.chromium()
@@ -59,16 +57,9 @@ def main() -> int:
         with live_world.serve() as served:
             view = f"/gpu/{histories.uid(0)}?span=30d"
             took = measure(program, f"{served.url}&view={view}", max(1, asked.tries))
-    found = {
-        "tries": len(took), "best_s": min(took), "median_s": statistics.median(took),
-        "budget_s": BUDGET_S,
-    }  # fmt: skip
-    if asked.json:
-        print(json.dumps(found))
-        return 0
     print(
         f"{histories.DAYS} days x {histories.GPUS} GPUs, page of one opened until drawn: "
-        f"best {found['best_s']:.2f} s, median {found['median_s']:.2f} s of {len(took)} "
+        f"best {min(took):.2f} s, median {statistics.median(took):.2f} s of {len(took)} "
         f"(should be below {BUDGET_S:.0f} s)"
     )
     return 0

@@ -3,18 +3,15 @@
 Every picture is compared with a bare query of the same rows by the standard library's sqlite3, in
 the same run: the ratio bears a busy machine, the milliseconds do not. Then whole commands, each a
 process of its own, with the state that a daemon left behind and from the history alone; beside the
-wall clock stands the CPU time, which a busy machine stretches less. ``--json`` prints it as JSON.
+wall clock stands the CPU time, which a busy machine stretches less.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import resource
 import sqlite3
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -22,7 +19,7 @@ from contextlib import closing
 from pathlib import Path
 
 from tests import histories
-from tests.bench.measuring import median_ms
+from tests.bench.measuring import median_ms, run_ms
 
 DAY_S = 86_400.0
 _COLUMNS = "used_min_bytes, used_mean_bytes, used_max_bytes"
@@ -56,18 +53,9 @@ def verbs(runs: int) -> dict[str, tuple[float, float]]:
     """Return command -> (milliseconds of the wall clock, of the CPU), medians."""
     found: dict[str, tuple[float, float]] = {}
     for words in VERBS:
-        wall, cpu = [], []
-        for _ in range(runs):
-            before, begun_s = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-            subprocess.run(
-                [sys.executable, "-c", _CALL, *words],
-                check=True, stdout=subprocess.DEVNULL,
-            )  # fmt: skip
-            wall.append(1000 * (time.perf_counter() - begun_s))
-            after = resource.getrusage(resource.RUSAGE_CHILDREN)
-            used_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-            cpu.append(1000 * used_s)
-        found[" ".join(words)] = (statistics.median(wall), statistics.median(cpu))
+        taken = [run_ms([sys.executable, "-c", _CALL, *words]) for _ in range(runs)]
+        wall_ms, cpu_ms = map(statistics.median, zip(*taken, strict=True))
+        found[" ".join(words)] = (wall_ms, cpu_ms)
     return found
 
 
@@ -121,7 +109,6 @@ def measure(directory: Path, runs: int) -> dict[str, tuple[float, float | None]]
 def main() -> int:
     parser = argparse.ArgumentParser(description="cost of looking at 30 days of 8 GPUs")
     parser.add_argument("--runs", type=int, default=9)
-    parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         os.environ |= {"GPUWATCHD_STATE_DIR": folder, "GPUWATCHD_RUNTIME_DIR": f"{folder}/run"}
@@ -130,10 +117,6 @@ def main() -> int:
         alone = verbs(min(options.runs, 3))
         leave_state(Path(folder) / "run")
         beside_state = verbs(min(options.runs, 3))
-    if options.json:
-        whole = {"history": alone, "state": beside_state}
-        print(json.dumps({"pictures": found, "commands": whole}))
-        return 0
     print(f"30 days, 8 GPUs, 1,248 processes; medians of {options.runs}")
     print(f"{'':24} {'ms':>8} {'bare ms':>8} {'ratio':>7}")
     for name, (ours, bare) in found.items():

@@ -2,15 +2,14 @@
 
 gpuwatchd, nvitop and gpustat run on the same stand-in library with the same fault. What they show
 is read from their real output (``faults_views``) and held against the same rules
-(``faults_worlds``); a tool that is not installed is left out. ``--json`` prints the same as JSON,
-``--only NAME`` runs some of the faults, ``--verbose`` adds what was shown.
+(``faults_worlds``); a tool that is not installed is left out. ``--only NAME`` runs some of the
+faults, ``--verbose`` adds what was shown.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import subprocess
 import sys
@@ -217,26 +216,16 @@ def main() -> int:
     """Run and print; 1 when ours broke a rule."""
     parser = argparse.ArgumentParser(description="what each tool shows when the driver is faulty")
     parser.add_argument("--only", action="append", choices=[fault.name for fault in FAULTS])
-    parser.add_argument("--json", action="store_true")
     parser.add_argument("--verbose", action="store_true", help="say what was shown in every case")
     options = parser.parse_args()
     if not FakeNvml.available():
         print("faults: needs Linux and a C compiler", file=sys.stderr)
         return 1
     results = run(options.only)
-    if options.json:
-        print(json.dumps({
-            fault: {
-                tool: {"broken": r.broken, "shown": shown(r.view), "wall_s": r.view.wall_s}
-                for tool, r in row.items()
-            }
-            for fault, row in results.items()
-        }))  # fmt: skip
-    else:
-        print(table(results, verbose=options.verbose))
-        absent = [name for name in ("nvitop", "gpustat") if name not in peers()]
-        if absent:
-            print(f"not installed: {', '.join(absent)} (make bench installs them)")
+    print(table(results, verbose=options.verbose))
+    absent = [name for name in ("nvitop", "gpustat") if name not in peers()]
+    if absent:
+        print(f"not installed: {', '.join(absent)} (make bench installs them)")
     return int(any(row["gpuwatchd"].broken for row in results.values()))
 
 

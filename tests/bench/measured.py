@@ -64,6 +64,7 @@ class Pace:
         self._library = ctypes.CDLL(LIBRARY)
         self._library.fakenvml_set_time.argtypes = (ctypes.c_double,)
         self._each: list[float] = []
+        self._hot_each: list[float] = []
         self._wakeups = self._cold_from_s = 0.0
         self._before = self._awake = Spent.now()
         self._hot_from: tuple[float, Spent] = 0.0, self._before
@@ -75,15 +76,15 @@ class Pace:
     def wait(self, seconds: float, sleep: Callable[[float], object] = time.sleep) -> None:
         """End a tick: wait for so many seconds of the world."""
         self._turns += 1
+        now = Spent.now(files=False)
         if self._turns < self._hot:
-            self._go_on(seconds)
+            self._hot_each.append(now.cpu_s - self._awake.cpu_s)
             if self._turns == int(self._hot * SKIPPED_SHARE):
                 self._hot_from = self._ahead_s, Spent.now()
-            return
-        if self._turns == self._hot:
+                self._hot_each.clear()
+        elif self._turns == self._hot:
             self._begin()
         else:
-            now = Spent.now(files=False)
             slept = Spent(*(b - a for a, b in zip(self._before, self._awake, strict=True)))
             # Other threads go on waking for as long as the pause of the world lasts.
             others, missed = slept.cpu_s - slept.own_s, 1 / self.slowness - 1
@@ -93,7 +94,8 @@ class Pace:
             self._end()
         self._go_on(seconds)
         self._before = Spent.now(files=False)
-        sleep(seconds * self.slowness)
+        if self._turns >= self._hot:
+            sleep(seconds * self.slowness)
         self._awake = Spent.now(files=False)
 
     def time(self) -> float:
@@ -118,10 +120,12 @@ class Pace:
     def _begin(self) -> None:
         from_s, before = self._hot_from
         now, took_s = Spent.now(), self._ahead_s - from_s
+        usual_s = statistics.median(self._hot_each)
         self._hot_figures = {
-            "hot_ms": 1000 * (now.cpu_s - before.cpu_s) / (self._hot - self._hot * SKIPPED_SHARE),
-            "written_bytes_per_day": (now.written_bytes - before.written_bytes) * 86400 / took_s,
-            "passed_bytes_per_day": (now.passed_bytes - before.passed_bytes) * 86400 / took_s,
+            "hot_tick_ms": 1000 * usual_s,
+            "chores_ms_per_minute": 60_000 * sum(s - usual_s for s in self._hot_each) / took_s,
+            "written_mb_per_day": (now.written_bytes - before.written_bytes) * 0.0864 / took_s,
+            "passed_mb_per_day": (now.passed_bytes - before.passed_bytes) * 0.0864 / took_s,
         }
         print("ready", flush=True)
         time.sleep(float(sys.stdin.readline() or 0))
@@ -132,7 +136,8 @@ class Pace:
         figures = {
             "tick_ms": 1000 * statistics.median(self._each),
             "mean_ms": 1000 * statistics.fmean(self._each),
-            "core_share": sum(self._each) / lasted_s,
+            "core_percent": 100 * sum(self._each) / lasted_s,
+            "cpu_s_per_hour": 3600 * sum(self._each) / lasted_s,
             "wakeups_per_hour": self._wakeups * 3600 / lasted_s,
             **self._hot_figures,
             **_memory(),
@@ -232,13 +237,6 @@ def floor() -> Callable[[], object]:
     return tick
 
 
-def source() -> Callable[[], object]:
-    """Return a look of our source, without host and judgement."""
-    from gpuwatchd.collect.nvml.source import NvmlSource
-
-    return NvmlSource().read
-
-
 def nvitop() -> Callable[[], object]:
     """Return nvitop's snapshot of all cards and processes."""
     import nvitop as it
@@ -271,7 +269,7 @@ def exporter() -> Callable[[], object]:
 
 
 PROGRAMS: dict[str, Callable[[], Callable[[], object]]] = {
-    "floor": floor, "bare": bare, "source": source, "nvitop": nvitop, "gpustat": gpustat,
+    "floor": floor, "bare": bare, "nvitop": nvitop, "gpustat": gpustat,
     "exporter": exporter,
 }  # fmt: skip
 

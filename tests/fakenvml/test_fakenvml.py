@@ -85,6 +85,29 @@ def test_a_process_counts_only_while_it_lives(fake: FakeNvml) -> None:
         assert fake.run(script) == [[], 0]
 
 
+def test_gauges_wobble_the_same_way_at_the_same_time(fake: FakeNvml) -> None:
+    fake.write("wobble 3", "gpu 0 base=0 util=80 temp=60 power=200", "proc 0 pid=9 mem=1G sm=40")
+    script = """
+at = nv.nvmlLib.fakenvml_set_time
+at.argtypes = (nv.c_double,)
+def gauges(second):
+    at(1e9 + second)
+    busy = [s.smUtil for s in nv.nvmlDeviceGetProcessUtilization(card, 0)]
+    return [nv.nvmlDeviceGetUtilizationRates(card).gpu, nv.nvmlDeviceGetTemperature(card, 0),
+            nv.nvmlDeviceGetPowerUsage(card), *busy, *held()]
+out([gauges(second) for second in range(400)])
+"""
+    (rows,) = fake.run(PRELUDE + script)
+    assert (rows,) == tuple(fake.run(PRELUDE + script))
+    utils, temps, watts, shares, held = map(set, zip(*rows, strict=True))
+    assert (min(utils), max(utils)) == (73, 87)
+    assert temps <= set(range(56, 65))
+    assert len(temps) > 3
+    assert 188_000 <= min(watts) < max(watts) <= 212_000
+    assert (min(shares), max(shares)) == (30, 50)
+    assert held == {GIB}
+
+
 def test_threads_may_call_at_once(fake: FakeNvml) -> None:
     fake.write("gpu 0 total=24G", *(f"proc 0 pid={n} mem=1M" for n in range(1, 40)))
     (lengths,) = fake.run(

@@ -9,6 +9,7 @@ from gpuwatchd.analysis.frameworks.recognition import (
     APPS,
     GRAPHICS,
     LIBRARIES,
+    POOL_SHARE,
     PREALLOCATES,
     loaded,
     recognise,

@@ -22,6 +22,9 @@ EITHER_XLA: Final = "TensorFlow or JAX"
 PREALLOCATES: Final[frozenset[str]] = frozenset({"JAX", "TensorFlow", EITHER_XLA, "vLLM", "SGLang"})
 """Frameworks that take a pool of most of the device at start: flat by design, leak or no leak."""
 
+POOL_SHARE: Final = 0.6
+"""A level of this share of the device, taken at once, may be a preallocated pool."""
+
 GRAPHICS: Final[frozenset[str]] = frozenset({"display", "browser", "Blender"})
 """What draws: its growth is watched at most, and never alerts."""
 

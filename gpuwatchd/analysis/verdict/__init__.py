@@ -13,8 +13,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpuwatchd.analysis import numerics
-from gpuwatchd.analysis.numerics import MIB
-from gpuwatchd.analysis.screen import GROWTH_SHARE
 from gpuwatchd.analysis.verdict import allocator, epochs
 from gpuwatchd.analysis.verdict.days import hours_of, judge_days
 from gpuwatchd.analysis.verdict.growth import find
@@ -32,8 +30,7 @@ __all__ = ["WATCH_CONFIDENCE", "hours_of", "judge", "judge_days", "minimum_growt
 
 def minimum_growth(series: Series, settings: DetectionSection) -> float:
     """Return the least growth in bytes that makes a candidate."""
-    scale = series.total_bytes or series.limit_bytes or 0.0
-    return max(settings.minimum_growth_mib * MIB, GROWTH_SHARE * scale)
+    return settings.least_growth_bytes(series.total_bytes or series.limit_bytes)
 
 
 def judge(series: Series, settings: DetectionSection) -> Finding:

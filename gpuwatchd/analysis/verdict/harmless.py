@@ -13,9 +13,8 @@ from gpuwatchd.analysis import numerics
 from gpuwatchd.analysis.detectors.cycle import Cycle
 from gpuwatchd.analysis.detectors.plateau import Plateau
 from gpuwatchd.analysis.detectors.spike import GROWING, SETTLED, TOO_EARLY, Spike
-from gpuwatchd.analysis.frameworks import PREALLOCATES, advice
+from gpuwatchd.analysis.frameworks import POOL_SHARE, PREALLOCATES, advice
 from gpuwatchd.analysis.numerics import MIB
-from gpuwatchd.analysis.screen import POOL_SHARE
 from gpuwatchd.analysis.verdict.growth import (
     LEAST_AGE_S,
     decelerates,
@@ -25,7 +24,7 @@ from gpuwatchd.analysis.verdict.limit import ending
 from gpuwatchd.core import units
 from gpuwatchd.core.codes import Reason
 from gpuwatchd.core.model import Finding
-from gpuwatchd.core.model.findings import Clause, reason_fields, with_reason
+from gpuwatchd.core.model.findings import Clause, collecting, reason_fields, with_reason
 
 if TYPE_CHECKING:
     from gpuwatchd.analysis.numerics import SeriesWindow
@@ -72,17 +71,9 @@ _POOLS = frozenset(name.lower() for name in PREALLOCATES)
 
 def unjudged(series: Series, view: SeriesWindow, settings: DetectionSection) -> Finding:
     """Return the finding of a record that is too short for a verdict: what is still missing."""
-    missing = Clause(about="collecting, ", text=_missing(view, settings))
+    want_s = float(settings.minimum_duration)
+    missing = collecting(view.samples, settings.minimum_samples, view.span_s, want_s)
     return finding(series, view, "unknown", missing, code=Reason.COLLECTING)
-
-
-def _missing(view: SeriesWindow, settings: DetectionSection) -> str:
-    if view.samples < settings.minimum_samples:
-        return f"{view.samples} of {settings.minimum_samples} samples"
-    have_s, want_s = view.span_s, float(settings.minimum_duration)
-    if want_s <= 600.0:
-        return f"{have_s:.0f} s of {want_s:.0f} s"
-    return f"{units.duration(have_s)} of {units.duration(want_s)}"
 
 
 def unconfirmed(found: Finding, view: SeriesWindow, settings: DetectionSection) -> Finding:

@@ -11,8 +11,7 @@ from msgspec import UNSET
 
 from gpuwatchd.analysis import numerics
 from gpuwatchd.analysis.forecast import BINS, HORIZON_S
-from gpuwatchd.analysis.frameworks import advice
-from gpuwatchd.analysis.screen import POOL_SHARE
+from gpuwatchd.analysis.frameworks import POOL_SHARE, advice
 from gpuwatchd.analysis.verdict.growth import (
     LEAST_AGE_S,
     SHIFT,

@@ -80,6 +80,8 @@ class SourcesSection(Section, frozen=True, kw_only=True):
     simulate: SimulateSection = SimulateSection()
 
 
+GROWTH_SHARE: Final = 0.0015
+"""Growth below this share of the device is no candidate, whatever ``minimum-growth-mib`` says."""
 SENSITIVITY: Final = {"early": 0.62, "balanced": 0.68, "quiet": 0.8}
 """Name of ``[detection] sensitivity`` -> the confidence threshold that it stands for."""
 
@@ -111,6 +113,10 @@ class DetectionSection(Section, frozen=True, kw_only=True):
     """A jump by this share of the used memory (and 256 MiB) is a spike."""
     spike_window: Seconds = Seconds(30)
     """Time within which a spike rises; never shorter than three samples."""
+
+    def least_growth_bytes(self, device_bytes: float | None) -> float:
+        """Return the least growth that makes a candidate; None: the device's size is unknown."""
+        return max(self.minimum_growth_mib * 2**20, GROWTH_SHARE * (device_bytes or 0.0))
 
 
 class PolicySection(Section, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
+from gpuwatchd.core import units
 from gpuwatchd.core.codes import EARLIER, AllocatorVerdict, FactName, Reason
 from gpuwatchd.core.model.base import (
     LEAK_PATTERNS,
@@ -245,7 +246,7 @@ class Series(Value, frozen=True, kw_only=True, eq=False):
     worth it."""
 
 
-_LOADED_S, STARTED_S = 120.0, 360.0
+LOADED_S, STARTED_S = 120.0, 360.0
 """Between these ages a process holds what it needs before anything grows."""
 
 
@@ -257,7 +258,7 @@ def base_of(t_s: FloatArray, used_bytes: FloatArray, age_s: float | None) -> flo
     if age_s is None or not t_s.size:
         return None
     begun_s = float(t_s[-1]) - age_s
-    first, last = t_s.searchsorted((begun_s + _LOADED_S, begun_s + STARTED_S)).tolist()
+    first, last = t_s.searchsorted((begun_s + LOADED_S, begun_s + STARTED_S)).tolist()
     return float(used_bytes[first:last].min()) if first < last else None
 
 
@@ -451,6 +452,17 @@ def reason_fields(
     return {"reason": reason, "grounds": Grounds(code=code, clauses=clauses, lead=lead)}
 
 
+def collecting(samples: int, least_samples: int, span_s: float, least_s: float) -> Clause:
+    """Return what a record is still short of for a verdict: samples, or else seconds."""
+    if samples < least_samples:
+        text = f"{samples} of {least_samples} samples"
+    elif least_s <= 600.0:
+        text = f"{span_s:.0f} s of {least_s:.0f} s"
+    else:
+        text = f"{units.duration(span_s)} of {units.duration(least_s)}"
+    return Clause(about="collecting, ", text=text)
+
+
 def with_reason(
     finding: Finding, part: str, code: Reason = Reason.OTHER, lead: str = ""
 ) -> Finding:
@@ -465,6 +477,24 @@ def dismissed_finding(finding: Finding, why: str, code: Reason = Reason.OTHER) -
     clauses = [replace(first, about=f"{why} ({first.about}", verb=False), *others]
     clauses[-1] = replace(clauses[-1], text=f"{clauses[-1].text})")
     return replace(finding, tier="none", severity="info", **reason_fields(*clauses, code=code))
+
+
+def with_host_reason(finding: Finding) -> Finding:
+    """Return a judgement on the host's memory with a reason that says so.
+
+    Examples
+    --------
+    >>> subject = Subject(device_uid="u", host=True)
+    >>> with_host_reason(Finding(id="s", subject=subject, judged_at_s=0.0,
+    ...                 pattern="stable", tier="none", severity="info", confidence=0.0, eta=None,
+    ...                 rate_bytes_per_s=0.0, reason="flat at 2 MiB")).reason
+    'host memory: flat at 2 MiB'
+    """
+    first, *others = finding.parts or (Clause(text=""),)
+    about = "host memory " if first.verb else f"host memory: {first.about}"
+    first = replace(first, about=about)
+    reason = reason_fields(first, *others, code=finding.code, lead=finding.lead)
+    return replace(finding, **reason)
 
 
 class Ledger(Value, frozen=True, kw_only=True):

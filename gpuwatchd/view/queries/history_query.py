@@ -20,7 +20,7 @@ from gpuwatchd.core.model import (
     limit_of,
 )
 from gpuwatchd.core.model.alerts import SAID_FOR_S
-from gpuwatchd.core.model.findings import base_of
+from gpuwatchd.core.model.findings import base_of, with_host_reason
 from gpuwatchd.pipeline.device_rings import Activity
 from gpuwatchd.store import curves, legacy_text
 from gpuwatchd.store import reader as store
@@ -276,7 +276,6 @@ def _on_host(
     What is free there now stands for what was free then.
     """
     from gpuwatchd.collect.host.procfs import headroom  # noqa: PLC0415 - 28 ms: only where the history is judged
-    from gpuwatchd.pipeline.track import with_host_reason  # noqa: PLC0415 - 25 ms
 
     points = by_process(used, host=True)
     space = headroom() if points else None
