@@ -21,7 +21,7 @@ SMALL := not laboratory and not slow and not real_browser and not real_dbus and 
   and not real_packages and not real_prometheus and not real_slurm and not real_smtp and not real_systemd and not real_terminal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo fakenvml test test-quick coverage lint shape format campaign bench bench-detect train docs site clean
+.PHONY: help demo fakenvml test test-quick coverage lint requirements shape format campaign bench bench-detect train docs site clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,6 +66,9 @@ lint: $(VENV)/dev.stamp  ## Check style, types, import direction and the figures
 	@$(BIN)/codespell gpuwatchd packaging tests docs contrib README.md CHANGELOG.md CONTRIBUTING.md .github
 	@$(BIN)/zizmor --quiet --offline --persona pedantic .github
 	@$(RUN) -m tests.shape
+
+requirements: $(VENV)/dev.stamp  ## Print each row of the checklist with its state and its tests
+	@$(RUN) -m tests.requirements
 
 shape: $(VENV)/dev.stamp  ## Measure the code base beside its limits (ARGS=--verbose, --write, --path)
 	@$(RUN) -m tests.shape $(ARGS)

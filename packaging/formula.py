@@ -1,8 +1,8 @@
 """Write the Homebrew formula of a release: every dependency with its address and its pinned hash.
 
 The addresses are asked of the package index when the formula is written, and a file is taken only
-if its hash is among those of ``packaging/constraints.txt``. The formula is an output of the release
-(``build/homebrew/gpuwatchd.rb``); it belongs into the tap, never into this project.
+if its hash is among those of ``packaging/constraints.txt``. The formula is an output of a release,
+in a tap that is pushed as it stands (``build/homebrew-gpuwatchd``); never a part of this project.
 """
 
 from __future__ import annotations
@@ -27,6 +27,16 @@ BREWED = {"numpy": "numpy"}
 SYSTEMS = ("linux", "darwin")
 UNUSED = frozenset({"pip"})
 """Asked for by a dependency, needed by nothing that we call; Homebrew's Python brings its own."""
+TAP = ROOT / f"build/homebrew-{NAME}"
+README = f"""\
+# The tap of {NAME}
+
+    brew tap OWNER/{NAME}
+    brew install {NAME}
+    brew services start {NAME}
+
+Its formula is written by `make formula` for each release: no change is made by hand.
+"""
 TEMPLATE = """\
 class Gpuwatchd < Formula
   include Language::Python::Virtualenv
@@ -266,9 +276,11 @@ def write(options: argparse.Namespace) -> Path:
     )
     if said := problems(text, found):
         raise Failed("the formula is wrong: " + "; ".join(said))
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(text, "utf-8")
-    return Path(options.out)
+    out = Path(options.out, "Formula", f"{NAME}.rb")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(text, "utf-8")
+    Path(options.out, "README.md").write_text(README, "utf-8")
+    return out
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -278,7 +290,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--homepage", required=True, help="the page of the project")
     parser.add_argument("--source", type=Path, help="the source distribution (dist/)")
     parser.add_argument("--index", help="another package index than pip's")
-    parser.add_argument("--out", type=Path, default=ROOT / "build/homebrew" / f"{NAME}.rb")
+    parser.add_argument("--out", type=Path, default=TAP, help="the tap")
     options = parser.parse_args(argv)
     try:
         out = write(options)
@@ -287,7 +299,7 @@ def main(argv: list[str] | None = None) -> int:
         if failure.hint:
             print(f"hint: {failure.hint}", file=sys.stderr)
         return 1
-    print(f"{out}\ncopy it to Formula/{NAME}.rb of the tap")
+    print(f"{out}\npush {options.out} as the repository homebrew-{NAME}")
     return 0
 
 

@@ -26,6 +26,7 @@ _NEEDS = {
 }
 
 
+@pytest.mark.requirement("W22")
 @pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=_NEEDS.get(name, ())) for name in command.PARTS],

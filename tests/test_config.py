@@ -43,6 +43,7 @@ def test_what_a_job_is_started_with_is_no_setting(tmp_path: Path) -> None:
     assert load(tmp_path, "", **{f"GPUWATCHD_{name}": "1" for name in names}).warnings == []
 
 
+@pytest.mark.requirement("G28")
 def test_a_section_of_gpulse_is_taken_verbatim(tmp_path: Path) -> None:
     loaded = load(tmp_path, GPULSE)
     detection = loaded.config.detection
@@ -247,6 +248,7 @@ def test_every_preset_is_valid_and_changes_only_what_is_told(tmp_path: Path, nam
     assert config.load(tmp_path / "config.toml", environ={}).config == loaded.config
 
 
+@pytest.mark.requirement("W9")
 def test_an_idle_preset_lies_below_the_files(tmp_path: Path) -> None:
     loaded = load(tmp_path, '[zombies]\npreset = "shared"\n[act]\nnotices = 2')
     assert loaded.config.zombies.idle_after == 900.0

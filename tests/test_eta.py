@@ -101,6 +101,7 @@ def test_a_rate_that_changed_at_once_is_the_last_one() -> None:
 
 @pytest.mark.parametrize("headroom", [0.0, 1e6, 1e10, 1e15])
 @pytest.mark.parametrize("rate", [1.0, 1e6, 1e12])
+@pytest.mark.requirement("B12")
 def test_the_interval_is_ordered_finite_and_never_collapses(headroom: float, rate: float) -> None:
     one = forecast(8e9 + 1e6 * TIMES, headroom, rate)
     found = eta(one)

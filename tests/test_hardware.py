@@ -78,6 +78,7 @@ def test_what_happened_days_ago_does_not_count() -> None:
     assert hardware.diagnose([old], reading(), now_s=NOW_S, since_s=0).word == "hardware"
 
 
+@pytest.mark.requirement("W19")
 def test_an_event_of_neither_kind_blames_nobody() -> None:
     back = Event(at_s=NOW_S - 60, kind="gpu-back", device_uid="u", text="it is back")
     assert hardware.diagnose([back], reading(), now_s=NOW_S).word == "clean"

@@ -176,6 +176,7 @@ def test_a_phase_is_the_one_that_a_plain_search_finds(values: list[int]) -> None
     assert numerics.memory_releases(floats(t), x).phase_s == min(ended, default=float("inf"))
 
 
+@pytest.mark.requirement("B10", "G3")
 def test_least_squares() -> None:
     t = np.arange(50.0)
     slope, zero, r_squared = numerics.least_squares(t, 3.0 * t + 2.0)
@@ -184,6 +185,7 @@ def test_least_squares() -> None:
     assert numerics.least_squares(t[:1], t[:1]) == (0.0, 0.0, 0.0)
 
 
+@pytest.mark.requirement("M14")
 def test_the_p_value_bears_autocorrelation() -> None:
     rng = np.random.default_rng(4)
     white = rng.normal(0.0, 1.0, 800)
@@ -205,6 +207,7 @@ def test_student_tail(statistic: float, p: float) -> None:
     assert numerics.t_tail(statistic, 6) == pytest.approx(p, abs=2e-4)
 
 
+@pytest.mark.requirement("B11")
 def test_steady_rise_needs_a_rise_that_goes_on() -> None:
     t = np.arange(0.0, 3600.0, 10.0)
     rng = np.random.default_rng(5)

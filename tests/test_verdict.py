@@ -45,6 +45,7 @@ def judge(series: Series, **changes: Any) -> Finding:
     return verdict.judge(series, msgspec.structs.replace(SETTINGS, **changes))
 
 
+@pytest.mark.requirement("G11", "G16", "G17")
 def test_a_leak_says_everything() -> None:
     found = judge(leak())
     assert (found.pattern, found.tier, found.detector) == ("gradual", "alert", "trend")
@@ -61,6 +62,7 @@ def test_a_leak_says_everything() -> None:
     assert 0.75 <= found.confidence <= 1.0
 
 
+@pytest.mark.requirement("B12")
 def test_without_a_limit_there_is_no_eta() -> None:
     t = clock(90)
     found = judge(one(t, 12e9 + 1e6 * t, total=None))
@@ -68,6 +70,7 @@ def test_without_a_limit_there_is_no_eta() -> None:
     assert found.eta is None
 
 
+@pytest.mark.requirement("G22", "G34")
 def test_too_few_samples_are_no_verdict() -> None:
     t = np.arange(0.0, 30.0, 5.0)
     few = judge(one(t, np.full(t.size, 4e9)))
@@ -76,6 +79,7 @@ def test_too_few_samples_are_no_verdict() -> None:
     assert (empty.pattern, empty.tier) == ("unknown", "none")
 
 
+@pytest.mark.requirement("G7", "G32")
 def test_minimum_samples_and_duration_hold_back_the_alert_not_the_watch() -> None:
     series = leak()
     assert judge(series).tier == "alert"
@@ -83,6 +87,7 @@ def test_minimum_samples_and_duration_hold_back_the_alert_not_the_watch() -> Non
     assert judge(series, minimum_duration=Seconds(3 * 3600)).tier == "watch"
 
 
+@pytest.mark.requirement("G31")
 def test_confidence_threshold_acts_on_the_confidence_that_is_shown() -> None:
     series = leak()
     shown = judge(series).confidence
@@ -91,11 +96,13 @@ def test_confidence_threshold_acts_on_the_confidence_that_is_shown() -> None:
     assert pytest.approx(0.43, abs=0.01) == verdict.WATCH_CONFIDENCE
 
 
+@pytest.mark.requirement("G6", "G30")
 def test_imported_floor_of_the_slope_is_obeyed() -> None:
     assert judge(leak(rate=0.9e6), min_slope_mb_per_sec=1.0).tier == "none"
     assert judge(leak(rate=1.1e6), min_slope_mb_per_sec=1.0).tier == "alert"
 
 
+@pytest.mark.requirement("B11", "G5", "G29")
 def test_imported_r_squared_gates_gradual_only() -> None:
     rng = np.random.default_rng(2)
     t = clock(60)
@@ -109,6 +116,7 @@ def test_imported_r_squared_gates_gradual_only() -> None:
     assert judge(stairs, min_r_squared=0.9999).pattern == "step"
 
 
+@pytest.mark.requirement("G33")
 def test_the_window_caps_what_is_looked_at() -> None:
     t = clock(180)
     x = 4e9 + np.minimum(t, 3600.0) * 1e6
@@ -131,14 +139,21 @@ def test_beyond_the_horizon_it_is_information() -> None:
 
 @pytest.mark.parametrize(
     ("rate", "minutes", "severity"),
-    [(3e6, 60.0, "critical"), (1.5e5, 100.0, "warning"), (1e6, 90.0, "critical")],
+    [
+        (3e6, 60.0, "critical"),
+        (1.5e5, 100.0, "warning"),
+        (1e6, 90.0, "critical"),
+        (1.2e4, 120.0, "info"),
+    ],
 )
+@pytest.mark.requirement("M3", "M8", "M9")
 def test_severity_follows_time_and_size(rate: float, minutes: float, severity: str) -> None:
     t = clock(minutes)
     found = judge(one(t, 12e9 + rate * t))
     assert found.severity == severity
 
 
+@pytest.mark.requirement("G20")
 def test_rising_peaks_over_a_level_floor_are_shown_not_alarmed() -> None:
     t = clock(120)
     x = 4e9 + (1e9 + 2e8 * np.floor(t / 900)) * ((t % 900) / 900)

@@ -32,6 +32,6 @@ from gpuwatchd.alerts.lifecycle import (
     reopened,
     watch_hold_s,
 )
-from gpuwatchd.alerts.matching import matches, rules_for
+from gpuwatchd.alerts.matching import fits, is_about, matches, rules_for
 from gpuwatchd.alerts.policy_types import Outcome, Override, Route, Rules
 from gpuwatchd.alerts.routing import Until, capped_severity, may_grow, quiet_until, routes, silenced

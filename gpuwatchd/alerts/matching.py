@@ -42,15 +42,20 @@ def fits(pattern: str, *values: str) -> bool:
 
 def matches(matcher: Matcher, alert: Alert) -> bool:
     """Say whether an alert is one of those that a matcher is about."""
-    about = alert.about or _NOBODY
-    short = about.gpu_name.removeprefix("NVIDIA ").removeprefix("GeForce ")
     return (
         fits(matcher.key, alert.key)
         and fits(matcher.kind, alert.kind)
         and fits(matcher.pattern, alert.finding.pattern)
         and fits(matcher.severity, alert.severity)
-        and fits(matcher.gpu, about.gpu, alert.subject.device_uid, about.gpu_name, short)
-        and all(fits(getattr(matcher, name), getattr(about, name)) for name in _OF_ABOUT)
+        and is_about(matcher, alert.about or _NOBODY, alert.subject.device_uid)
+    )
+
+
+def is_about(matcher: Matcher, about: AlertSubject, device_uid: str) -> bool:
+    """Say whether the device and the process are those that a matcher is about."""
+    short = about.gpu_name.removeprefix("NVIDIA ").removeprefix("GeForce ")
+    return fits(matcher.gpu, about.gpu, device_uid, about.gpu_name, short) and all(
+        fits(getattr(matcher, name), getattr(about, name)) for name in _OF_ABOUT
     )
 
 

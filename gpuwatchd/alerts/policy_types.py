@@ -29,6 +29,8 @@ class Override(Value, frozen=True, kw_only=True):
     channels: tuple[str, ...] | None = None
     repeat_s: tuple[float, ...] | None = None
     act: ActMode | None = None
+    detection: dict[str, float] = {}
+    """Field of ``[detection]`` -> its value for these."""
     why: str = ""
 
 

@@ -10,6 +10,7 @@ import msgspec
 
 from gpuwatchd.core import directories, text, units
 from gpuwatchd.core.config import Config, OverrideSection, channels, validation
+from gpuwatchd.core.config.schema import THRESHOLDS
 from gpuwatchd.core.model import LEAK_PATTERNS, Severity
 from gpuwatchd.notify import NOTIFIERS
 
@@ -295,6 +296,9 @@ def _what(section: OverrideSection) -> str:
             "auto": "taken for idle memory",
         }
         parts.append(f"steps of [act] are {modes[section.act]}")
+    own = [key for key in THRESHOLDS if getattr(section, key) is not None]
+    if own:
+        parts.append(f"judged with {_listed([key.replace('_', '-') for key in own])} of its own")
     if section.repeat is not None:
         steps = [units.duration(step) for step in section.repeat]
         parts.append(f"reminders after {', '.join(steps)}" if steps else "no reminders")

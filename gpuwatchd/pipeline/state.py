@@ -15,6 +15,7 @@ from gpuwatchd.analysis import attribution, cost
 from gpuwatchd.analysis.frameworks.engine_addresses import only_model
 from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.config import prices, validation
+from gpuwatchd.core.config.schema import THRESHOLDS
 from gpuwatchd.core.model import Matcher, ProcessKey, ServerReading
 from gpuwatchd.core.model.alerts import Title
 from gpuwatchd.pipeline.active_silences import ActiveSilences
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
     from gpuwatchd.analysis.cost import Price, Prices
     from gpuwatchd.analysis.frameworks.engine_addresses import Address
     from gpuwatchd.core.codes import ActHold, Facts
-    from gpuwatchd.core.config import Config
-    from gpuwatchd.core.model import Alert, Holding, ProcessInfo
+    from gpuwatchd.core.config import Config, DetectionSection
+    from gpuwatchd.core.model import Alert, AlertSubject, Holding, ProcessInfo
     from gpuwatchd.pipeline.track import Track, TrackedDevice
     from gpuwatchd.store.writer import History
 
@@ -42,6 +43,8 @@ _CONDITIONS = (
     *("gpu", "user", "process", "framework", "command", "job", "container"),
     *("kind", "pattern"),
 )
+
+
 
 
 def rules_of(config: Config) -> policy.Rules:
@@ -75,6 +78,11 @@ def rules_of(config: Config) -> policy.Rules:
                 channels=one.channels,
                 repeat_s=None if one.repeat is None else tuple(map(float, one.repeat)),
                 act=one.act,
+                detection={
+                    name: float(value)
+                    for name in THRESHOLDS
+                    if (value := getattr(one, name)) is not None
+                },
                 why=one.why,
             )
             for number, one in enumerate(config.override, start=1)
@@ -87,6 +95,24 @@ class Settings:
 
     def __init__(self, config: Config, rules: policy.Rules | None = None) -> None:
         self.config, self.rules = config, rules or rules_of(config)
+        self.overrides = [
+            override
+            for override in self.rules.overrides
+            if override.detection and policy.fits(override.matcher.kind, "leak")
+        ]
+        """Those that have thresholds of their own."""
+        self._detection: dict[tuple[tuple[str, float], ...], DetectionSection] = {}
+
+    def detection_of(self, about: AlertSubject, device_uid: str) -> DetectionSection:
+        """Return the thresholds for a subject: of overrides that fit, the last to set one wins."""
+        changes: dict[str, float] = {}
+        for override in self.overrides:
+            if policy.is_about(override.matcher, about, device_uid):
+                changes |= override.detection
+        key = tuple(sorted(changes.items()))
+        if key not in self._detection:
+            self._detection[key] = msgspec.structs.replace(self.config.detection, **changes)
+        return self._detection[key]
 
     @property
     def span_s(self) -> float:

@@ -336,8 +336,8 @@ def settled_finding(track: Track, settings: DetectionSection) -> Finding | None:
 
 # A judgement of what grows takes a millisecond: where many grow at once they take turns.
 
-JUDGED_PER_S: Final = 0.6
-"""Judgements a second of what grows, for as long as it takes: three in a tick of five seconds."""
+JUDGED_PER_S: Final = 1.0
+"""Judgements a second of what grows, for as long as it takes: five in a tick of five seconds."""
 SAVED: Final = 12.0
 """Judgements of one tick where there were few lately: what has just begun to grow is urgent."""
 _LONGEST_TICK_S = 60.0

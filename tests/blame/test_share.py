@@ -21,6 +21,7 @@ def one(x: Array, t: Array = T) -> Series:
     return making.series(t, x)
 
 
+@pytest.mark.requirement("G36")
 def test_shares_add_up_and_are_ranked() -> None:
     device = one(8e9 + 3e6 * T)
     found = attribution.share(
@@ -41,6 +42,7 @@ def test_the_rate_of_a_straight_rise_is_that_of_its_verdict(points: int) -> None
     assert found.rate_bytes_per_s == pytest.approx(2e6, rel=1e-6)
 
 
+@pytest.mark.requirement("B8", "G36")
 def test_what_nobody_owns_is_said() -> None:
     found = attribution.share(one(8e9 + 2e6 * T), {A: one(1e9 + 1e6 * T)}, since_s=0.0)
     assert {one.process for one in found} == {A, None}

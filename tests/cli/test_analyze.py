@@ -35,6 +35,29 @@ def leak(path: Path, *, minutes: int = 60) -> Path:
     return path
 
 
+@pytest.mark.requirement("M6", "M31")
+def test_a_verdict_has_the_facts_of_its_signals(tmp_path: Path, ctl: Ctl) -> None:
+    file = leak(tmp_path / "gpu.csv")
+    (answer,) = ctl.data("analyze", str(file), code=3)
+    verdict = answer["subjects"][0]["verdict"]
+    (trend,) = [one for one in verdict["signals"] if one["detector"] == "trend"]
+    assert trend["facts"]["r_squared"] > 0.99
+    assert verdict["severity"] == "warning"
+    assert verdict["advice"]
+    text = file.read_text().splitlines(keepends=True)
+    flat = [line.replace(line.split(", ")[3], "4000 MiB") for line in text[1:1100]]
+    high = [line.replace("4000 MiB,", "24000 MiB,") for line in flat[-200:]]
+    file.write_text("".join([text[0], *flat[:-200], *high]))
+    (answer,) = ctl.data("analyze", str(file), code=None)
+    verdict = answer["subjects"][0]["verdict"]
+    (spike,) = verdict["signals"]
+    facts = spike["facts"]
+    assert (verdict["pattern"], facts["alike"]) == ("spike", 1.0)
+    assert facts["jump_bytes"] == 20000 * 2**20
+    assert facts["median_rise_bytes"] == 0.0
+    assert 0.0 <= facts["fence_bytes"] < facts["jump_bytes"]
+
+
 def test_what_is_only_watched_fails_on_demand(tmp_path: Path) -> None:
     file = tmp_path / "gpu.csv"
     file.write_text("".join(logs_of.cards(5).splitlines(keepends=True)[:60]))
@@ -101,6 +124,7 @@ def test_a_directory_gives_so_many_files_and_no_large_ones_of_other_endings(
     assert "warning" not in ctl.err("analyze", str(tmp_path / "a.csv"), code=None)
 
 
+@pytest.mark.requirement("M16")
 def test_only_the_chosen_gpu(tmp_path: Path, ctl: Ctl) -> None:
     file = str(leak(tmp_path / "gpu.csv", minutes=20))
     said = ctl.json("analyze --gpu 1", file, code=None)

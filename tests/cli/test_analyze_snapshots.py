@@ -73,6 +73,7 @@ def write(file: Path, content: object) -> str:
     return str(file)
 
 
+@pytest.mark.requirement("M37")
 def test_the_line_that_holds_more_is_named_first(pair: tuple[str, str], ctl: Ctl) -> None:
     answer = ctl.json("analyze", *pair)
     change = answer["change"]
@@ -111,6 +112,7 @@ def test_growth_is_a_watch(pair: tuple[str, str], ctl: Ctl) -> None:
         ("", []),
     ],
 )
+@pytest.mark.requirement("M16")
 def test_only_the_chosen_lines(
     pair: tuple[str, str], glob: str, lines: list[int | None], ctl: Ctl
 ) -> None:

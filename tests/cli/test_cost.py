@@ -176,6 +176,7 @@ def test_an_open_alert_shows_the_same_cost_until_now(past: Past, ctl: Ctl) -> No
     assert shown["line"] in " ".join(explained.split())
 
 
+@pytest.mark.requirement("B17")
 def test_what_a_crash_near_the_limit_probably_lost(past: Past, ctl: Ctl) -> None:
     past.crash(7, 3.0)
     live(past)
@@ -186,6 +187,7 @@ def test_what_a_crash_near_the_limit_probably_lost(past: Past, ctl: Ctl) -> None
     assert "probably" in ctl("cost")
 
 
+@pytest.mark.requirement("B17")
 def test_an_hour_of_the_person_is_a_line_of_its_own(
     past: Past, ctl: Ctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -260,6 +262,7 @@ def test_without_a_price_hours_are_counted_and_money_is_unknown(
 
 
 @pytest.mark.parametrize("by", ["gpu", "user", "job", "incident"])
+@pytest.mark.requirement("B18")
 def test_the_parts_are_the_whole(past: Past, ctl: Ctl, by: str) -> None:
     past.crash(7, 3.0, ended_s=8 * HOUR_S)
     held = idle(past, None, 4.0, device_uid="GPU-2")

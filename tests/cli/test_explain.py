@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +47,7 @@ def test_what_means_nothing_is_one_line(target: str, why: str, ctl: Ctl) -> None
     assert first.isprintable()
 
 
+@pytest.mark.requirement("W18")
 def test_the_hardware_comes_first_when_it_speaks(ctl: Ctl) -> None:
     now_s = time.time()
     event = Event(at_s=now_s - 60, kind="xid", text="XID 79: off the bus", code=79, hardware=True)
@@ -77,6 +79,7 @@ def test_an_alert_that_no_curve_is_judged_for(ctl: Ctl) -> None:
 
 
 @pytest.mark.parametrize("shape", list(SHAPES))
+@pytest.mark.requirement("M21")
 def test_every_pattern_is_reasoned_from_the_recorded_series(shape: str, ctl: Ctl) -> None:
     record(shape)
     answer = ctl.json("explain", "4711")
@@ -145,6 +148,16 @@ def test_its_numbers_are_those_of_predict(ctl: Ctl) -> None:
     commands = [step["command"] for step in data["next_steps"]]
     assert "py-spy dump --pid 4711" in commands
     assert any("_record_memory_history" in (command or "") for command in commands)
+
+
+@pytest.mark.requirement("G12", "G13", "G14", "G15", "G35")
+def test_people_read_rate_fit_confidence_and_a_range_of_times(ctl: Ctl) -> None:
+    record("gradual")
+    text = ctl("predict --pid 4711", code=None)
+    assert re.search(r"growth rate +\+252 MB/min", text)
+    assert re.search(r"R² +(0\.99\d|1\.000) \(strong\)", text)
+    assert re.search(r"confidence +\d+ % \(", text)
+    assert re.search(r"full in +\d.* \(.+ to .+\)", text)
 
 
 def test_a_past_alert_is_explained_as_it_was(ctl: Ctl) -> None:
@@ -262,6 +275,7 @@ def test_what_keeps_the_memory_is_shown_wherever_its_verdict_is(ctl: Ctl) -> Non
         ("python", None, True, "feedback"), ("ollama", "Ollama", False, "feedback"),
     ],
 )  # fmt: skip
+@pytest.mark.requirement("M36")
 def test_how_to_learn_which_variable_it_is_comes_last(
     name: str, framework: str | None, host: bool, last: str, ctl: Ctl
 ) -> None:

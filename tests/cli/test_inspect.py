@@ -101,6 +101,7 @@ time.sleep(600)
 
 
 @pytest.mark.slow
+@pytest.mark.requirement("M7")
 def test_the_function_that_leaks_is_named(tmp_path: Path, ctl: Ctl) -> None:
     with running(tmp_path, MARKED, "--counters-only") as job:
         by_name = {row.name: row for row in _mailbox_of(job.pid).spans}
@@ -120,6 +121,7 @@ def test_the_function_that_leaks_is_named(tmp_path: Path, ctl: Ctl) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.requirement("B8")
 def test_the_variable_is_named_and_the_allocator_read(
     job: Child[str], ctl: Ctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:

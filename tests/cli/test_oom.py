@@ -166,6 +166,7 @@ def test_no_variable_is_kept_alive() -> None:
         gc.enable()
 
 
+@pytest.mark.requirement("M38")
 def test_the_line_that_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
     class Tensor:
         pass

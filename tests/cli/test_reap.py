@@ -108,6 +108,7 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("own_pids")
+@pytest.mark.requirement("W16", "W20")
 def test_it_shows_then_ends_then_says_what_came_back(stage: Stage, ctl: Ctl) -> None:
     with stage.holder("SIGTERM", "SIGINT") as job, stage.daemon():
         stage.listed("idle")

@@ -68,6 +68,7 @@ def _record(*, ago_s: float = 5.0, alerts: bool = True) -> None:
 
 
 @pytest.mark.parametrize("ago_s", [5.0, 3 * 86400.0])
+@pytest.mark.requirement("B15")
 def test_predict_judges_the_history_again(ago_s: float, ctl: Ctl) -> None:
     _record(ago_s=ago_s)
     answer = ctl.json("predict")
@@ -255,6 +256,7 @@ def test_a_period_without_data_is_1(ctl: Ctl) -> None:
     assert "no process of user nobody is or was" in ctl.err("history --user nobody")
 
 
+@pytest.mark.requirement("M20")
 def test_alerts_come_from_the_history(ctl: Ctl) -> None:
     _record()
     answer = ctl.json("alerts")
@@ -266,6 +268,9 @@ def test_alerts_come_from_the_history(ctl: Ctl) -> None:
     recent = ctl.data("alerts --all --since 2h")
     assert [alert["state"] for alert in recent] == ["firing"]
     ctl("alerts --all --exit-code", code=3)
+    critical = [alert for alert in every if alert["severity"] == "critical"]
+    assert ctl.data("alerts --all --severity critical") == critical
+    assert ctl.data("alerts --all --severity info") == every
 
 
 def test_an_ambiguous_key_names_one(ctl: Ctl) -> None:

@@ -30,6 +30,7 @@ def asked(ctl: Ctl, *arguments: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.requirement("M19")
 def test_the_summary_counts_what_happened(ctl: Ctl) -> None:
     found = asked(ctl)["summary"]
     counts = ("incidents", "open", "leaks", "gpu_troubles", "idle", "ended_full")
@@ -40,6 +41,7 @@ def test_the_summary_counts_what_happened(ctl: Ctl) -> None:
     assert found["watched_share"] == pytest.approx(36 / 44, abs=0.002)
 
 
+@pytest.mark.requirement("M23")
 def test_the_score_is_its_formula(ctl: Ctl) -> None:
     found = asked(ctl)["score"]
     wasted = OPEN_HOURS + 8.0 + 0.5
@@ -59,6 +61,7 @@ def test_a_finding_tells_what_was_foreseen_and_what_came(truth: reported.Truth, 
     assert ctl("report", "--since", SINCE).count("growth since") == 2
 
 
+@pytest.mark.requirement("B18")
 def test_who_had_what_adds_up(ctl: Ctl) -> None:
     users = {one["name"]: one for one in asked(ctl)["users_sum"]}
     held = {name: one["gib_hours"] for name, one in users.items()}
@@ -104,6 +107,7 @@ def test_what_is_missing_is_said(truth: reported.Truth, ctl: Ctl) -> None:
     assert [one["text"] for one in found["unreadable"]] == ["it fell off the bus"]
 
 
+@pytest.mark.requirement("M22")
 def test_advice_is_ordered_by_money_then_time(ctl: Ctl) -> None:
     found = asked(ctl)["advice"]
     stakes = [one["stake_usd"] or 0.0 for one in found]

@@ -77,6 +77,7 @@ def test_what_is_critical_comes_before_what_is_dear(
 
 
 @pytest.mark.usefixtures("truth")
+@pytest.mark.requirement("M23")
 def test_a_period_that_is_hardly_known_has_no_score(ctl: Ctl) -> None:
     # One hour of twenty-one.
     little = ctl.data("report", "--since", "60h", "--until", "39h")

@@ -207,6 +207,7 @@ class _Manager:
 
 
 @pytest.mark.parametrize("finding", [None, making.finding()])
+@pytest.mark.requirement("W13")
 def test_a_program_of_the_command_channel_reads_what_is_written_down(finding: Any) -> None:
     message = Message(
         id="x@gpuwatchd", notice="firing", severity="warning", subject="s", body="b",

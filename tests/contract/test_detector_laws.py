@@ -62,6 +62,7 @@ every = pytest.mark.parametrize("name", sorted(DETECTORS))
 
 
 @every
+@pytest.mark.requirement("G2")
 def test_table_and_file_and_class_agree(name: str) -> None:
     detector = load(name)
     assert detector.name == name
@@ -147,6 +148,7 @@ def test_verdict_scales_with_the_bytes() -> None:
     assert present(large.eta).mid_s == pytest.approx(present(small.eta).mid_s, rel=0.01)
 
 
+@pytest.mark.requirement("B14")
 def test_a_flat_tail_never_raises_the_verdict() -> None:
     confidence = []
     for flat_s in (0.0, 120.0, 600.0, 1800.0):

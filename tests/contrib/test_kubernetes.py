@@ -172,6 +172,7 @@ END = ACT.replace('"checkpoint"', '"end"')
 
 
 @pytest.mark.parametrize("request_", [REQUEST, ACT, END])
+@pytest.mark.requirement("W14")
 def test_the_pod_of_the_process_is_evicted_by_its_uid(request_: str, cluster: Cluster) -> None:
     assert cluster.evict(request_).returncode == 0
     body = json.loads((cluster.folder / "body").read_text())

@@ -41,6 +41,7 @@ def of(section: CostSection, device: Device, **more: object) -> cost.Price | Non
     return book.of(device, {device.uid: device}, now_s=NOW_S, **more)  # type: ignore[arg-type]
 
 
+@pytest.mark.requirement("B16")
 def test_the_table_gives_the_price_of_one_gpu_with_its_date() -> None:
     found = present(of(CostSection(), card()))
     assert (found.usd_per_hour, found.basis) == (4.10, "A100 40GB, on-demand, as of 2024-06")

@@ -55,6 +55,7 @@ def _judge(series: Series, holder: Holder | None = None) -> Finding:
     ],
     ids=["tensors", "pool", "flat", "fragmentation", "cache", "outside"],
 )
+@pytest.mark.requirement("B5", "B6", "M18")
 def test_the_allocator_says_what_of_a_process_grows(
     used: Any, allocated: Any, reserved: Any, split: float, tier: str, expected: AllocatorVerdict
 ) -> None:
@@ -129,6 +130,7 @@ def test_what_was_found_while_something_else_grew_is_not_named() -> None:
     ],
     ids=["list", "graph", "bounded", "beyond"],
 )
+@pytest.mark.requirement("W10")
 def test_what_to_change_comes_first(fields: dict[str, Any], bound: str) -> None:
     found = _judge(_series(4e9 + GROWS), _holder(**fields))
     assert found.advice[0] == advice.of_holder("list", bound, graph=bool(fields.get("graph")))
@@ -147,6 +149,7 @@ def test_growth_without_a_bound_is_an_alert_before_the_curve_says_so() -> None:
     assert [tier(160, found) for found in (None, holder)] == ["watch", "alert"]
 
 
+@pytest.mark.requirement("M17")
 def test_pieces_in_a_full_card_are_no_free_cache() -> None:
     grows = {"allocated_bytes": 10e9 + FLAT, "reserved_bytes": 10.5e9 + GROWS}
     found = _judge(_series(11e9 + GROWS, **grows, inactive_split_bytes=0.55 * GROWS[-1]))

@@ -17,6 +17,7 @@ from tests.detect import T, fires, one
 TOOTH = 2e9 * ((T % 300) / 300)
 
 
+@pytest.mark.requirement("B13", "G20")
 def test_a_rising_floor_is_cyclic() -> None:
     signal = fires(Cycle(), 4e9 + TOOTH + np.floor(T / 300) * 1.2e8)
     assert signal.pattern == "cyclic"

@@ -17,6 +17,7 @@ from tests.detect import Floats, T, fires, one
         4e9 + 2e9 * T / (T + 120),
     ],
 )
+@pytest.mark.requirement("M34")
 def test_warm_ups_and_caches(x: Floats) -> None:
     signal = fires(Plateau(), x)
     assert signal.rate_bytes_per_s == 0.0

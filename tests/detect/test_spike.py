@@ -17,6 +17,7 @@ from tests.detect import Floats, T, fires, one
         (np.where(T < 3550, 4e9, 8e9), TOO_EARLY),
     ],
 )
+@pytest.mark.requirement("G8", "G19")
 def test_what_came_after(x: Floats, after: float) -> None:
     signal = fires(Spike(), x)
     assert signal.facts["after"] == after
@@ -31,6 +32,7 @@ def test_what_was_given_back_is_not_kept() -> None:
     assert kept.facts["kept"] == 1.0
 
 
+@pytest.mark.requirement("G9", "G10")
 def test_settings_move_the_threshold() -> None:
     x = np.where(T < 1800, 4e9, 4.6e9)
     assert Spike().detect(one(x)) is None
@@ -40,11 +42,13 @@ def test_settings_move_the_threshold() -> None:
     assert Spike(window_s=120.0).detect(one(slow)) is not None
 
 
+@pytest.mark.requirement("M30")
 def test_small_jumps_and_growth_are_no_spike() -> None:
     assert Spike().detect(one(np.where(T < 1800, 0.2e9, 0.4e9))) is None
     assert Spike().detect(one(4e9 + 3e6 * T)) is None
 
 
+@pytest.mark.requirement("M31")
 def test_it_says_how_many_jumps_there_are_like_it() -> None:
     alone = fires(Spike(), np.where(T < 1800, 4e9, 8e9))
     many = fires(Spike(), np.where(T % 600 > 500, 7e9, 4e9))

@@ -13,6 +13,7 @@ from tests.detect import fires, one
 T = np.arange(0.0, 5400.0, 5.0)
 
 
+@pytest.mark.requirement("B13", "G21")
 def test_risers_are_counted_and_measured() -> None:
     signal = fires(Step(), 4e9 + np.floor(T / 600) * 5e8)
     assert signal.n == 8
@@ -29,6 +30,7 @@ def test_a_model_load_before_is_not_part_of_the_stairs() -> None:
 
 
 @pytest.mark.parametrize("risers", [0, 1, 2])
+@pytest.mark.requirement("W8")
 def test_fewer_than_three_risers_are_no_stairs(risers: int) -> None:
     x = 4e9 + np.floor(T / 900).clip(max=risers) * 5e8
     assert Step().detect(one(x)) is None

@@ -10,6 +10,7 @@ from gpuwatchd.analysis.detectors.trend import Trend
 from tests.detect import T, fires, one
 
 
+@pytest.mark.requirement("M15", "G4")
 def test_facts_carry_what_people_ask_for() -> None:
     signal = fires(Trend(), 4e9 + 1e6 * T)
     assert signal.facts["r_squared"] == pytest.approx(1.0)

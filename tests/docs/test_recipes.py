@@ -111,6 +111,7 @@ def run(copy: Path, *argv: str, **more: str) -> subprocess.CompletedProcess[str]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", list(NAMES))
+@pytest.mark.requirement("G2")
 def test_the_recipe_keeps_the_laws(page: str, plant: Callable[[str], Path]) -> None:
     copy = plant(page)
     told = next(one for one in blocks(page, "sh") if "pytest" in one).split()

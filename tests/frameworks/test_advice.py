@@ -65,6 +65,7 @@ def test_every_entry_can_be_reached() -> None:
     assert lines("gradual", None, "notebook kernel")[0] == ADVICE["any", "notebook"][0]
 
 
+@pytest.mark.requirement("M10")
 def test_every_line_is_in_the_manual() -> None:
     page = PAGE.read_text(encoding="utf-8")
     for framework, how, told in table():
@@ -93,11 +94,69 @@ def test_every_line_is_in_the_manual() -> None:
         ),
     ],
 )  # fmt: skip
+@pytest.mark.requirement("G23", "G24", "G25")
 def test_a_judgement_says_what_to_check(
     used: object, framework: str | None, changes: dict[str, object], entry: tuple[str, Topic] | None
 ) -> None:
     expected = () if entry is None else ADVICE[entry]
     assert judged(used, framework, **changes).advice == expected
+
+
+@pytest.mark.parametrize(
+    ("framework", "topic", "words"),
+    [
+        pytest.param(
+            "PyTorch",
+            "gradual",
+            ("list of losses", "loss.item()", ".detach().cpu()"),
+            marks=pytest.mark.requirement("B3", "M12", "W3"),
+        ),
+        pytest.param(
+            "PyTorch",
+            "gradual",
+            ("total += loss", "retain_graph=True", "never detached"),
+            marks=pytest.mark.requirement("M11"),
+        ),
+        pytest.param(
+            "PyTorch",
+            "gradual",
+            ("outside PyTorch", "custom kernel", "nsys profile"),
+            marks=pytest.mark.requirement("W11", "B6"),
+        ),
+        pytest.param(
+            "PyTorch",
+            "step",
+            ("evaluation without torch.no_grad()",),
+            marks=pytest.mark.requirement("B7"),
+        ),
+        pytest.param(
+            "PyTorch",
+            "cyclic",
+            ("empty_cache", "cures no leak"),
+            marks=pytest.mark.requirement("W17"),
+        ),
+        pytest.param(
+            "PyTorch",
+            "slowing",
+            ("PYTORCH_CUDA_ALLOC_CONF", "cures no leak"),
+            marks=pytest.mark.requirement("W10"),
+        ),
+        pytest.param(
+            "PyTorch",
+            "host",
+            ("data-loader workers", "num_workers=0"),
+            marks=pytest.mark.requirement("B4"),
+        ),
+        pytest.param(
+            "any",
+            "gradual",
+            ("cache without a bound", "bound the cache"),
+            marks=pytest.mark.requirement("M13", "W4"),
+        ),
+    ],
+)
+def test_each_usual_cause_is_named(framework: str, topic: Topic, words: tuple[str, ...]) -> None:
+    assert [word for word in words if word not in " ".join(ADVICE[framework, topic])] == []
 
 
 def test_a_notebook_is_told_to_restart_its_kernel() -> None:

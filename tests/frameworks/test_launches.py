@@ -32,6 +32,7 @@ def made(proc: Path, pid: int, parent: int, argv: list[str], environ: bytes = b"
     (folder / "environ").write_bytes(environ)
 
 
+@pytest.mark.requirement("B4")
 def test_a_chain_from_the_engine_to_what_started_it(tmp_path: Path) -> None:
     environ = b"TOKEN=secret\0OLLAMA_HOST=0.0.0.0:9\0PATH=/bin\0"
     made(tmp_path, 30, 20, ["runner"])

@@ -42,6 +42,7 @@ GGML = ["/usr/lib/libggml-base.so", "/usr/lib/libggml-cuda.so"]
         (GGML, "ggml"),
     ],
 )
+@pytest.mark.requirement("G23")
 def test_loaded_libraries_name_the_framework_for_sure(libraries: list[str], framework: str) -> None:
     assert recognise(["python", "train.py"], libraries) == (framework, True)
 
@@ -202,6 +203,7 @@ def test_parts_that_processes_play(argv: list[str], part: str | None) -> None:
     assert role(argv) == part
 
 
+@pytest.mark.requirement("B4")
 def test_the_cut_title_of_a_process_says_its_part_too() -> None:
     assert role([], "VLLM::EngineCor") == "engine"
     assert role(["python", "train.py"], "pt_data_worker") == "data loader worker"

@@ -52,6 +52,7 @@ def test_an_answer_that_failed_begins_anew() -> None:
     assert LEAST_S >= 480.0
 
 
+@pytest.mark.requirement("G26")
 def test_only_one_model_is_a_name() -> None:
     one = answers(0.0)[0]
     a, b = ServedModel(name="a"), ServedModel(name="b")

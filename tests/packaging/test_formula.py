@@ -147,15 +147,28 @@ def test_an_index_that_speaks_otherwise_is_said(index: str) -> None:
         files_of("rich", "file:///simple")
 
 
+@pytest.mark.requirement("B22")
+def test_it_is_a_tap_that_can_be_pushed(index: str, tmp_path: Path) -> None:
+    source = tmp_path / f"gpuwatchd-{project.version()}.tar.gz"
+    source.write_bytes(b"any")
+    tap = tmp_path / "homebrew-gpuwatchd"
+    words = ["--url", HOME, "--homepage", HOME, "--source", str(source), "--index", index]
+    assert formula.main([*words, "--out", str(tap)]) == 0
+    files = sorted(str(path.relative_to(tap)) for path in tap.rglob("*") if path.is_file())
+    assert files == ["Formula/gpuwatchd.rb", "README.md"]
+    ruby_takes(tap / "Formula" / "gpuwatchd.rb")
+    assert "brew tap OWNER/gpuwatchd" in (tap / "README.md").read_text()
+
+
 @pytest.mark.real_packages
 def test_with_the_index_of_this_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = tmp_path / f"gpuwatchd-{project.version()}.tar.gz"
     source.write_bytes(b"any")
-    out = tmp_path / "gpuwatchd.rb"
-    words = ["--url", HOME, "--homepage", HOME, "--source", str(source), "--out", str(out)]
+    words = ["--url", HOME, "--homepage", HOME, "--source", str(source), "--out", str(tmp_path)]
     code = formula.main(words)
     if code:
         need(False, capsys.readouterr().err)
+    out = tmp_path / "Formula" / "gpuwatchd.rb"
     ruby_takes(out)
     assert formula.problems(out.read_text(), PINNED) == []
 

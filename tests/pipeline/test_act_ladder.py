@@ -33,6 +33,7 @@ LONG_S = 900.0
 ALL_TOLD = PolicySection(tell_held=("idle",), max_per_hour=1000)
 
 
+@pytest.mark.requirement("W21")
 def test_it_is_taken_at_the_minute_that_the_last_of_two_notices_named(tmp_path: Path) -> None:
     machine = IdleMachine(tmp_path)
     machine.run(LONG_S)
@@ -329,6 +330,7 @@ def test_a_job_is_ended_only_where_all_of_it_is_idle(tmp_path: Path, rank: int) 
     assert len(machine.taken) == (rank == 0)
 
 
+@pytest.mark.requirement("W15")
 def test_an_override_opts_in_whom_it_names(tmp_path: Path) -> None:
     for name, count in (("alice", 1), ("bob", 0)):
         rule = OverrideSection(act="auto", command="*train.py*", user=name)

@@ -183,6 +183,7 @@ def test_what_is_held_on_several_devices_counts_on_each() -> None:
     assert costs(pipeline).of(over, 1600.0) == found
 
 
+@pytest.mark.requirement("B20")
 def test_it_counts_from_the_checkpoint_that_was_said(tmp_path: Path) -> None:
     history = History.open(tmp_path, StoreSection(min_free_mib=0), boot_id="boot")
     pipeline = playing(history=history)

@@ -113,6 +113,7 @@ def test_what_the_user_said_decides(tmp_path: Path) -> None:
     assert (before.true, after.true, after.word) == (False, True, "leak")
 
 
+@pytest.mark.requirement("G38")
 def test_thresholds_around_the_present_one_are_tried(directory: Path) -> None:
     tried = backtest.trials(Config())
     assert [trial.name for trial in tried] == [

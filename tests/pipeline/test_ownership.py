@@ -104,6 +104,7 @@ def test_what_is_only_an_upper_bound_is_not_judged() -> None:
     assert pipeline.state.tracks[f"{CARD.uid}/unattributed"].window.last is None
 
 
+@pytest.mark.requirement("M35")
 def test_the_idle_baseline_is_kept_and_growth_up_to_it_is_none(tmp_path: Path) -> None:
     def idle(tick: int) -> Sample:
         return sample(1000.0 + 5 * tick, [], used_bytes=9 * GIB)
@@ -146,6 +147,7 @@ def test_growth_over_the_baseline_is_told() -> None:
 @pytest.mark.parametrize(
     ("end", "expected"), [(340, Ending.PROCESS_ENDED), (360, Ending.ENDED_NEAR_LIMIT)]
 )
+@pytest.mark.requirement("M38")
 def test_how_a_process_ended(end: int, expected: str) -> None:
     """At 200 MiB a tick from 20 GiB on, 80 GiB are full at tick 367."""
 

@@ -123,6 +123,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.requirement("M4")
 def test_growth_inside_a_flat_pool_is_found(place: Path) -> None:
     found = World(place, used=0, inside=150 * MIB).finding(300)
     assert found.allocator
@@ -145,6 +146,7 @@ def test_what_an_allocator_said_comes_back_after_a_restart(place: Path) -> None:
     again.pipeline.close()
 
 
+@pytest.mark.requirement("M19")
 def test_growth_of_the_free_cache_is_not(place: Path) -> None:
     found = World(place, inside=0).finding(300)
     assert found.allocator

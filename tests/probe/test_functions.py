@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -32,6 +33,7 @@ def kinds(judgement: functions.Judgement) -> list[tuple[str, tuple[str, ...]]]:
     return [(one.kind, one.functions) for one in (*judgement.findings, *judgement.insights)]
 
 
+@pytest.mark.requirement("M1")
 def test_the_leak_is_charged_to_whom_it_is() -> None:
     leak = 4000 + 8 * STEP
     judgement = judged(
@@ -63,6 +65,7 @@ def test_growth_that_no_function_adds_is_said() -> None:
         4000 + np.random.default_rng(1).normal(0, 5, 200),
     ],
 )
+@pytest.mark.requirement("M2", "M5")
 def test_what_is_no_leak_is_called_none(held: Any) -> None:
     # The old rules would: it grew in most calls, and by more than 100 MB in all.
     judgement = judged(calls("step", held, 50 * STEP, positive_growth_ratio=0.9, grown_bytes=0))
@@ -76,6 +79,7 @@ def test_a_spike_is_well_above_what_is_usual(by_mib: float, count: int) -> None:
     assert [one.facts["count"] for one in judgement.findings] == [count] * bool(count)
 
 
+@pytest.mark.requirement("M29")
 def test_repeated_allocations_allocate() -> None:
     flat = 4000 + 0 * STEP
     assert kinds(judged(calls("a", flat, positive_growth_ratio=0.0, grown_bytes=0))) == []
@@ -86,6 +90,7 @@ def test_repeated_allocations_allocate() -> None:
     assert weights == ["critical", "info"], "the worst first"
 
 
+@pytest.mark.requirement("M17", "M26")
 def test_free_cache_is_no_fragmentation() -> None:
     cache = calls("a", 400 + 0 * STEP, reserved_bytes=1000 << 20, inactive_split_bytes=10 << 20)
     judgement = judged(cache)
@@ -95,6 +100,17 @@ def test_free_cache_is_no_fragmentation() -> None:
     split = calls("b", 600 + 0 * STEP, reserved_bytes=1000 << 20, inactive_split_bytes=350 << 20)
     assert kinds(judged(split)) == [("fragmentation", ("b",))]
     assert kinds(judged(split, fragmentation_ratio=0.4)) == []
+
+
+@pytest.mark.requirement("M24", "M25", "M27", "M33")
+def test_settings_move_what_is_said() -> None:
+    often = calls("a", 4000 + 8 * STEP, positive_growth_ratio=0.15)
+    few = msgspec.structs.replace(often, call_count=49)
+    assert [judged(one).functions[0].above_leak_ratio for one in (often, few)] == [True, None]
+    assert judged(often, memory_leak_ratio=0.2).functions[0].above_leak_ratio is False
+    assert judged(few, min_calls_for_analysis=3).functions[0].above_leak_ratio is True
+    cache = calls("a", 400 + 0 * STEP, reserved_bytes=1000 << 20, inactive_split_bytes=10 << 20)
+    assert kinds(judged(cache, inefficient_allocation_ratio=0.3)) == []
 
 
 def test_without_figures_nothing_is_said() -> None:

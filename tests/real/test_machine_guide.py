@@ -72,6 +72,7 @@ def test_the_page_from_install_to_removal(debian: World) -> None:
     assert [path for path in found if not path.startswith(kept)] == []
 
 
+@pytest.mark.requirement("B21")
 def test_with_pip_alone_by_an_ordinary_user(debian: World) -> None:
     """On the machine that the test before has left as it was."""
     machine = debian.machine

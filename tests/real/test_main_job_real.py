@@ -146,6 +146,7 @@ def scene(tmp_path: Path, post: Post) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore:Session.login_data:DeprecationWarning")
+@pytest.mark.requirement("G1")
 def test_a_leak_is_found_predicted_announced_and_let_go(
     scene: Any, post: Post, tmp_path: Path
 ) -> None:

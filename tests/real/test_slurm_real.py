@@ -164,6 +164,7 @@ def _ended(folder: Path) -> bool:
     return code.exists() and bool(code.read_text())
 
 
+@pytest.mark.requirement("W14")
 def test_slurm_runs_them_and_drains_the_node_of_a_job_that_leaks(cluster: Cluster) -> None:
     folder = cluster.folder
     _held(job=None)
@@ -364,6 +365,7 @@ def test_a_job_with_a_handler_saves_and_one_without_gets_no_signal(slurm: Cluste
         assert worker.take("end").result is ActResult.ENDED
 
 
+@pytest.mark.requirement("W15")
 def test_a_job_is_requeued_twice_and_not_again(slurm: Cluster) -> None:
     worker = Worker(slurm)
     assert worker.refusal("requeue", has_checkpoint=False) == "errors#no-checkpoint"

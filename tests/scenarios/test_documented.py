@@ -23,6 +23,7 @@ def _named_by(life: Life, names: set[str], at_s: float) -> bool:
 
 
 @pytest.mark.parametrize("interval_s", [5.0, 1.0])
+@pytest.mark.requirement("W6")
 def test_fast_leak_is_watched_and_alerted_in_time(
     interval_s: float,
 ) -> None:
@@ -48,6 +49,7 @@ def test_fast_leak_is_watched_and_alerted_in_time(
         (3.0, 50.0, 180.0, 3.1, 0.0),
     ],
 )
+@pytest.mark.requirement("B1", "B2", "B19", "G18")
 def test_steady_leak_is_watched_in_time(
     mb_per_min: float, sd_mib: float, watch_min: float, hours: float, quiet_s: float
 ) -> None:
@@ -56,6 +58,7 @@ def test_steady_leak_is_watched_in_time(
     assert present(life.watch).pattern == "gradual"
 
 
+@pytest.mark.requirement("B2")
 def test_blog_leak_is_alerted_while_most_of_the_time_is_left() -> None:
     life = replay(documented.line(50.0, 8.0, 2.0), stop_at_alert=True)
     assert life.alert is not None
@@ -77,6 +80,7 @@ def test_blog_leak_is_alerted_while_most_of_the_time_is_left() -> None:
     ],
     ids=["epoch-stairs", "reload-stairs", "reload-sawtooth", "rising-peaks"],
 )
+@pytest.mark.requirement("W7")
 def test_repeating_growth_is_named(series: Series, names: set[str], watch_s: float) -> None:
     life = replay(series)
     assert _named_by(life, names, watch_s)
@@ -84,6 +88,7 @@ def test_repeating_growth_is_named(series: Series, names: set[str], watch_s: flo
 
 
 @pytest.mark.parametrize("name", sorted(documented.harmless()))
+@pytest.mark.requirement("M32", "W4")
 def test_harmless_series_do_not_alert(name: str) -> None:
     life = replay(documented.harmless()[name])
     assert life.alert_s is None, life.alert

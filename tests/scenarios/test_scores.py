@@ -47,6 +47,7 @@ def test_leaks_are_found_in_time_and_harmless_runs_left_alone(
     assert found["false_items"] <= 3
 
 
+@pytest.mark.requirement("B14", "W1")
 def test_plain_families_are_told_apart_without_a_mistake(outcomes: list[Outcome]) -> None:
     found = figures.summary([one for one in outcomes if one.family in {*LEAKS, *BENIGN}])
     assert (found["recall"], found["false_items"]) == (1.0, 0)

@@ -33,6 +33,7 @@ def test_it_is_not_for_this_system(mac: FakeMac) -> None:
     assert mac.asked == []
 
 
+@pytest.mark.requirement("G27")
 def test_a_mac_gives_what_is_allocated_and_what_is_left(mac: FakeMac) -> None:
     source = mac.source()
     sample = source.read()

@@ -135,6 +135,7 @@ RECORDED = {
 
 @pytest.mark.shared_data
 @pytest.mark.parametrize("name", RECORDED)
+@pytest.mark.requirement("G27")
 def test_recorded_accelerators(recorded: Path, mac: FakeMac, name: str) -> None:
     mac.output[ACCELERATORS] = (recorded / name).read_bytes()
     source = mac.source()

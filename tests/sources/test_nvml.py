@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tests.sources.nvml_case import Nvml
 
 
+@pytest.mark.requirement("W12")
 def test_a_card_is_read_completely(fake: Nvml, child: int) -> None:
     readings, devices, faults = one_read(
         fake,

@@ -120,6 +120,7 @@ class Evil:
         return os.mkdir, (self.mark,)
 
 
+@pytest.mark.requirement("M37")
 def test_a_pickle_that_wants_to_run_code_is_not_opened(tmp_path: Path) -> None:
     mark = tmp_path / "ran"
     content = {**snapshot(2), "external_annotations": [Evil(str(mark))]}

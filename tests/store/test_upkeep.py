@@ -170,6 +170,7 @@ def test_an_hour_is_made_again_of_what_samples_are_left(tmp_path: Path, history:
     assert rows(tmp_path, "SELECT count(*) FROM process_minutes") == [(60,)]
 
 
+@pytest.mark.requirement("B9")
 def test_what_is_too_old_goes_and_the_rest_stays(tmp_path: Path) -> None:
     time = Time(HOUR_0 + 100 * DAY_S)
     history = opened(tmp_path, time)

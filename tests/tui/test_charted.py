@@ -42,6 +42,7 @@ def text(view: Any, name: str = "text") -> str:
     return " ".join(view.query_one(f"#{name}", TextPage).text.split())
 
 
+@pytest.mark.requirement("B15")
 async def test_predict_goes_from_gpu_to_gpu_and_back_to_the_same_one() -> None:
     async with opened(leaky.view(), "P") as (app, pilot):
         view = screen(app, PredictScreen)

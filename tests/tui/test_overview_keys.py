@@ -125,6 +125,7 @@ async def test_tab_goes_to_the_gpus_and_what_is_opened_is_about_one() -> None:
     [(("enter",), "d"), (("d",), "d"), (("tab", "enter"), "P"), (("P",), "P"),
      (("question_mark",), "question_mark"), (("z",), "z"), (("a",), "a"), (("h",), "h")],
 )  # fmt: skip
+@pytest.mark.requirement("G37")
 async def test_keys_open_screens_and_escape_comes_back(
     keys: tuple[str, ...], key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -283,6 +283,7 @@ def test_ranks_that_all_rest_or_all_work_are_not_hung() -> None:
     assert look(rank(0, 99.0), rank(1, 90.0), looks=MINUTES_11) == ()
 
 
+@pytest.mark.requirement("W5")
 def test_a_rank_whose_siblings_have_ended_is_hung_when_it_only_waits() -> None:
     vigil = PersistenceCheck()
     look(rank(0, 99.0), rank(1, 99.0), rank(2, 99.0), vigil=vigil)

@@ -33,6 +33,7 @@ def test_what_proves_nothing_is_not_listed(seen: DeviceSnapshot) -> None:
     assert look(seen, looks=LONG) == ()
 
 
+@pytest.mark.requirement("W2")
 def test_a_pid_that_does_not_exist_is_named_with_whom_it_was() -> None:
     (found,) = look(board(held(exists=False, who={"state": "gone"})))
     assert (found.kind, found.since_s) == ("gone", 0.0)
@@ -117,6 +118,7 @@ def test_behind_the_mps_server_nobody_is_a_ghost() -> None:
 RUNNER = {"framework": "Ollama", "parent_pid": 900, "name": "ollama"}
 
 
+@pytest.mark.requirement("G26")
 def test_an_ollama_runner_without_a_model_is_orphaned_after_its_keep_alive() -> None:
     runner = board(held(who=RUNNER))
     assert look(runner, servers=[server()], looks=14) == ()
@@ -173,6 +175,7 @@ def test_a_cache_of_a_size_that_none_has_is_of_unknown_size(size_gb: float) -> N
     assert (found.kind, found.held_bytes) == ("leaked-kv", None)
 
 
+@pytest.mark.requirement("W9")
 def test_holding_memory_idle_for_two_hours() -> None:
     resting = board(held(), **IDLE)
     assert look(resting, looks=240) == ()

@@ -172,6 +172,13 @@ class PolicySection(Section, frozen=True, kw_only=True):
     driver-wait, ghost, orphaned-runner, no-model, leaked-kv, hung-rank, idle."""
 
 
+THRESHOLDS: Final = (
+    *("confidence_threshold", "minimum_growth_mib"),
+    *("minimum_duration", "eta_horizon"),
+)
+"""Keys of ``[detection]`` that an override may have, too."""
+
+
 class OverrideSection(Section, frozen=True, kw_only=True):
     """``[[override]]``: rules for some; of those that match, the last that sets a key wins."""
 
@@ -207,6 +214,14 @@ class OverrideSection(Section, frozen=True, kw_only=True):
     """Reminders."""
     act: ActMode | None = None
     """Mode of [act]; auto opts its targets in, and needs command and user."""
+    confidence_threshold: Annotated[float, Meta(ge=0, le=1)] | None = None
+    """That of [detection], for leaks."""
+    minimum_growth_mib: Annotated[float, Meta(ge=0)] | None = None
+    """That of [detection]."""
+    minimum_duration: Seconds | None = None
+    """That of [detection]."""
+    eta_horizon: Seconds | None = None
+    """That of [detection]."""
     why: str = ""
     """Shown where the rule is applied."""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from gpuwatchd.core import directories, text
-from gpuwatchd.core.config.schema import MetricsSection, WebSection
+from gpuwatchd.core.config.schema import THRESHOLDS, MetricsSection, WebSection
 from gpuwatchd.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -103,6 +103,9 @@ def _act(config: Config) -> Iterator[tuple[str, str, str]]:
             why = '"auto" needs command and user, and "*" alone is not enough'
             hint = 'such as command = "*train.py*" and user = "alice"'
             yield f"[[override]] {number} act", why, hint
+        if rule.pattern and any(getattr(rule, key) is not None for key in THRESHOLDS):
+            why = "goes with no threshold of [detection]: growth has no pattern before it is judged"
+            yield f"[[override]] {number} pattern", why, "leave pattern out"
 
 
 def _metrics(section: MetricsSection, file: str) -> None:
