@@ -29,7 +29,7 @@ class Override(Value, frozen=True, kw_only=True):
     channels: tuple[str, ...] | None = None
     repeat_s: tuple[float, ...] | None = None
     act: ActMode | None = None
-    detection: dict[str, float] = {}
+    detection: dict[str, float] = msgspec.field(default_factory=dict)
     """Field of ``[detection]`` -> its value for these."""
     why: str = ""
 

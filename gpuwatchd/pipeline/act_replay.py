@@ -309,7 +309,9 @@ class _Walk:
             key=f"leak:{case.subject.id}", kind="leak", subject=case.subject, state="firing",
             severity=policy.grade(finding), finding=finding, opened_at_s=case.alert_at_s or 0.0,
             changed_at_s=case.alert_at_s or 0.0,
-            about=evaluation.subject_facts(self._own.device, info, finding),
+            about=evaluation.subject_facts(
+                self._own.device, info, finding.subject, finding.framework
+            ),
         )  # fmt: skip
         effective = policy.rules_for(self._alert, policy_rules)
         mode: ActMode = effective.act or config.act.mode

@@ -53,7 +53,9 @@ class MessageBuilder:
 
     def with_subject(self, alert: Alert) -> Alert:
         """Return an alert with its ``about`` as known now."""
-        facts = subject_facts(self._device(alert), self._info(alert), alert.finding)
+        facts = subject_facts(
+            self._device(alert), self._info(alert), alert.subject, alert.finding.framework
+        )
         before = alert.about
         if before == facts or (before is not None and before.process and not facts.process):
             return alert  # Who has ended is not forgotten.

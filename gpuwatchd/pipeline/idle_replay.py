@@ -512,5 +512,5 @@ def _alert_for(subject: Subject, info: ProcessInfo, device: Device, now_s: float
     return Alert(
         key=f"held:{subject.id}", kind="held", subject=subject, state="firing",
         severity="warning", finding=finding, opened_at_s=now_s, changed_at_s=now_s,
-        about=evaluation.subject_facts(device, info, finding),
+        about=evaluation.subject_facts(device, info, finding.subject, finding.framework),
     )  # fmt: skip

@@ -45,8 +45,6 @@ _CONDITIONS = (
 )
 
 
-
-
 def rules_of(config: Config) -> policy.Rules:
     """Return policy's rules from the configuration, their spans as JSON can write them."""
     section = config.policy

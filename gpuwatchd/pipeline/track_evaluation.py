@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from gpuwatchd.core.codes import Facts
-    from gpuwatchd.core.model import Device, FloatArray, ProcessInfo
+    from gpuwatchd.core.config import DetectionSection
+    from gpuwatchd.core.model import Device, FloatArray, ProcessInfo, Subject
     from gpuwatchd.pipeline.state import Settings, State
     from gpuwatchd.pipeline.track import TrackedDevice, Window
 
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 
 
 def subject_facts(
-    device: Device | None, info: ProcessInfo | None, finding: Finding
+    device: Device | None, info: ProcessInfo | None, subject: Subject, framework: str | None
 ) -> AlertSubject:
     """Return whom a judgement is about, in the words that rules are written in."""
     gpu = ""
@@ -51,13 +52,13 @@ def subject_facts(
         parent = device.parent_index
         gpu = f"{parent}:{device.index}" if device.parent_uid and parent is not None else ""
         gpu = gpu or str(device.index)
-    process = finding.subject.process
+    process = subject.process
     known = AlertSubject(
         gpu=gpu,
         card_uid="" if device is None else device.parent_uid or "",
         gpu_name="" if device is None else device.name,
         pid=None if process is None else process.pid,
-        framework=finding.framework or "",
+        framework=framework or "",
     )
     if info is None:
         return known
@@ -92,13 +93,21 @@ def _cap_by_rules(
         finding=finding,
         opened_at_s=finding.judged_at_s,
         changed_at_s=finding.judged_at_s,
-        about=subject_facts(track.device, track.info, finding),
+        about=subject_facts(track.device, track.info, finding.subject, finding.framework),
     )
     rule = alerts.may_grow(as_alert, alerts.rules_for(as_alert, rules), level_bytes)
     if rule is None:
         return finding
     why = wording.hold(Hold.MAY_GROW, rule)
     return msgspec.structs.replace(with_reason(finding, why, Reason.NORMAL), tier="watch")
+
+
+def thresholds(track: Track, settings: Settings) -> DetectionSection:
+    """Return what a subject is judged by: ``[detection]``, or what an override has instead."""
+    if not settings.overrides:
+        return settings.config.detection
+    about = subject_facts(track.device, track.info, track.subject, track.judged_framework)
+    return settings.detection_of(about, track.subject.device_uid)
 
 
 log = logging.getLogger("gpuwatchd")
@@ -192,7 +201,7 @@ class Evaluator:
             if self._unmoved(track):
                 track.due_s = now_s + alerts.SLOW_S
             elif track.evidence.last is not None:
-                flat = settled_finding(track, self.state.settings.config.detection)
+                flat = settled_finding(track, thresholds(track, self.state.settings))
                 if flat is None:
                     moved.append(track)
                 else:
@@ -272,7 +281,12 @@ class Evaluator:
         # numpy and the detectors are loaded when something is judged for the first time.
         from gpuwatchd.analysis import screen, verdict  # noqa: PLC0415
 
-        settings = self.state.settings.config.detection
+        settings, by = self.state.settings, [self.state.settings.config.detection] * len(batch)
+        if settings.overrides:
+            by = [thresholds(self.state.tracks[series.subject.id], settings) for series in batch]
+            patterns = [screen.first_look([it], own)[0] for it, own in zip(batch, by, strict=True)]
+        else:
+            patterns = screen.first_look(batch, settings.config.detection)
         return [
             flat_finding(
                 series.subject,
@@ -283,8 +297,8 @@ class Evaluator:
                 limit_bytes=series.limit_bytes,
             )
             if pattern is not None and series.allocator is None
-            else _cap_graphics(verdict.judge(series, settings))
-            for series, pattern in zip(batch, screen.first_look(batch, settings), strict=True)
+            else _cap_graphics(verdict.judge(series, own))
+            for series, pattern, own in zip(batch, patterns, by, strict=True)
         ]
 
     def _schedule(self, track: Track, finding: Finding, now_s: float) -> None:
@@ -301,6 +315,13 @@ class Evaluator:
             track.pause_s = max(track.pause_s, _JOINT_PAUSE_S * longer)
         track.due_s = now_s + track.pause_s
 
+    def _rules(self, track: Track) -> alerts.Rules:
+        settings = self.state.settings
+        if not settings.overrides:
+            return settings.rules
+        least = thresholds(track, settings).confidence_threshold
+        return msgspec.structs.replace(settings.rules, alert_confidence=least)
+
     def _apply(self, track: Track, finding: Finding, now_s: float) -> Alert | None:
         was, led = track.lead, track.leads
         finding = self.state.tracks.ranks.for_job(track, finding)
@@ -315,7 +336,7 @@ class Evaluator:
         outcome = alerts.evaluate(
             finding,
             before,
-            self.state.settings.rules,
+            self._rules(track),
             now_s=now_s,
             title=str(track.named),
         )
@@ -379,12 +400,11 @@ def judge_days(
     baseline = track.run_baseline
     baseline.days_s, baseline.days_moves = now_s, track.window.moves
     lows, days = [low for _, low, _ in hours], None
-    if max(lows, default=0.0) - min(lows, default=0.0) >= (
-        settings.config.detection.least_growth_bytes(None)
-    ):
+    detection = thresholds(track, settings)
+    if max(lows, default=0.0) - min(lows, default=0.0) >= detection.least_growth_bytes(None):
         from gpuwatchd.analysis import verdict  # noqa: PLC0415 - 400 ms with numpy
 
-        days = verdict.judge_days(track.series(), hours, settings.config.detection)
+        days = verdict.judge_days(track.series(), hours, detection)
     baseline.days = days
 
 

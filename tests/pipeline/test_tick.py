@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
 from gpuwatchd.core.codes import Ending, Hold
-from gpuwatchd.core.config import Config, DetectionSection, PolicySection
+from gpuwatchd.core.config import Config, DetectionSection, OverrideSection, PolicySection, Seconds
 from gpuwatchd.core.errors import SourceError
 from gpuwatchd.core.model import Finding, ProcessInfo, ProcessKey, ProcessUse, Sample
 from gpuwatchd.store import live
@@ -39,6 +39,27 @@ def test_a_leak_is_watched_then_told_then_over_when_its_process_ends() -> None:
     assert [(one.process, one.share) for one in fired.finding.blame] == [(KEY, 1.0)]
     assert "Who grew" not in post.taken[0].message.facts  # nobody but itself
     pipeline.close()
+
+
+@pytest.mark.requirement("M28")
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ({"user": "nobody", "minimum_growth_mib": 1e6}, ["watch", "firing"]),
+        ({"process": LEAKER.name, "minimum_growth_mib": 1e6}, []),
+        ({"process": LEAKER.name, "eta_horizon": Seconds(60)}, ["watch"]),
+        ({"process": LEAKER.name, "confidence_threshold": 1.0}, ["watch"]),
+        ({"kind": "held", "minimum_growth_mib": 1e6}, ["watch", "firing"]),
+    ],
+)
+def test_an_override_has_thresholds_of_its_own(
+    override: dict[str, Any], expected: list[str]
+) -> None:
+    config = msgspec.structs.replace(EAGER, override=(OverrideSection(**override),))
+    pipeline = make_pipeline(config=config, sources=[Script(leaking)])
+    ticks = run(pipeline, 220)
+    mine = [a for t in ticks for a in t.changes if a.subject.process == LEAKER.key]
+    assert [alert.state for alert in mine] == expected
 
 
 def test_of_a_leak_that_has_given_back_no_rate_is_shown_as_if_it_went_on() -> None:

@@ -114,6 +114,21 @@ class ExplanationInput(NamedTuple):
         return f"{since} ({units.duration(max(0.0, self.now_s - at_s))} ago)"
 
 
+def with_own_thresholds(config: Config, meant: NamedSubject) -> Config:
+    """Return the settings with the thresholds that overrides have for a subject."""
+    if not config.override:
+        return config
+    from gpuwatchd.pipeline.state import Settings  # noqa: PLC0415 - few have overrides
+    from gpuwatchd.pipeline.track_evaluation import subject_facts  # noqa: PLC0415 - as above
+
+    settings = Settings(config)
+    info = meant.known if meant.process is None else meant.process.info
+    framework = None if meant.finding is None else meant.finding.framework
+    about = subject_facts(meant.item.device, info, meant.subject, framework)
+    own = settings.detection_of(about, meant.subject.device_uid)
+    return msgspec.structs.replace(config, detection=own)
+
+
 def gather(meant: NamedSubject, until_s: float, settings: DetectionSection) -> Evidence | str:
     """Return the evidence until an instant, or in one sentence why there is none."""
     try:

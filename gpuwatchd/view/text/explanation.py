@@ -68,20 +68,21 @@ def case_about(
     query: Query, view: View, meant: NamedSubject
 ) -> tuple[ExplanationInput, list[tuple[str, str]]]:
     """Return the same about a subject that is known already."""
-    loaded, alert = query.load_config(), meant.alert
+    alert = meant.alert
     if alert is not None:
         (alert,) = cost_entries.up_to_now(query, [alert])
     over = meant.alert is not None and meant.alert.state == "resolved"
     now_s = view.taken_at_s
     if over and meant.finding is not None:
         now_s = meant.finding.judged_at_s
-    found = remeasure.gather(meant, now_s, loaded.config.detection)
+    config = remeasure.with_own_thresholds(query.load_config().config, meant)
+    found = remeasure.gather(meant, now_s, config.detection)
     warnings = [("no-series", found)] if isinstance(found, str) else []
     return ExplanationInput(
         **meant._replace(alert=alert)._asdict(),
         view=view,
         evidence=found,
-        config=loaded.config,
+        config=config,
         now_s=now_s,
         **_recorded(meant.alert, meant.subject.process),
     ), warnings
