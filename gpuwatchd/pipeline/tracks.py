@@ -327,7 +327,7 @@ def settled_finding(track: Track, settings: DetectionSection) -> Finding | None:
     )
     if enough:
         return finding
-    if samples > _COUNTED_POINTS or ring.longest_pause_s() > _NO_GAP_S:
+    if samples > _COUNTED_POINTS or ring.has_gap(_NO_GAP_S):
         return None
     missing = collecting(samples, settings.minimum_samples, span_s, least_s)
     reason = reason_fields(missing, code=Reason.COLLECTING)

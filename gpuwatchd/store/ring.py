@@ -8,6 +8,7 @@ holds every multiple of the driver's 2 MiB exactly and anything else to a part i
 
 from __future__ import annotations
 
+import math
 from array import array
 from bisect import bisect_left, bisect_right
 from itertools import pairwise
@@ -264,12 +265,17 @@ class Ring:
         """Return how many closed points are older than an instant."""
         return bisect_left(self._t, (at_s - self._base_s) / _TICK_S - 1e-6)
 
-    def longest_pause_s(self) -> float:
-        """Return the longest time between two points, as a loop over all of them; 0 of one."""
+    def has_gap(self, least_s: float) -> bool:
+        """Say whether there is a gap, as :func:`.numerics.pauses` has it, above ``least_s``."""
         self.catch_up()
         times = [self._base_s + tick * _TICK_S for tick in self._t]
         times += [point[0] for point in self._tail()]
-        return max([b - a for a, b in pairwise(times)], default=0.0)
+        steps = sorted([b - a for a, b in pairwise(times)])
+        if not steps or steps[-1] <= least_s:
+            return False
+        part, at = math.modf(0.95 * (len(steps) - 1))
+        low, high = steps[int(at)], steps[min(int(at) + 1, len(steps) - 1)]
+        return steps[-1] > 3.0 * (low + part * (high - low))
 
     def lowest(self, begin_s: float, end_s: float) -> float | None:
         """Return the lowest value from ``begin_s`` until before ``end_s``; None of no point."""
