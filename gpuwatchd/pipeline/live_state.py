@@ -301,9 +301,13 @@ class LiveWriter:
         self._pieces = live.Pieces()
         now_s, interval_s = clocks.wall(), float(state.settings.config.daemon.interval)
         self.last = LiveState(
-            pid=os.getpid(), version=__version__, coded=True, started_at_s=now_s, taken_at_s=now_s,
+            pid=os.getpid(),
+            version=__version__,
+            coded=True,
+            started_at_s=now_s,
+            taken_at_s=now_s,
             interval_s=interval_s,
-        )  # fmt: skip
+        )
         """What was made last: shown again where no newer one can be made."""
 
     def read_previous(self) -> LiveState | None:

@@ -39,9 +39,14 @@ EMPTY_SLOT_CODES: Final = frozenset({2, 6})
 """INVALID_ARGUMENT, NOT_FOUND: there is no MIG instance at this place."""
 
 _MOST: Final = {
-    "util": 100, "temp": 200, "power": 10_000_000, "clock": 20_000, "ecc": 2**48,
-    "retired": 2**24, "remapped": 2**24,
-}  # fmt: skip
+    "util": 100,
+    "temp": 200,
+    "power": 10_000_000,
+    "clock": 20_000,
+    "ecc": 2**48,
+    "retired": 2**24,
+    "remapped": 2**24,
+}
 """More than any card says, in the driver's units (%, °C, mW, MHz, and counts)."""
 
 _STATES: Final[dict[int, DeviceState]] = {
