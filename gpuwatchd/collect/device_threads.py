@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+BRIEF_S = 5.0
+"""How long one is waited for that may never return."""
 PATIENCE_S = 0.1
 """After this a round that is not over gets one more thread, at most one per lane."""
 
@@ -95,9 +97,15 @@ class DeviceThreads:
             turn.over = True
         return dict(turn.answers)
 
-    def wait_for_others(self, lane: str) -> None:
-        """Wait until no lane but this one is busy; to be called from within it."""
-        while self.busy.copy().keys() - {lane}:
+    def wait_for_others(self, lane: str, *, briefly: str = "") -> None:
+        """Wait until no lane but this one is busy; to be called from within it.
+
+        The lane ``briefly`` is waited for :data:`BRIEF_S` at most.
+        """
+        until_s = time.monotonic() + BRIEF_S
+        while others := self.busy.copy().keys() - {lane}:
+            if others == {briefly} and time.monotonic() >= until_s:
+                return
             time.sleep(0.5)
 
     def close(self) -> None:

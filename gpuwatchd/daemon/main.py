@@ -315,6 +315,11 @@ class Pace:
     def __init__(self, pipeline: Pipeline, directory: Path) -> None:
         self._pipeline, self._directory = pipeline, directory
         self._moved_s = time.monotonic()
+        self._is_read = False
+
+    def before_tick(self) -> None:
+        """Note whether somebody has read the live state that the tick replaces."""
+        self._is_read = live.was_read(self._directory)
 
     def pause_s(self, interval_s: float, tick: Tick) -> float:
         """Return the seconds from this tick to the next one."""
@@ -323,9 +328,12 @@ class Pace:
         leaks = tick.state.pending or any(alert.kind == "leak" for alert in tick.alerts)
         if tick.changes or leaks or state.countdowns or not (devices and all(map(_rests, devices))):
             self._moved_s = now_s
-        if now_s - self._moved_s < STILL_S or live.was_read(self._directory):
-            return interval_s
-        return max(interval_s, min(2 * interval_s, _LONG_PAUSE_S))
+        if now_s - self._moved_s < STILL_S or self._is_read:
+            pause_s = interval_s
+        else:
+            pause_s = max(interval_s, min(2 * interval_s, _LONG_PAUSE_S))
+        self._pipeline.live.note_pause(pause_s)
+        return pause_s
 
 
 def _rests(device: TrackedDevice) -> bool:
@@ -427,6 +435,7 @@ class Daemon:
                 watchdog.feed()
                 continue
             # Ticks that were missed (a stall, a suspend) are skipped, never caught up in a burst.
+            self._pace.before_tick()
             tick = self._tick()
             self._after(tick)
             pause_s = self._pace.pause_s(self.config.now.daemon.interval, tick)

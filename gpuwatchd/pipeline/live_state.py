@@ -299,6 +299,7 @@ class LiveWriter:
         self._rss_bytes: int | None = None
         self._devices = LiveDevices()
         self._pieces = live.Pieces()
+        self._pause_s = 0.0
         now_s, interval_s = clocks.wall(), float(state.settings.config.daemon.interval)
         self.last = LiveState(
             pid=os.getpid(),
@@ -317,6 +318,10 @@ class LiveWriter:
     def count_tick(self) -> None:
         """Count a tick."""
         self._ticks += 1
+
+    def note_pause(self, pause_s: float) -> None:
+        """Note after how many seconds the next state comes: readers hold its age against that."""
+        self._pause_s = pause_s
 
     def write(self, state: LiveState) -> None:
         """Write a live state; only what has changed of it is made anew."""
@@ -352,7 +357,7 @@ class LiveWriter:
         self.last = msgspec.structs.replace(
             self.last,
             taken_at_s=now_s,
-            interval_s=float(state.settings.config.daemon.interval),
+            interval_s=max(float(state.settings.config.daemon.interval), self._pause_s),
             ticks=self._ticks,
             devices=tuple(devices),
             boot_id=self.boot_id,

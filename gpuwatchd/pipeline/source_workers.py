@@ -98,7 +98,7 @@ class SourceWorker:
         if self._busy_since_s is None:
             if now_mono_s < self._retry_at_s:
                 return None
-            if self._is_prompt:
+            if self._is_prompt and not self.source.may_wait():  # type: ignore[attr-defined]
                 return self._take(_answer(self.source), now_mono_s)
             self._asked.put(_READ)
             self._busy_since_s = now_mono_s
@@ -117,7 +117,7 @@ class SourceWorker:
         if isinstance(answer, Sample):
             self.absent = self._whole(answer)
             self._retry_step_s = _RETRY_FIRST_S
-            self._is_prompt = hasattr(self.source, "answer_within")
+            self._is_prompt = hasattr(self.source, "may_wait")
             return answer
         self._is_prompt = False
         return self._failed(answer, now_mono_s)

@@ -227,7 +227,7 @@ class Pipeline:
             return []
         state, now_s = self.state, read.now_s
         ended = self.user_input.apply_labels(read.label, now_s)
-        due = self.guard("windows", partial(self.evaluator.due_of, read.label, now_s))
+        due = self.guard("windows", partial(self.evaluator.in_turns, read.label, now_s))
         if not due:
             return ended
 

@@ -7,6 +7,7 @@ differs. It does no I/O and has no clock: time is that of the samples.
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -160,10 +161,7 @@ class Evaluator:
         return quiet and newest[1] > track.peak + _STIR_BYTES
 
     def due_of(self, source: str, now_s: float) -> list[Track]:
-        """Return the tracks of a source's devices that are to be judged now.
-
-        Of those that are due not all, where so many grow that a tick would take long.
-        """
+        """Return the tracks of a source's devices that are due for a judgement now."""
         due, fast_s = self.due, alerts.FAST_S
         tracks: list[Track] = []
         # The same as in due(), which would be called for every process: most are not.
@@ -184,10 +182,27 @@ class Evaluator:
                 if (now_s >= track.due_s - track.pause_s + fast_s or now_s >= track.due_s)
                 and due(track, now_s)
             ]
-        unmoved = [track for track in tracks if self._unmoved(track)]
-        moved = [track for track in tracks if not self._unmoved(track)]
-        turns = self._turns.setdefault(source, Turns())
-        return unmoved + turns.take(moved, self.state.settings.config.detection, now_s)
+        return tracks
+
+    def in_turns(self, source: str, now_s: float) -> list[Track]:
+        """Return those who are judged in this tick.
+
+        Of those that are due not all, where so many grow that a tick would take long.
+        """
+        turns, due = self._turns.setdefault(source, Turns()), self.due_of(source, now_s)
+        offered = {id(track) for track in due}
+        # Memory of the host is offered only when it was read, but waits for its turn like others.
+        due += [
+            track
+            for track in turns.waiting
+            if id(track) not in offered
+            and self.state.tracks.get(track.subject.id) is track
+            and self.due(track, now_s)
+        ]
+        unmoved = [track for track in due if self._unmoved(track)]
+        moved = [track for track in due if not self._unmoved(track)]
+        own = partial(thresholds, settings=self.state.settings)
+        return unmoved + turns.take(moved, own, now_s)
 
     def judge(self, tracks: Iterable[Track], now_s: float) -> list[Alert]:
         """Judge these tracks; return the alerts whose state changed, one for each growth."""
@@ -201,7 +216,7 @@ class Evaluator:
             if self._unmoved(track):
                 track.due_s = now_s + alerts.SLOW_S
             elif track.evidence.last is not None:
-                flat = settled_finding(track, thresholds(track, self.state.settings))
+                flat = self._settled(track)
                 if flat is None:
                     moved.append(track)
                 else:
@@ -211,6 +226,14 @@ class Evaluator:
         for start in range(0, len(moved), _BATCH):
             changed += self._judge_batch(moved[start : start + _BATCH], now_s)
         return changed
+
+    def _settled(self, track: Track) -> Finding | None:
+        """Return what is said of a flat subject; None: the detectors are asked, as on a fault."""
+        try:
+            return settled_finding(track, thresholds(track, self.state.settings))
+        except Exception:
+            log.exception("failed part=detectors subject=%s", track.subject.id)
+            return None
 
     @staticmethod
     def _unmoved(track: Track) -> bool:

@@ -26,6 +26,8 @@ from gpuwatchd.core.model.findings import (
 from gpuwatchd.store.ring import Ring
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gpuwatchd.core.config import DetectionSection
     from gpuwatchd.core.model import Alert, ProcessInfo, ProcessKey, Subject
     from gpuwatchd.pipeline.track import EndedProcess, JobKey, Track
@@ -340,7 +342,7 @@ JUDGED_PER_S: Final = 1.0
 """Judgements a second of what grows, for as long as it takes: five in a tick of five seconds."""
 SAVED: Final = 12.0
 """Judgements of one tick where there were few lately: what has just begun to grow is urgent."""
-_LONGEST_TICK_S = 60.0
+_LONGEST_TICK_S = 600.0
 _CALM_COST, _FLAT_COST = 1.0 / 2.0, 1.0 / 16.0
 """What moves without growing takes half the time, what is flat next to none."""
 _SOON_S, _LEAST_COST = 1800.0, 1.0 / 4.0
@@ -363,20 +365,29 @@ class Turns:
         self._owed = 0.0
         """Time that is due to those that do not grow before the next that does."""
         self._at_s: float | None = None
+        self.waiting: list[Track] = []
+        """Whose memory on the host was due, and had no time."""
 
-    def take(self, due: list[Track], settings: DetectionSection, now_s: float) -> list[Track]:
+    def take(
+        self, due: list[Track], own: Callable[[Track], DetectionSection], now_s: float
+    ) -> list[Track]:
         """Return those who are judged now, in the order of ``due``; ``now_s``: epoch seconds."""
+        chosen = self._choose(due, {id(track): own(track) for track in due}, now_s)
+        self.waiting = [track for track in due if track.subject.host and id(track) not in chosen]
+        return [track for track in due if id(track) in chosen]
+
+    def _choose(self, due: list[Track], own: dict[int, DetectionSection], now_s: float) -> set[int]:
         passed_s = 0.0 if self._at_s is None else min(max(now_s - self._at_s, 0.0), _LONGEST_TICK_S)
         self._at_s, gained = now_s, JUDGED_PER_S * passed_s
         self._saved = min(self._saved + gained, max(SAVED, gained))
-        waits = [(_cost(track, settings), track) for track in due]
+        waits = [(_cost(track, own[id(track)]), track) for track in due]
         whole = sum([cost for cost, _ in waits])
         if whole <= self._saved:
             self._saved -= whole
-            return due
+            return set(own)
         waits.sort(key=lambda wait: _stretch(wait[1], now_s))
-        growing = [wait for wait in waits if _grows(wait[1], settings)]
-        calm = [wait for wait in waits if not _grows(wait[1], settings)]
+        growing = [wait for wait in waits if _grows(wait[1], own[id(wait[1])])]
+        calm = [wait for wait in waits if not _grows(wait[1], own[id(wait[1])])]
         chosen: set[int] = set()
         while growing or calm:
             is_calm = not growing or bool(calm and self._owed >= calm[-1][0])
@@ -389,7 +400,7 @@ class Turns:
             self._saved -= cost
             owed = self._owed - cost if is_calm else self._owed + _CALM_SHARE * cost
             self._owed = min(max(owed, 0.0), 1.0)
-        return [track for track in due if id(track) in chosen]
+        return chosen
 
 
 def _grows(track: Track, settings: DetectionSection) -> bool:

@@ -48,6 +48,7 @@ class World:
         until_s, pause_s = self.now_s + seconds, 5.0
         while self.now_s < until_s:
             self.now_s += pause_s
+            self.pace.before_tick()
             pause_s = self.pace.pause_s(5.0, self.pipeline.tick())
         return pause_s
 
@@ -78,10 +79,11 @@ def test_what_rests_is_looked_at_half_as_often_and_what_moves_at_once_as_before(
 
 def test_who_reads_sees_what_is_of_the_usual_pace(world: World) -> None:
     assert world.go(main.STILL_S + 30) == 10.0
-    tick = world.pipeline.tick()
+    assert world.pipeline.tick().state.interval_s == 10.0
     world.reads()
-    assert world.pace.pause_s(5.0, tick) == 5.0
-    assert world.pace.pause_s(5.0, world.pipeline.tick()) == 10.0
+    assert world.go(1) == 5.0
+    assert world.pipeline.tick().state.interval_s == 5.0
+    assert world.go(1) == 10.0
 
 
 @pytest.mark.parametrize(("interval_s", "pause_s"), [(1.0, 2.0), (5.0, 10.0), (30.0, 30.0)])

@@ -98,7 +98,7 @@ def played(due: list[Track], ticks: int) -> tuple[dict[int, list[float]], list[i
     turns, judged, sizes = tracks.Turns(), {id(one): [1000.0] for one in due}, []
     for tick in range(1, ticks + 1):
         now_s = 1000.0 + TICK_S * tick
-        chosen = turns.take(due, SETTINGS, now_s)
+        chosen = turns.take(due, lambda _: SETTINGS, now_s)
         sizes.append(len(chosen))
         for one in chosen:
             one.judged_s = now_s
@@ -146,10 +146,22 @@ def test_what_grows_alone_is_never_later_for_those_that_only_move() -> None:
     for tick in range(1, 120):
         now_s = 1000.0 + TICK_S * tick
         due = [*others, leak] if tick % 2 else others
-        chosen = turns.take(due, SETTINGS, now_s)
+        chosen = turns.take(due, lambda _: SETTINGS, now_s)
         for one in chosen:
             one.judged_s = now_s
         assert tick % 2 == 0 or leak in chosen
+
+
+def test_memory_of_the_host_waits_for_its_turn_though_it_is_seldom_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (own,) = growing(1)
+    own.subject = msgspec.structs.replace(own.subject, host=True)
+    turns = tracks.Turns()
+    monkeypatch.setattr(tracks, "JUDGED_PER_S", 0.0)
+    turns._saved = 0.0
+    assert turns.take([own], lambda _: SETTINGS, 1000.0) == []
+    assert turns.waiting == [own]
 
 
 def crowd(leak_from: int) -> Callable[[int], Sample]:

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from gpuwatchd.core.model import DeviceState
 
 
-VERSION_EVERY_S: Final = 5.0
+VERSION_EVERY_S: Final = 30.0
 """Time between two looks whether the kernel module was exchanged."""
 FIRST_LOOK_S: Final = 6.0
 """How long the first look waits for a card that has to start."""
@@ -404,9 +404,13 @@ class Driver:
             return ""
         return f"the kernel module {before} was replaced by {self._module}"
 
+    def version_is_due(self, mono_s: float) -> bool:
+        """Say whether the kernel module is looked at with the next read."""
+        return mono_s >= self._module_at_s
+
     def is_exchanged(self, mono_s: float) -> bool:
         """Say, now and then, whether the kernel module is another one than at the start."""
-        if mono_s < self._module_at_s:
+        if not self.version_is_due(mono_s):
             return False
         self._module_at_s = mono_s + VERSION_EVERY_S
         return kernel_module_version(self._files) != self._module

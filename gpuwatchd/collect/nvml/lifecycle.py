@@ -227,10 +227,16 @@ class NvmlSession:
 
     def _end(self) -> None:
         # Ending NVML under a call that has not returned may end this process.
-        self.lanes.wait_for_others(_LANE)
+        # One that waits for events alone is not waited for longer: a reset may leave it there.
+        self.lanes.wait_for_others(_LANE, briefly="events")
         if self._events is not None:
             self._events.end()
         self.driver.close()
+
+    def opens_files(self, mono_s: float) -> bool:
+        """Say whether the next look opens files of the driver, which a hung driver may not answer."""
+        due = self.driver.version_is_due(mono_s) or self.again.scan_is_due(mono_s)
+        return not self.is_open or due or bool(self._sleepers.known)
 
     def _keep_up(self, mono_s: float, wait_s: float) -> None:
         """Do what is due while NVML is open."""

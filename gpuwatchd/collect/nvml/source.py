@@ -169,6 +169,10 @@ class NvmlSource:
         self._deadline_s = min(self._most_s, seconds / 2)
         self._life.scanner.answer_within(self._deadline_s)
 
+    def may_wait(self) -> bool:
+        """Say whether the next read opens files of the driver: none has a deadline of its own."""
+        return self._life.opens_files(self._monotonic())
+
     def release_driver(self, duration_s: float) -> None:
         """Let go of the driver for so long, so that a GPU can be reset or a module unloaded.
 
