@@ -180,10 +180,7 @@ def _fill(it: sqlite3.Connection, until_s: int) -> None:
     )
     _raw(it, until_s)
     _happened(it, until_s, [(at_s, length_s) for at_s, length_s in missing])
-    it.execute(
-        "INSERT INTO meta(key, value) VALUES('gpu_1m.until', ?1), ('process_1m.until', ?1)",
-        (str(until_s),),
-    )
+    it.execute("INSERT INTO meta(key, value) VALUES('gpu_1m.until', ?)", (str(until_s),))
 
 
 def _raw(it: sqlite3.Connection, until_s: int) -> None:
@@ -277,7 +274,7 @@ def _cut(it: sqlite3.Connection, now_s: float) -> None:
     it.executemany(
         "INSERT OR REPLACE INTO meta(key, value) VALUES(?, ?)",
         [("gpu_1m.until", str(minute_s)), ("gpu_1h.until", str(hour_s)),
-         ("process_1m.until", str(minute_s)), ("process_1h.until", str(hour_s))],
+         ("process_1h.until", str(hour_s))],
     )  # fmt: skip
 
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from gpuwatchd.core.model import ProcessKey
 from gpuwatchd.store import records, tables
-from gpuwatchd.store.occupancy import AT, RUNS, within
 
 if TYPE_CHECKING:
     import sqlite3
@@ -31,13 +30,13 @@ class Tables(NamedTuple):
 
     raw: str
     late: str
-    """Minutes of samples since ``from_s``: of what is not rolled up yet."""
+    """Samples since ``from_s``, of what is not rolled up yet."""
     minute: str
     hour: str
-    rolled: tuple[str, str]
-    """Tables whose roll-ups say up to when ``minute`` and ``hour`` are complete."""
-    oldest: tuple[str, str, str, str]
-    """When samples, minutes and hours begin; when it was seen last."""
+    hourly: str
+    """Table whose roll-up says up to when ``hour`` is complete."""
+    oldest: tuple[str, str, str]
+    """When samples, minutes and hours begin."""
 
 
 _SAMPLE = """ts_ms AS first_ms, ts_ms AS last_ms, used_bytes IS NOT NULL AS n,
@@ -53,47 +52,39 @@ def _device(table: str, width: int) -> str:
     return f"SELECT {columns} FROM {table} WHERE gpu = :card AND {_BUCKET}"  # noqa: S608
 
 
-_OF_MINUTE = """min(ts_ms) AS first_ms, max(ts_ms) AS last_ms, {n} AS n,
-  min(used_bytes) AS low, avg(used_bytes) AS mean, max(used_bytes) AS high"""
-_OF_DEVICE = f"FROM gpu_raw WHERE {_RANGE} AND gpu = :card"
+_DEVICE_RAW = f"SELECT {_SAMPLE} FROM gpu_raw WHERE {_RANGE} AND gpu = :card"  # noqa: S608
 DEVICE: Final = Tables(
-    raw=f"SELECT {_SAMPLE} {_OF_DEVICE}".format(from_s=0),
-    late=f"SELECT {_OF_MINUTE} {_OF_DEVICE} GROUP BY ts_ms / 60000".replace(
-        "{n}", "count(used_bytes)"
-    ),
+    raw=_DEVICE_RAW.format(from_s=0),
+    late=_DEVICE_RAW,
     minute=_device("gpu_1m", 60),
     hour=_device("gpu_1h", 3600),
-    rolled=("gpu_1m", "gpu_1h"),
+    hourly="gpu_1h",
     oldest=(
         "SELECT min(ts_ms) / 1000.0 FROM gpu_raw",
         "SELECT min(ts_s) FROM gpu_1m WHERE gpu = :card",
         "SELECT min(ts_s) FROM gpu_1h WHERE gpu = :card",
-        "SELECT last_ts_ms / 1000.0 FROM gpu WHERE id = :card",
     ),
 )
 
-_OF_PROCESS = f"FROM process_raw WHERE {_RANGE} AND process = :process AND gpu = :card"
+_PROCESS_RAW = f"""SELECT {_SAMPLE} FROM process_raw
+WHERE {_RANGE} AND process = :process AND gpu = :card"""  # noqa: S608
 # A process has more samples while it changes: each minute counts the same.
-_WITHIN = within("max(:since_ms / 1000, {from_s})", "min((:until_ms + 999) / 1000, {to_s})")
-_PROCESS_MINUTE = f"""SELECT {AT} * 1000 AS first_ms, ({AT} + 60) * 1000 AS last_ms, 1 AS n,
+_PROCESS_MINUTE = f"""SELECT ts_s * 1000 AS first_ms, (ts_s + 60) * 1000 AS last_ms, 1 AS n,
   ifnull(used_min_bytes, used_last_bytes) AS low, used_last_bytes AS mean, used_max_bytes AS high
-FROM {RUNS} WHERE m.process = :process AND m.gpu = :card AND {_WITHIN}"""  # noqa: S608
+FROM process_1m WHERE process = :process AND gpu = :card AND {_BUCKET}"""  # noqa: S608
 _PROCESS_HOUR = f"""SELECT first_ts_s * 1000 AS first_ms, (last_ts_s + 60) * 1000 AS last_ms,
   minutes AS n, used_min_bytes AS low, used_mean_bytes AS mean, used_max_bytes AS high
 FROM process_1h WHERE gpu = :card AND process = :process AND {_BUCKET}"""  # noqa: S608
 PROCESS: Final = Tables(
-    raw=f"SELECT {_SAMPLE} {_OF_PROCESS}".format(from_s=0),
-    late=f"SELECT {_OF_MINUTE} {_OF_PROCESS} GROUP BY ts_ms / 60000".replace(
-        "{n}", "max(used_bytes IS NOT NULL)"
-    ),
+    raw=_PROCESS_RAW.format(from_s=0),
+    late=_PROCESS_RAW,
     minute=_PROCESS_MINUTE,
     hour=_PROCESS_HOUR,
-    rolled=("process_1m", "process_1h"),
+    hourly="process_1h",
     oldest=(
         "SELECT min(ts_ms) / 1000.0 FROM process_raw",
         "SELECT min(ts_s) FROM process_1m WHERE process = :process AND gpu = :card",
         "SELECT min(ts_s) FROM process_1h WHERE gpu = :card",
-        "SELECT last_ts_ms / 1000.0 FROM process WHERE id = :process",
     ),
 )
 
@@ -101,23 +92,18 @@ JOINED: Final = """SELECT min(first_ms), max(last_ms), count(*), min(n), min(low
   sum(mean * 1.0 * n) / sum(CASE WHEN mean IS NOT NULL THEN n END), max(high)
 FROM ({rows}) GROUP BY first_ms / :width_ms ORDER BY 1"""
 INSTANTS: Final = "SELECT first_ms, last_ms FROM ({rows}) ORDER BY 1"
-PRESENT: Final = f"""SELECT p.pid, p.started_at_s, p.first_ts_ms, max(p.last_ts_ms, max(h.seen_ms)),
-  max(h.peak)
-FROM (SELECT process, max(used_max_bytes) AS peak, 0 AS seen_ms FROM process_1h
+PRESENT: Final = """SELECT p.pid, p.started_at_s, p.first_ts_ms, p.last_ts_ms, max(h.peak)
+FROM (SELECT process, max(used_max_bytes) AS peak FROM process_1h
     WHERE gpu = :card AND ts_s >= :since_ms / 1000 - 3599 AND ts_s < :until_ms / 1000
     GROUP BY process
   UNION ALL
-  SELECT m.process, max(m.used_max_bytes), 0 FROM process p CROSS JOIN {RUNS}
-    WHERE p.last_ts_ms >= max(:since_ms, :hours_s * 1000) - {records.SEEN_EVERY_MS}
-      AND p.first_ts_ms < :until_ms AND m.process = p.id AND m.gpu = :card
-      AND {within("max(:since_ms / 1000, :hours_s)", "(:until_ms / 1000)")}
-    GROUP BY m.process
-  UNION ALL
-  SELECT process, max(used_bytes), max(ts_ms) FROM process_raw
-    WHERE ts_ms >= max(:since_ms, :minutes_s * 1000) AND ts_ms < :until_ms AND gpu = :card
-    GROUP BY process) h
-JOIN process p ON p.id = h.process GROUP BY p.id"""  # noqa: S608
-"""Of what is rolled up by the hour; since ``hours_s`` from minutes, then from samples."""
+  SELECT m.process, max(m.used_max_bytes) FROM process p CROSS JOIN process_1m m
+    WHERE p.last_ts_ms >= max(:since_ms, :hours_s * 1000) AND p.first_ts_ms < :until_ms
+      AND m.process = p.id AND m.gpu = :card AND m.ts_s < :until_ms / 1000
+      AND m.ts_s >= max(:since_ms / 1000, :hours_s)
+    GROUP BY m.process) h
+JOIN process p ON p.id = h.process GROUP BY p.id"""
+"""Of what is rolled up by the hour; since ``hours_s`` from minutes."""
 
 
 HOUR_S: Final = 3600
@@ -145,9 +131,6 @@ _THINNER: Final = 0.96
 _NEAR: Final = 3
 _MOST_LOOKS: Final = 60
 """Points that are looked into for gaps inside; a record with more of them is all gaps."""
-
-_LATE_S: Final = 2 * 3600.0
-"""Nothing waits so long for its roll-up."""
 
 Level = Literal["raw", "minute", "hour"]
 LEVELS: Final[tuple[Level, Level, Level]] = ("raw", "minute", "hour")
@@ -232,10 +215,7 @@ def lived(connection: sqlite3.Connection, key: ProcessKey) -> Span | None:
     if not known:
         return None
     first_ms, last_ms = connection.execute(
-        "SELECT first_ts_ms, max(last_ts_ms, ifnull((SELECT max(ts_ms) FROM process_raw"
-        " WHERE process = p.id AND ts_ms > last_ts_ms AND ts_ms <= last_ts_ms + ?), 0))"
-        " FROM process p WHERE id = ?",
-        (2 * records.SEEN_EVERY_MS, known[-1]),
+        "SELECT first_ts_ms, last_ts_ms FROM process WHERE id = ?", (known[-1],)
     ).fetchone()
     return first_ms / 1000, last_ms / 1000
 
@@ -248,7 +228,6 @@ def present(connection: sqlite3.Connection, uid: str, span: Span) -> list[Presen
     values = {
         "card": card,
         "hours_s": tables.rolled_s(connection, "process_1h"),
-        "minutes_s": tables.rolled_s(connection, "process_1m"),
         "since_ms": round(span[0] * 1000),
         "until_ms": round(span[1] * 1000),
     }
@@ -269,21 +248,9 @@ def who(connection: sqlite3.Connection, keys: set[ProcessKey]) -> dict[ProcessKe
 def oldest_s(
     connection: sqlite3.Connection, subject: Tables, values: dict[str, Any], level: int
 ) -> float | None:
-    """Return an instant of ``oldest``, by its place; None without any row."""
+    """Return when the rows of a level begin: 0 samples, 1 minutes, 2 hours; None without any."""
     (begin_s,) = connection.execute(subject.oldest[level], values).fetchone()
     return None if begin_s is None else float(begin_s)
-
-
-def is_near(
-    connection: sqlite3.Connection, subject: Tables, values: dict[str, Any], rolled_s: float
-) -> bool:
-    """Say whether there are samples that are not rolled up yet, and few.
-
-    Only then a long span reads any.
-    """
-    last_s = oldest_s(connection, subject, values, 3)
-    since_s = rolled_s or oldest_s(connection, subject, values, 0)  # none is rolled up of a new one
-    return last_s is not None and since_s is not None and 0 < last_s - since_s < _LATE_S
 
 
 def served_by(
@@ -351,14 +318,14 @@ class _Source:
         queries = self._tables
         if level == "raw":
             return queries.raw
-        minute_s, hour_s = (tables.rolled_s(self._connection, name) for name in queries.rolled)
-        late = queries.late.format(from_s=minute_s)
+        minute_s = tables.rolled_s(self._connection, "gpu_1m")
         if level == "minute":
+            late = queries.late.format(from_s=minute_s)
             return f"{queries.minute.format(from_s=0, to_s=minute_s)} UNION ALL {late}"
-        minutes = queries.minute.format(from_s=hour_s, to_s=minute_s)
-        rows = f"{queries.hour.format(from_s=0, to_s=hour_s)} UNION ALL {minutes}"
-        near = is_near(self._connection, queries, self._values, minute_s)
-        return f"{rows} UNION ALL {late}" if near else rows
+        hour_s = tables.rolled_s(self._connection, queries.hourly)
+        # The last minutes are missing: a long span never reads raw rows.
+        late = queries.minute.format(from_s=hour_s, to_s=minute_s)
+        return f"{queries.hour.format(from_s=0, to_s=hour_s)} UNION ALL {late}"
 
     def _points(self, level: Level, span: Span, width_s: float) -> list[Point]:
         values = self._span(level, span) | {"width_ms": round(width_s * 1000)}

@@ -19,65 +19,17 @@ if TYPE_CHECKING:
 WIDTH_S: Final = 60.0
 """Length of a bucket. Every process has a row in every minute that it was seen in."""
 
-RUNS: Final = "process_1m m CROSS JOIN minute_offset o"
-"""Each minute of processes: a row of the table is a run of minutes that are alike."""
-AT: Final = "(m.ts_s + o.minute * 60)"
-"""Where a minute of :data:`RUNS` begins, seconds."""
-
-
-def within(since: str, until: str) -> str:
-    """Return the condition of the minutes of :data:`RUNS` in a span; both ends are SQL, seconds."""
-    return (
-        f"m.ts_s > {since} - 3600 AND m.ts_s < {until} AND o.minute < ifnull(m.minutes, 1)"
-        f" AND {AT} >= {since} AND {AT} < {until}"
-    )
-
-
-def device_minutes(since: str, until: str, of: str = "") -> str:
-    """Return the query that makes minutes of the samples of devices in a span.
-
-    Both ends are SQL, in milliseconds, and where a minute begins. The energy of a sample is that of
-    the pause before it, and so one minute more is read.
-    """
-    return f"""SELECT gpu, ts_ms / 60000 * 60 AS ts_s, count(used_bytes) AS n,
-  min(used_bytes) AS used_min_bytes, CAST(round(avg(used_bytes)) AS INTEGER) AS used_mean_bytes,
-  max(used_bytes) AS used_max_bytes, max(last_bytes) AS used_last_bytes,
-  CAST(round(avg(util_percent)) AS INTEGER) AS util_mean_percent, max(temp_c) AS temp_max_c,
-  CAST(sum(power_mw * CASE WHEN pause_ms <= 60000 THEN pause_ms END) / 1000 AS INTEGER) AS energy_mj
-FROM (SELECT gpu, ts_ms, used_bytes, util_percent, temp_c, power_mw,
-        ts_ms - lag(ts_ms) OVER (PARTITION BY gpu ORDER BY ts_ms) AS pause_ms,
-        first_value(used_bytes) OVER (PARTITION BY gpu, ts_ms / 60000
-          ORDER BY used_bytes IS NULL, ts_ms DESC) AS last_bytes
-      FROM gpu_raw WHERE ts_ms >= {since} - 60000 AND ts_ms < {until}{of})
-WHERE ts_ms >= {since} GROUP BY gpu, ts_ms / 60000"""  # noqa: S608 - our own text
-
-
-def process_minutes(since: str, until: str, of: str = "") -> str:
-    """Return the query that makes minutes of the samples of processes, as of devices."""
-    return f"""SELECT process, gpu, ts_ms / 60000 * 60 AS ts_s, count(used_bytes) AS n,
-  min(used_bytes) AS used_min_bytes, max(used_bytes) AS used_max_bytes,
-  max(last_bytes) AS used_last_bytes, max(last_host_bytes) AS host_last_bytes
-FROM (SELECT process, gpu, ts_ms, used_bytes,
-        first_value(used_bytes) OVER (PARTITION BY process, gpu, ts_ms / 60000
-          ORDER BY used_bytes IS NULL, ts_ms DESC) AS last_bytes,
-        first_value(host_bytes) OVER (PARTITION BY process, gpu, ts_ms / 60000
-          ORDER BY host_bytes IS NULL, ts_ms DESC) AS last_host_bytes
-      FROM process_raw WHERE ts_ms >= {since} AND ts_ms < {until}{of})
-GROUP BY process, gpu, ts_ms / 60000"""  # noqa: S608 - our own text
-
-
 # CROSS JOIN fixes the order: processes of that time first, then the range of each.
-_QUERY = f"""SELECT {AT} AS at_s, p.pid, p.started_at_s, m.used_max_bytes
-FROM process p CROSS JOIN {RUNS}
-WHERE p.last_ts_ms >= :since_s * 1000 - {records.SEEN_EVERY_MS} AND p.first_ts_ms < :until_s * 1000
+_QUERY = """SELECT m.ts_s, p.pid, p.started_at_s, m.used_max_bytes
+FROM process p CROSS JOIN process_1m m
+WHERE p.last_ts_ms >= :since_s * 1000 AND p.first_ts_ms < :until_s * 1000
   AND m.process = p.id AND m.gpu = :card
-  AND {within(":since_s", "min(:until_s, :rolled_s)")} AND {AT} / 60 % :every = 0
+  AND m.ts_s >= :since_s AND m.ts_s < min(:until_s, :rolled_s) AND m.ts_s / 60 % :every = 0
 UNION ALL
 SELECT r.ts_ms / 60000 * 60, p.pid, p.started_at_s, max(r.used_bytes)
 FROM process_raw r JOIN process p ON p.id = r.process
 WHERE r.ts_ms >= max(:since_s, :rolled_s) * 1000 AND r.ts_ms < :until_s * 1000 AND r.gpu = :card
-  AND r.ts_ms / 60000 % :every = 0
-GROUP BY 1, p.id"""  # noqa: S608 - our own text
+GROUP BY 1, p.id"""
 
 
 def load(
@@ -96,9 +48,9 @@ def load(
     card = records.device_row(connection, uid)
     if card is None or until_s <= since_s:
         return []
+    rolled_s = tables.rolled_s(connection, "gpu_1m")
     oldest = connection.execute(
-        "SELECT min(first_ts_ms) / 1000.0 FROM process WHERE last_ts_ms >= ?",
-        (since_s * 1000 - records.SEEN_EVERY_MS,),
+        "SELECT min(first_ts_ms) / 1000.0 FROM process WHERE last_ts_ms >= ?", (since_s * 1000,)
     ).fetchone()
     since_s = max(since_s, oldest[0] or 0.0)
     every = max(1, math.ceil((until_s - since_s) / WIDTH_S / (most_minutes or math.inf)))
@@ -106,7 +58,7 @@ def load(
         "card": card,
         "since_s": int(since_s // (WIDTH_S * every) * WIDTH_S * every),
         "until_s": math.ceil(until_s),
-        "rolled_s": tables.rolled_s(connection, "process_1m"),
+        "rolled_s": rolled_s,
         "every": every,
     }
     return [
@@ -114,7 +66,7 @@ def load(
             float(at_s),
             ProcessKey(pid=pid, started_at_s=started),
             held,
-            min(WIDTH_S * every, max(WIDTH_S, until_s - at_s)),
+            min(WIDTH_S * every, rolled_s - at_s) if at_s < rolled_s else WIDTH_S,
         )
         for at_s, pid, started, held in connection.execute(_QUERY, values)
     ]
@@ -156,51 +108,12 @@ def power_w(
     connection: sqlite3.Connection, uid: str, since_s: float, until_s: float
 ) -> float | None:
     """Return the mean power of a device as far as it was measured and rolled up; None without."""
-    found = closed_minutes(connection, "energy_mj", (uid, None), (int(since_s), int(until_s)))
-    return sum(mj for _, mj in found) / 60_000.0 / len(found) if found else None
-
-
-def closed_minutes(
-    connection: sqlite3.Connection,
-    column: str,
-    subject: tuple[str, ProcessKey | None],
-    span_s: tuple[int, int],
-) -> list[tuple[int, int]]:
-    """Return when each minute in a span began, and a figure of a device or a process in it.
-
-    What is not rolled up yet is made of the samples, but for the minute of the newest one.
-    """
-    uid, process = subject
-    since_s, until_s = (-(-at_s // MINUTE_S) * MINUTE_S for at_s in span_s)
-    table = "gpu_1m" if process is None else "process_1m"
-    rolled_s = tables.rolled_s(connection, table)
-    (newest_ms,) = connection.execute("SELECT ifnull(max(ts_ms), 0) FROM gpu_raw").fetchone()
-    values = {
-        "card": records.device_row(connection, uid),
-        "since_s": since_s,
-        "until_s": min(until_s, rolled_s),
-        "late_ms": max(since_s, rolled_s) * 1000,
-        "end_ms": min(until_s, newest_ms // 60_000 * 60) * 1000,
-    }
-    late = ":late_ms", ":end_ms"
-    if process is None:
-        at, rows = "ts_s", "gpu_1m WHERE gpu = :card AND ts_s >= :since_s AND ts_s < :until_s"
-        samples = device_minutes(*late, " AND gpu = :card")
-    else:
-        known = connection.execute(
-            "SELECT id FROM process WHERE pid = ? AND started_at_s IS ? ORDER BY last_ts_ms DESC",
-            (process.pid, process.started_at_s),
-        ).fetchone()
-        values["process"] = known and known[0]
-        at, own = AT, "m.process = :process AND m.gpu = :card"
-        rows = f"{RUNS} WHERE {own} AND {within(':since_s', ':until_s')}"
-        samples = process_minutes(*late, " AND gpu = :card AND process = :process")
-    cursor = connection.execute(
-        f"SELECT {at}, {column} FROM {rows}"  # noqa: S608 - our own text
-        f" UNION ALL SELECT ts_s, {column} FROM ({samples}) ORDER BY 1",
-        values,
-    )
-    return [row for row in cursor if row[1] is not None]
+    found = connection.execute(
+        "SELECT sum(energy_mj) / 1000.0, count(energy_mj) * 60.0 FROM gpu_1m"
+        " WHERE gpu = (SELECT id FROM gpu WHERE uuid = ?) AND ts_s >= ? AND ts_s < ?",
+        (uid, int(since_s), int(until_s)),
+    ).fetchone()
+    return found[0] / found[1] if found and found[0] is not None and found[1] else None
 
 
 # As far as samples are kept the most of each minute, before that its mean, as a whole number.
@@ -231,14 +144,14 @@ def use(
 
 
 # The minute that the instant lies in is left out: it has what came after it, too.
-_LEVELS = f"""SELECT g.uuid, l.used_bytes, max(l.ts_ms) FROM (
+_LEVELS = """SELECT g.uuid, l.used_bytes, max(l.ts_ms) FROM (
   SELECT gpu, ts_ms, used_bytes FROM process_raw
   WHERE ts_ms BETWEEN :at_ms - :recent_ms AND :at_ms AND process = :process
   UNION ALL
-  SELECT m.gpu, {AT} * 1000, m.used_last_bytes FROM {RUNS}
-  WHERE m.process = :process AND m.gpu IN (SELECT id FROM gpu)
-    AND {within("(:at_ms - :recent_ms) / 1000", "(:at_ms / 1000 - 59)")}
-) l JOIN gpu g ON g.id = l.gpu WHERE l.used_bytes BETWEEN 0 AND 1 << 43 GROUP BY l.gpu"""  # noqa: S608 - our own text
+  SELECT gpu, ts_s * 1000, used_last_bytes FROM process_1m
+  WHERE process = :process AND gpu IN (SELECT id FROM gpu)
+    AND ts_s BETWEEN (:at_ms - :recent_ms) / 1000 AND :at_ms / 1000 - 60
+) l JOIN gpu g ON g.id = l.gpu WHERE l.used_bytes BETWEEN 0 AND 1 << 43 GROUP BY l.gpu"""
 
 
 def levels(
@@ -371,10 +284,10 @@ _HOURS = """SELECT h.process, h.gpu,
   h.minutes AS minutes, h.used_max_bytes AS peak, h.first_ts_s AS first, h.last_ts_s AS last
 FROM gpu g CROSS JOIN process_1h h ON h.gpu = g.id AND h.ts_s >= :hours_s AND h.ts_s < :tail_s
   AND ifnull(h.used_max_bytes, 0) BETWEEN 0 AND 1 << 43"""
-_MINUTES = f"""SELECT m.process, m.gpu, {AT} AS ts_s, m.used_max_bytes AS held
-FROM process p CROSS JOIN {RUNS} ON m.process = p.id
-WHERE p.last_ts_ms >= {{begin}} * 1000 - {records.SEEN_EVERY_MS} AND p.first_ts_ms < {{end}} * 1000
-  AND {within("{begin}", "min({end}, :rolled_s)")}"""  # noqa: S608 - our own text
+_MINUTES = """SELECT m.process, m.gpu, m.ts_s, m.used_max_bytes AS held
+FROM process p CROSS JOIN process_1m m ON m.process = p.id
+WHERE p.last_ts_ms >= {begin} * 1000 AND p.first_ts_ms < {end} * 1000
+  AND m.ts_s >= {begin} AND m.ts_s < min({end}, :rolled_s)"""
 _LATE = """SELECT process, gpu, ts_ms / 60000 * 60, max(used_bytes) FROM process_raw
 WHERE ts_ms >= max(:since_s, :rolled_s) * 1000 AND ts_ms < :until_s * 1000
 GROUP BY process, gpu, ts_ms / 60000"""
@@ -406,7 +319,7 @@ def holders(connection: sqlite3.Connection, since_s: float, until_s: float) -> l
         "hours_s": hours_s,
         "tail_s": tail_s,
         "until_s": end_s,
-        "rolled_s": tables.rolled_s(connection, "process_1m"),
+        "rolled_s": tables.rolled_s(connection, "gpu_1m"),
     }
     head = _MINUTES.format(begin=":since_s", end=":hours_s")
     tail = _MINUTES.format(begin=":tail_s", end=":until_s")

@@ -35,7 +35,7 @@ COLUMNS = (
 RAW = """SELECT ts_ms AS at_ms, used_bytes IS NOT NULL AS n, used_bytes AS used_min_bytes,
   used_bytes AS used_mean_bytes, used_bytes AS used_max_bytes, used_bytes AS used_last_bytes,
   util_percent AS util_mean_percent, temp_c AS temp_max_c, NULL AS energy_mj
-FROM gpu_raw WHERE ts_ms >= :since_ms AND ts_ms < :until_ms AND gpu = :card"""
+FROM gpu_raw WHERE ts_ms >= max(:since_ms, {from_ms}) AND ts_ms < :until_ms AND gpu = :card"""
 BUCKETS = f"""SELECT ts_s * 1000 AS at_ms, {COLUMNS}
 FROM {{table}} WHERE gpu = :card AND ts_s >= max(:since_ms / 1000, {{from_s}})
   AND ts_s < min((:until_ms + 999) / 1000, {{to_s}})"""  # noqa: S608 - our own table names and whole numbers
@@ -43,20 +43,14 @@ PROCESS_RAW = """SELECT r.ts_ms, p.pid, p.started_at_s, r.used_bytes, r.used_byt
   r.host_bytes
 FROM process_raw r JOIN process p ON p.id = r.process
 WHERE r.ts_ms >= :since_ms AND r.ts_ms < :until_ms AND r.gpu = :card ORDER BY p.id, r.ts_ms"""
-_LATE = occupancy.process_minutes(
-    "max(:since_ms / 60000 * 60000, :rolled_s * 1000)", ":until_ms", " AND gpu = :card"
-)
-_WITHIN = occupancy.within("(:since_ms / 60000 * 60)", "min((:until_ms + 999) / 1000, :rolled_s)")
 # CROSS JOIN fixes the order: processes of that time first, then the range of each.
-PROCESS_MINUTES = f"""SELECT {occupancy.AT} * 1000 AS at_ms, p.pid, p.started_at_s,
-  m.used_max_bytes, m.used_last_bytes, m.host_last_bytes, p.id
-FROM process p CROSS JOIN {occupancy.RUNS}
-WHERE p.last_ts_ms >= :since_ms - {records.SEEN_EVERY_MS} AND p.first_ts_ms < :until_ms
-  AND m.process = p.id AND m.gpu = :card AND {_WITHIN}
-UNION ALL
-SELECT r.ts_s * 1000, p.pid, p.started_at_s, r.used_max_bytes, r.used_last_bytes,
-  r.host_last_bytes, p.id
-FROM ({_LATE}) r JOIN process p ON p.id = r.process ORDER BY 7, 1"""  # noqa: S608 - our own text
+PROCESS_MINUTES = """SELECT m.ts_s * 1000, p.pid, p.started_at_s, m.used_max_bytes,
+  m.used_last_bytes, m.host_last_bytes
+FROM process p CROSS JOIN process_1m m
+WHERE p.last_ts_ms >= :since_ms AND p.first_ts_ms < :until_ms
+  AND m.process = p.id AND m.gpu = :card
+  AND m.ts_s >= :since_ms / 60000 * 60 AND m.ts_s * 1000 < :until_ms
+ORDER BY p.id, m.ts_s"""
 
 
 def joined(source: str, bucket_ms: int) -> str:
@@ -189,8 +183,7 @@ class Reader:
 
     def processes(self, since_s: float = 0.0) -> list[ProcessInfo]:
         """Return every process seen since then and still remembered, oldest first."""
-        since_ms = _ms(since_s) - records.SEEN_EVERY_MS
-        return self.ask(records.load_processes, "last_ts_ms >= ?", (since_ms,))
+        return self.ask(records.load_processes, "last_ts_ms >= ?", (_ms(since_s),))
 
     def device_rows(
         self, uid: str, since_s: float, until_s: float, bucket_s: float | None = None
@@ -205,7 +198,7 @@ class Reader:
         if card is None or until_s <= since_s:
             return []
         width_s = self.ask(_width, card, since_s, until_s)
-        source = self.ask(_SOURCES[width_s], card)
+        source = self.ask(_SOURCES[width_s])
         bucket_s = max(bucket_s or 0, width_s)
         if bucket_s > width_s:
             source = joined(source, round(bucket_s * 1000))
@@ -227,12 +220,11 @@ class Reader:
         if card is None or until_s <= since_s:
             return []
         span = (_ms(since_s), _ms(until_s))
-        rolled_s = self.ask(small.rolled_s, "process_1m")
         raw = until_s - since_s <= RAW_SPAN_S + MOMENT_S and self.ask(_raw_reaches, span[0])
         return self._each(
             partial(_process_row, 0.0 if raw else 60.0),
             PROCESS_RAW if raw else PROCESS_MINUTES,
-            {"card": card, "since_ms": span[0], "until_ms": span[1], "rolled_s": rolled_s},
+            {"card": card, "since_ms": span[0], "until_ms": span[1]},
         )
 
     def oldest_s(self, uid: str) -> float | None:
@@ -382,26 +374,24 @@ def _width(connection: sqlite3.Connection, card: int, since_s: float, until_s: f
     return (0, MINUTE_S, HOUR_S)[level]
 
 
-def _minutes(connection: sqlite3.Connection, _: int, from_s: int = 0, *, late: bool = True) -> str:
+def _minutes(connection: sqlite3.Connection) -> str:
     split_s = small.rolled_s(connection, "gpu_1m")
-    since = f"max(:since_ms, {split_s * 1000})"
-    samples = occupancy.device_minutes(since, ":until_ms", " AND gpu = :card")
-    closed = BUCKETS.format(table="gpu_1m", from_s=from_s, to_s=split_s)
-    if not late:
-        return closed
-    return f"{closed} UNION ALL SELECT ts_s * 1000, {COLUMNS} FROM ({samples})"  # noqa: S608 - our own text
+    late = joined(RAW.format(from_ms=split_s * 1000), MINUTE_S * 1000)
+    closed = BUCKETS.format(table="gpu_1m", from_s=0, to_s=split_s)
+    return f"{closed} UNION ALL SELECT * FROM ({late})"  # noqa: S608 - our own text
 
 
-def _hours(connection: sqlite3.Connection, card: int) -> str:
+def _hours(connection: sqlite3.Connection) -> str:
+    # The last minutes are missing: a long span never reads raw rows.
     split_s, end_s = small.rolled_s(connection, "gpu_1h"), small.rolled_s(connection, "gpu_1m")
-    near = curves.is_near(connection, curves.DEVICE, {"card": card}, end_s)
-    late = joined(_minutes(connection, card, split_s, late=near), HOUR_S * 1000)
+    minutes = BUCKETS.format(table="gpu_1m", from_s=split_s, to_s=end_s)
+    late = joined(minutes, HOUR_S * 1000)
     closed = BUCKETS.format(table="gpu_1h", from_s=0, to_s=split_s)
     return f"{closed} UNION ALL SELECT * FROM ({late})"  # noqa: S608 - our own text
 
 
-_SOURCES: Final[dict[int, Callable[[sqlite3.Connection, int], str]]] = {
-    0: lambda *_: RAW,
+_SOURCES: Final[dict[int, Callable[[sqlite3.Connection], str]]] = {
+    0: lambda _: RAW.format(from_ms=0),
     MINUTE_S: _minutes,
     HOUR_S: _hours,
 }
@@ -424,7 +414,7 @@ def _device_row(width_s: float, row: tuple[Any, ...]) -> DeviceRow:
 
 
 def _process_row(width_s: float, row: tuple[Any, ...]) -> ProcessRow:
-    at_ms, pid, started_at_s, most, last, host = row[:6]
+    at_ms, pid, started_at_s, most, last, host = row
     return ProcessRow(
         at_s=at_ms / 1000,
         width_s=width_s,

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from gpuwatchd.core.model import AllocatorReading, ProcessKey, Subject
-from gpuwatchd.store import records, tables
+from gpuwatchd.store import records
 
 if TYPE_CHECKING:
     import sqlite3
@@ -118,18 +118,11 @@ def of_allocators(
     boot_id: str | None = None,
 ) -> dict[ProcessKey, list[AllocatorReading]]:
     """Return what the allocator of each process on a device said, oldest first (of one boot)."""
+    table = _ALLOCATOR_MINUTES if minutes else _ALLOCATORS
     where = "gpu_uuid = ? AND ts_ms >= ? AND ts_ms < ? AND boot_id = ifnull(?, boot_id)"
-    ends = [records.to_ms(at_s) for at_s in (since_s, until_s)]
-    if minutes:
-        rolled_ms = tables.rolled_s(connection, "gpu_1m") * 1000
-        readings = _ALLOCATOR_MINUTES.load(connection, where, (uid, *ends, boot_id))
-        ends[0] = max(ends[0] or 0, rolled_ms)
-        late = _ALLOCATORS.load(connection, where, (uid, *ends, boot_id))
-        readings += {(it.key, it.at_s // 60): it for it in late}.values()
-    else:
-        readings = _ALLOCATORS.load(connection, where, (uid, *ends, boot_id))
+    values = (uid, records.to_ms(since_s), records.to_ms(until_s), boot_id)
     found: dict[ProcessKey, list[AllocatorReading]] = {}
-    for reading in readings:
+    for reading in table.load(connection, where, values):
         found.setdefault(reading.key, []).append(reading)
     return found
 
@@ -162,8 +155,6 @@ def _process_series(
     for (_, pid, started_at_s, last_ms), group in groupby(rows, key=lambda row: row[:4]):
         own = list(group)
         key = ProcessKey(pid=pid, started_at_s=started_at_s)
-        if own[-1][4] > last_ms:  # what is written of it is not that it has gone
-            last_ms = ticks[-1] if ticks else own[-1][4]  # noqa: PLW2901
         points = _filled([(row[4], row[5]) for row in own], ticks, last_ms)
         if points:
             yield Subject(device_uid=uid, process=key), points

@@ -33,9 +33,6 @@ _Value = TypeVar("_Value", bound=msgspec.Struct)
 CODES_SINCE = 6
 """Version of the tables that has codes beside the texts."""
 PAYLOAD_LIMIT_BYTES = 16 * 1024
-SEEN_EVERY_MS: Final = 1_800_000
-"""When a device or a process was last seen is written so often while it is there, by the clock. A
-process of which there is a later sample was there at the last sample of its device, too."""
 REFUSED = (
     sqlite3.IntegrityError,
     sqlite3.DataError,

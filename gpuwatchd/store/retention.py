@@ -9,7 +9,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from gpuwatchd.store import profiles, schema, tables
-from gpuwatchd.store.occupancy import AT, RUNS, device_minutes, process_minutes, within
 
 if TYPE_CHECKING:
     import sqlite3
@@ -25,14 +24,13 @@ SETTLE_S = 600.0
 that starts in 1970 (or 2099) until its time is set must not lose its history."""
 _BUDGET_S = 0.03
 """After this a chore leaves the rest for the next call; each does at least one step."""
-_ROLL_S = 30 * MINUTE_S
-"""Of a step, by the clock: a row that is written alone writes its whole page."""
-_STEP_MS = 30 * MINUTE_S * 1000
-"""Raw rows of a step: some 15 ms. As with roll-ups, few at a time would write as many pages."""
-_MINUTES_STEP_S = 6 * HOUR_S
+_ROLL_MINUTES = 10
+"""Minutes of a step: some 10 ms for 8 devices with 64 processes."""
+_STEP_MS = 10 * MINUTE_S * 1000
+"""Raw rows of a step: some 5 ms."""
 _HIGH_SHARE = 0.90
 _LOW_SHARE = 0.85
-_VACUUM_PAGES = 1024
+_VACUUM_PAGES = 256
 _SPARE_SHARE: Final = 0.1
 """Free pages, as a share of the used ones, that are left to the rows to come: to give each back and
 to ask for it again would move and write several pages."""
@@ -47,29 +45,33 @@ _LARGE_TABLES = (
     "process_1h",
 )
 
-_ROLL_DEVICES = f"""
+_ROLL_DEVICES = """
 INSERT OR REPLACE INTO gpu_1m(gpu, ts_s, n, used_min_bytes, used_mean_bytes, used_max_bytes,
   used_last_bytes, util_mean_percent, temp_max_c, energy_mj)
-{device_minutes(":start_ms", ":end_ms")}
+SELECT gpu, ts_ms / 60000 * 60, count(used_bytes), min(used_bytes),
+  CAST(round(avg(used_bytes)) AS INTEGER), max(used_bytes), max(last_bytes),
+  CAST(round(avg(util_percent)) AS INTEGER), max(temp_c),
+  CAST(sum(power_mw * CASE WHEN pause_ms <= 60000 THEN pause_ms END) / 1000 AS INTEGER)
+FROM (SELECT gpu, ts_ms, used_bytes, util_percent, temp_c, power_mw,
+        ts_ms - lag(ts_ms) OVER (PARTITION BY gpu ORDER BY ts_ms) AS pause_ms,
+        first_value(used_bytes) OVER (PARTITION BY gpu, ts_ms / 60000
+          ORDER BY used_bytes IS NULL, ts_ms DESC) AS last_bytes
+      FROM gpu_raw WHERE ts_ms >= ? - 60000 AND ts_ms < ?)
+WHERE ts_ms >= ? GROUP BY gpu, ts_ms / 60000
 """
-# Of one device and hour, from ``from_s`` on: samples of what was before may be deleted already.
-_OF_HOUR = f"""p.last_ts_ms >= :hour_s * 1000 AND p.first_ts_ms < (:hour_s + 3600) * 1000
-  AND m.process = p.id AND m.gpu = :card AND {within(":hour_s", "(:hour_s + 3600)")}"""
-_ALIKE = "process, n, used_min_bytes, used_max_bytes, used_last_bytes, host_last_bytes"
-_SAMPLES = process_minutes(":from_s * 1000", "(:hour_s + 3600) * 1000", " AND gpu = :card")
-_ROLL_PROCESS_MINUTES: Final = f"""
-UPDATE process_1m SET minutes = (:from_s - ts_s) / 60 WHERE (process, gpu, ts_s) IN (
-  SELECT m.process, m.gpu, m.ts_s FROM process p CROSS JOIN {RUNS}
-  WHERE m.ts_s < :from_s AND {AT} >= :from_s AND {_OF_HOUR});
-DELETE FROM process_1m WHERE (process, gpu, ts_s) IN (
-  SELECT m.process, m.gpu, m.ts_s FROM process p CROSS JOIN {RUNS}
-  WHERE m.ts_s >= :from_s AND {_OF_HOUR});
-INSERT INTO process_1m(process, n, used_min_bytes, used_max_bytes, used_last_bytes, host_last_bytes,
-  gpu, ts_s, minutes)
-SELECT {_ALIKE}, gpu, min(ts_s), nullif(count(*), 1)
-FROM (SELECT *, ts_s / 60 - row_number() OVER (PARTITION BY {_ALIKE} ORDER BY ts_s) AS run
-  FROM ({_SAMPLES}))
-GROUP BY {_ALIKE}, run"""  # noqa: S608 - our own text
+_ROLL_PROCESSES = """
+INSERT OR REPLACE INTO process_1m(process, gpu, ts_s, n, used_min_bytes, used_max_bytes,
+  used_last_bytes, host_last_bytes)
+SELECT process, gpu, ts_ms / 60000 * 60, count(used_bytes), min(used_bytes), max(used_bytes),
+  max(last_bytes), max(last_host_bytes)
+FROM (SELECT process, gpu, ts_ms, used_bytes,
+        first_value(used_bytes) OVER (PARTITION BY process, gpu, ts_ms / 60000
+          ORDER BY used_bytes IS NULL, ts_ms DESC) AS last_bytes,
+        first_value(host_bytes) OVER (PARTITION BY process, gpu, ts_ms / 60000
+          ORDER BY host_bytes IS NULL, ts_ms DESC) AS last_host_bytes
+      FROM process_raw WHERE ts_ms >= ? AND ts_ms < ?)
+GROUP BY process, gpu, ts_ms / 60000
+"""
 _ROLL_COUNTERS = """
 INSERT OR REPLACE INTO process_counters_1m(process, gpu, ts_s, allocated_last_bytes,
   allocated_max_bytes, reserved_last_bytes, inactive_split_last_bytes)
@@ -77,7 +79,7 @@ SELECT process, gpu, ts_ms / 60000 * 60, allocated_bytes, highest_bytes, reserve
   inactive_split_bytes
 FROM (SELECT *, max(allocated_bytes) OVER minute AS highest_bytes,
         max(ts_ms) OVER minute AS last_ms
-      FROM process_counters WHERE ts_ms >= :start_ms AND ts_ms < :end_ms
+      FROM process_counters WHERE ts_ms >= ? AND ts_ms < ?
       WINDOW minute AS (PARTITION BY process, gpu, ts_ms / 60000))
 WHERE ts_ms = last_ms
 """
@@ -98,7 +100,7 @@ _CARD: Final = "process_1h.card"
 # ``taken_s`` is what `gpuwatchd.analysis.cost.sharing` makes of the same minutes: the device's time
 # is shared by what each one holds, one that is alone has all of it. CROSS JOIN fixes the order:
 # processes of that time first, then the range of each.
-_ROLL_PROCESS_HOURS: Final = f"""
+_ROLL_PROCESS_HOURS: Final = """
 INSERT INTO process_1h(gpu, ts_s, process, first_ts_s, last_ts_s, minutes, n, used_min_bytes,
   used_mean_bytes, used_max_bytes, used_last_bytes, top_mean_bytes, host_last_bytes, taken_s)
 SELECT :card, :hour_s, process, min(ts_s), max(ts_s), count(*), sum(n), min(low),
@@ -115,12 +117,12 @@ FROM (SELECT *, ifnull(used_min_bytes, used_last_bytes) AS low,
       WHEN total(used_max_bytes) OVER together > 0
         THEN used_max_bytes * 1.0 / total(used_max_bytes) OVER together
       ELSE 1.0 / count(*) OVER together END AS share
-  FROM (SELECT {AT} AS ts_s, m.process, m.n, m.used_min_bytes, m.used_max_bytes,
-      m.used_last_bytes, m.host_last_bytes
-    FROM process p CROSS JOIN {RUNS} WHERE {_OF_HOUR})
+  FROM (SELECT m.* FROM process p CROSS JOIN process_1m m
+    WHERE p.last_ts_ms >= :hour_s * 1000 AND p.first_ts_ms < (:hour_s + 3600) * 1000
+      AND m.process = p.id AND m.gpu = :card AND m.ts_s >= :hour_s AND m.ts_s < :hour_s + 3600)
   WINDOW together AS (PARTITION BY ts_s))
 GROUP BY process
-"""  # noqa: S608 - our own text
+"""
 _OVER = """(SELECT id FROM alert WHERE resolved_ts_ms < :before_ms AND id NOT IN
   (SELECT alert FROM delivery WHERE state = 'pending' AND alert IS NOT NULL))"""
 _EXPIRE_RECORDS: Final = f"""DELETE FROM delivery WHERE alert IN {_OVER};
@@ -147,10 +149,7 @@ def reopen_buckets(connection: sqlite3.Connection, oldest_ms: int) -> None:
 
     Works inside the caller's transaction.
     """
-    for table, width_s in (
-        *(("gpu_1m", MINUTE_S), ("gpu_1h", HOUR_S)),
-        *(("process_1m", HOUR_S), ("process_1h", HOUR_S)),
-    ):
+    for table, width_s in (("gpu_1m", MINUTE_S), ("gpu_1h", HOUR_S), ("process_1h", HOUR_S)):
         start_s = oldest_ms // 1000 // width_s * width_s
         until_s = tables.rolled_s(connection, table)
         if start_s < until_s:
@@ -165,7 +164,7 @@ class Retention:
     def __init__(self, settings: StoreSection, monotonic: Callable[[], float]) -> None:
         self._settings = settings
         self._monotonic = monotonic
-        self.max_bytes = settings.max_db_mib * 2**20
+        self.max_pages = settings.max_db_mib * (2**20 // schema.PAGE_BYTES)
         """The largest that the file may be."""
         self._steady: tuple[float, float, float] | None = None
 
@@ -209,16 +208,16 @@ class Retention:
         return False
 
     def _expire_raw(self, connection: sqlite3.Connection, now_s: float) -> int:
+        rolled_s = tables.rolled_s(connection, "gpu_1m")
         gone = 0
-        for table, of, keep_s in (
-            ("gpu_raw", "gpu_1m", self._settings.raw),
-            ("process_raw", "process_1m", self._settings.process_raw),
-            ("process_counters", "gpu_1m", self._settings.process_raw),
+        for table, keep_s in (
+            ("gpu_raw", self._settings.raw),
+            ("process_raw", self._settings.process_raw),
+            ("process_counters", self._settings.process_raw),
         ):
-            rolled_s = tables.rolled_s(connection, of)
             # Whole minutes: a roll-up that is made again finds all of its rows or none. And
             # nothing goes before it is rolled up.
-            before_ms = int(min(now_s - keep_s, rolled_s) * 1000) // _STEP_MS * _STEP_MS
+            before_ms = int(min(now_s - keep_s, rolled_s)) // MINUTE_S * MINUTE_S * 1000
             gone += _delete_oldest(connection, table, before_ms)
             connection.execute(
                 f"DELETE FROM {table} WHERE ts_ms > ?",  # noqa: S608 - our own table names
@@ -236,10 +235,9 @@ class Retention:
             ("process_1h", now_s - max(settings.minute, settings.process_minute)),
         ):
             for card in cards:
-                before_s = int(oldest_s) // _MINUTES_STEP_S * _MINUTES_STEP_S
-                _delete_oldest(connection, table, before_s, card)
+                _delete_oldest(connection, table, int(oldest_s) // HOUR_S * HOUR_S, card)
         oldest_s = min(now_s - settings.process_minute, rolled_s("process_1h"))
-        before_s = int(oldest_s) // _MINUTES_STEP_S * _MINUTES_STEP_S
+        before_s = int(oldest_s) // HOUR_S * HOUR_S
         old = connection.execute(
             "SELECT id FROM process WHERE first_ts_ms < ? ORDER BY first_ts_ms LIMIT ?",
             (before_s * 1000, _PROCESSES_PER_CALL),
@@ -281,12 +279,13 @@ def _roll_minutes(connection: sqlite3.Connection, open_s: float) -> int:
     if first_ms is None:
         return 0
     start_s = max(start_s, first_ms // 1000 // MINUTE_S * MINUTE_S)
-    end_s = min(int(open_s) // _ROLL_S, start_s // _ROLL_S + 1) * _ROLL_S
+    end_s = min(int(open_s) // MINUTE_S, start_s // MINUTE_S + _ROLL_MINUTES) * MINUTE_S
     if end_s <= start_s:
         return 0
-    span = {"start_ms": start_s * 1000, "end_ms": end_s * 1000}
-    connection.execute(_ROLL_DEVICES, span)
-    connection.execute(_ROLL_COUNTERS, span)
+    start_ms, end_ms = start_s * 1000, end_s * 1000
+    connection.execute(_ROLL_DEVICES, (start_ms, end_ms, start_ms))
+    connection.execute(_ROLL_PROCESSES, (start_ms, end_ms))
+    connection.execute(_ROLL_COUNTERS, (start_ms, end_ms))
     tables.save_meta(connection, "gpu_1m.until", end_s)
     minutes: int = (end_s - start_s) // MINUTE_S
     return minutes
@@ -303,10 +302,7 @@ def _roll_hours(connection: sqlite3.Connection) -> None:
 
 
 def roll_process_hours(connection: sqlite3.Connection) -> int:
-    """Roll up the processes of one hour and device; 0 when there is none.
-
-    Minutes of samples, hours of minutes; inside the caller's transaction.
-    """
+    """Roll up one hour of one device inside the caller's transaction; 0 when there is none."""
     hour_s, last = tables.rolled_s(connection, "process_1h"), tables.whole(connection, _CARD)
     closed_s = tables.rolled_s(connection, "gpu_1m")
     if hour_s + HOUR_S > closed_s:
@@ -318,16 +314,10 @@ def roll_process_hours(connection: sqlite3.Connection) -> int:
         hour_s = following
     found = connection.execute("SELECT min(id) FROM gpu WHERE id > ?", (last,)).fetchone()[0]
     if found is None:
-        minute_s = max(tables.rolled_s(connection, "process_1m"), hour_s + HOUR_S)
-        tables.save_meta(connection, "process_1m.until", minute_s)
         tables.save_meta(connection, "process_1h.until", hour_s + HOUR_S)
         tables.save_meta(connection, _CARD, 0)
         return 1
-    (first_ms,) = connection.execute("SELECT min(ts_ms) FROM process_raw").fetchone()
-    from_s = hour_s + HOUR_S if first_ms is None else first_ms // 1000 // MINUTE_S * MINUTE_S
-    values = {"card": found, "hour_s": hour_s, "from_s": max(hour_s, from_s)}
-    for statement in _ROLL_PROCESS_MINUTES.split(";\n"):
-        connection.execute(statement, values)
+    values = {"card": found, "hour_s": hour_s}
     connection.execute("DELETE FROM process_1h WHERE gpu = :card AND ts_s = :hour_s", values)
     connection.execute(_ROLL_PROCESS_HOURS, values)
     tables.save_meta(connection, "process_1h.until", hour_s)

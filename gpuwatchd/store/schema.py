@@ -28,9 +28,7 @@ _T = TypeVar("_T")
 FILE_NAME = "history.db"
 APPLICATION_ID = 0x67707764
 """Marks the file as ours: "gpwd"."""
-PAGE_BYTES = 1024
-"""Of a new file. A page is written whole, however little of it has changed: with 4096 twice as much
-would be written. Files of before keep theirs."""
+PAGE_BYTES = 4096
 
 # STRICT: without it sqlite3 stores a numpy.int64 as an 8-byte BLOB in an INTEGER column, silently.
 # Raw rows are keyed by time first (15 times less writing than by series), roll-ups by series first
@@ -181,19 +179,6 @@ CREATE TABLE process_counters_1m(process INTEGER NOT NULL, gpu INTEGER NOT NULL,
   inactive_split_last_bytes INTEGER, PRIMARY KEY(process, gpu, ts_s)) STRICT, WITHOUT ROWID
 """
 
-# Minutes of a process that are alike, one after the other within an hour, are one row: ``minutes``
-# of them (NULL: one). The offsets make minutes of it again.
-_VERSION_8 = """
-ALTER TABLE process_1m ADD COLUMN minutes INTEGER;
-CREATE TABLE minute_offset(minute INTEGER PRIMARY KEY) STRICT;
-INSERT INTO minute_offset(minute) WITH RECURSIVE later(minute) AS
-  (SELECT 0 UNION ALL SELECT minute + 1 FROM later WHERE minute < 59) SELECT minute FROM later;
-INSERT INTO meta(key, value) SELECT 'process_1m.until', value FROM meta WHERE key = 'gpu_1m.until';
-CREATE VIEW process_minutes AS SELECT m.process, m.gpu, m.ts_s + o.minute * 60 AS ts_s, m.n,
-  m.used_min_bytes, m.used_max_bytes, m.used_last_bytes, m.host_last_bytes
-  FROM process_1m m CROSS JOIN minute_offset o ON o.minute < ifnull(m.minutes, 1)
-"""
-
 STEPS: tuple[str, ...] = (
     _VERSION_1,
     _VERSION_2,
@@ -202,7 +187,6 @@ STEPS: tuple[str, ...] = (
     _VERSION_5,
     _VERSION_6,
     _VERSION_7,
-    _VERSION_8,
 )
 """Statements, separated by semicolons, of each version."""
 VERSION = len(STEPS)

@@ -242,9 +242,6 @@ class _Card:
     minute: int = -1
     present: list[_Track] = field(default_factory=list)
     """Whom that list names; when they were last seen is written down when it matters."""
-    row: int | None = None
-    """Where it is in the file, once ``saved`` has been written there."""
-    saved: Device | None = None
 
     def settle(self, last_ms: int) -> None:
         """Write down when those of the last list were last seen."""
@@ -275,29 +272,13 @@ class SampleBuffer:
         self._process_rows: deque[_ProcessRow] = deque(maxlen=PROCESS_ROWS)
         self._allocator_rows: deque[_ProcessRow] = deque(maxlen=PROCESS_ROWS)
         self._file: sqlite3.Connection | None = None
-        self._saved: list[tuple[_Track | _Card, int, Any]] = []
+        self._saved: list[tuple[_Track, int, ProcessInfo | None]] = []
         """Who is in the file, and where, once the transaction is committed."""
-        self._seen = -1
-        """When everybody was written last, in turns of :data:`records.SEEN_EVERY_MS`."""
         self.lost = 0
         """Rows that fell out of the buffer unwritten."""
 
     def __len__(self) -> int:
         return len(self._device_rows) + len(self._process_rows) + len(self._allocator_rows)
-
-    @property
-    def _turn(self) -> int:
-        newest_ms = max((card.last_ms for card in self._cards.values()), default=0)
-        return newest_ms // records.SEEN_EVERY_MS
-
-    @property
-    def unseen(self) -> bool:
-        """Whether the last sights of all are to be written."""
-        return self._seen != self._turn
-
-    def see_all(self) -> None:
-        """Have the last sights of all written once more."""
-        self._seen = -1
 
     @property
     def oldest_ms(self) -> int | None:
@@ -399,56 +380,41 @@ class SampleBuffer:
             self.lost += 1
         self._allocator_rows.append((ts_ms, track, card, *figures))
 
-    def _save_processes(
-        self, connection: sqlite3.Connection, unchanged: set[_Track], tracks: dict[_Track, int]
-    ) -> None:
+    def _save_processes(self, connection: sqlite3.Connection, tracks: dict[_Track, int]) -> None:
         """Write who the processes are, and put their rows into ``tracks``.
 
-        Of one that the file knows already only the last sight is new; not even that of one that has
-        a sample in this flush, and is still there (``unchanged``).
+        Of one that the file knows already only the last sight is new.
         """
+        for card in self._cards.values():
+            card.settle(card.last_ms)
         known = [track for track in tracks if track.row is not None and track.saved is track.info]
-        seen = [(one.last_ms, one.row) for one in known if one not in unchanged]
-        touched = connection.executemany(_TOUCH, seen)
-        if touched.rowcount == len(seen) or not seen:
+        touched = connection.executemany(_TOUCH, [(one.last_ms, one.row) for one in known])
+        if touched.rowcount == len(known) or not known:
             tracks.update((one, one.row) for one in known if one.row is not None)
         for track, row in tracks.items():
             if not row:
                 tracks[track] = _save_process(connection, track)
-        self._saved += [(track, row, track.info) for track, row in tracks.items()]
+        self._saved = [(track, row, track.info) for track, row in tracks.items()]
 
     def write(self, connection: sqlite3.Connection) -> int:
         """Write what waits, inside the caller's transaction; return how many rows were refused.
 
         Nothing is forgotten: call :meth:`written` after the commit.
         """
-        is_due = self.unseen
-        of_processes = [*self._process_rows, *self._allocator_rows]
         cards = dict.fromkeys((row[1] for row in self._device_rows), 0)
+        of_processes = [*self._process_rows, *self._allocator_rows]
         cards.update(dict.fromkeys((row[2] for row in of_processes), 0))
-        if is_due:
-            cards.update((card, 0) for card in self._cards.values() if card.row is not None)
+        for card in cards:
+            pair = (card.first_ms, card.last_ms)
+            cards[card] = records.save_device(connection, card.device, pair)
         # Everybody who is there, so that the last sight of an unchanged process is known too.
         tracks = {track: 0 for card in cards for track in card.tracks.values()}
         tracks.update(dict.fromkeys((row[1] for row in of_processes), 0))
         if connection is not self._file:
             self._file = connection
-            for card in self._cards.values():
-                card.row = None
-            for track in (
-                *tracks,
-                *(one for it in self._cards.values() for one in it.tracks.values()),
-            ):
+            for track in tracks:
                 track.row = None
-        for card in cards:
-            card.settle(card.last_ms)
-            row = None if is_due or card.saved != card.device else card.row
-            pair = (card.first_ms, card.last_ms)
-            cards[card] = row or records.save_device(connection, card.device, pair)
-        self._saved = [(card, row, card.device) for card, row in cards.items()]
-        sampled = () if is_due else self._process_rows
-        unchanged = {row[1] for row in sampled if row[1].last_ms == row[2].last_ms}
-        self._save_processes(connection, unchanged, tracks)
+        self._save_processes(connection, tracks)
         devices = [(row[0], cards[row[1]], *row[2:]) for row in self._device_rows]
         refused = records.insert_rows(connection, _INSERT_DEVICE, devices)
         for statement, rows in (
@@ -461,11 +427,11 @@ class SampleBuffer:
 
     def written(self) -> None:
         """Forget what was written."""
-        for it, row, saved in self._saved:
-            it.row, it.saved = row, saved
+        for track, row, info in self._saved:
+            track.row, track.saved = row, info
         self._saved = []
-        self._seen = self._turn
         self.drop()
+        self.lost = 0
 
     def forget_gone(self) -> None:
         """Forget processes that have gone; rows that still wait keep their own."""
@@ -477,7 +443,6 @@ class SampleBuffer:
 
     def drop(self) -> None:
         """Forget what waits."""
-        self.lost = 0
         self._device_rows.clear()
         self._process_rows.clear()
         self._allocator_rows.clear()

@@ -421,7 +421,6 @@ class History:
         self._own()
         if self._file.connection is not None:
             until_s = time.monotonic() + LAST_TRY_S
-            self._intake.see_all()
             # While another program holds the lock it is tried again for a moment.
             while not self.flush(self._clock()) and self._health.is_locked:
                 if time.monotonic() >= until_s:
@@ -448,8 +447,8 @@ class History:
 
     def _open(self, now_s: float) -> None:
         self._drop_connection()
-        max_bytes = self._retention.max_bytes
-        opening = database.open_writer(self._directory, max_bytes=max_bytes, now_s=now_s)
+        max_pages = self._retention.max_pages
+        opening = database.open_writer(self._directory, max_pages=max_pages, now_s=now_s)
         self._file = opening.watched(self._directory)
         self._reopen_mono_s = self._monotonic() + _REOPEN_S
         lost = opening.damaged is not None
@@ -551,7 +550,7 @@ class History:
         return enough
 
     def _write_samples(self, connection: sqlite3.Connection) -> None:
-        if not (len(self._intake) or self.shelf.waiting or self._intake.unseen):
+        if not len(self._intake) and not self.shelf.waiting:
             return
         try:
             with schema.transaction(connection):
@@ -561,13 +560,10 @@ class History:
         except records.REFUSED:
             # A device or a process itself does not fit: without them their rows mean nothing.
             refused = len(self._intake)
-            self._intake.drop()
-            self._intake.see_all()
         except schema.SUSPECT as error:
             self._health.failed(error)
             return
-        else:
-            self._intake.written()
+        self._intake.written()
         self.shelf.written()
         self._health.lost(0)
         self._health.succeeded(refused=refused)

@@ -22,10 +22,9 @@ TABLES = {
     "gpu_1m": "a GPU minute by minute",
     "gpu_raw": "every sample of a GPU",
     "meta": "facts about the file itself",
-    "minute_offset": "0 to 59: makes minutes of the rows of `process_1m` again",
     "process": "every process that was seen on a GPU; secrets in `args` are masked",
     "process_1h": "a process hour by hour; `taken_s` is its part of the device's time",
-    "process_1m": "a process minute by minute; `minutes` that are alike are one row (NULL: one)",
+    "process_1m": "a process minute by minute",
     "process_counters": "what the allocator of a prepared process says, when that changed",
     "process_counters_1m": "the same minute by minute",
     "process_raw": "samples of a process on a GPU, when its memory changed",
@@ -39,7 +38,6 @@ VIEWS = {
     "gpu_hourly": "`gpu_1h` with names and readable times",
     "known_programs": "programs that have run before, and how often",
     "open_alerts": "alerts that are not over, with readable times",
-    "process_minutes": "`process_1m` with a row for each minute",
 }
 _INTRODUCTION = f"""
 The history is one SQLite file ([where](files.md)). Its tables are plain and may be read by

@@ -143,8 +143,7 @@ def _device(
         ),
     )  # fmt: skip
     it.execute(
-        "INSERT OR REPLACE INTO meta(key, value)"
-        " VALUES('gpu_1m.until', ?1), ('process_1m.until', ?1)",
+        "INSERT OR REPLACE INTO meta(key, value) VALUES('gpu_1m.until', ?)",
         (str(int(t[-1]) // 60 * 60),),
     )
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from gpuwatchd.core.config import StoreSection
-from gpuwatchd.store import live, retention
+from gpuwatchd.store import live
 from gpuwatchd.store.schema import FILE_NAME
 from tests.making import GIB, present
 from tests.pipeline.restarts import DOWN_S, Machine, fill, leak, steps
@@ -118,9 +117,6 @@ def test_minutes_in_which_a_daemon_was_killed_are_rolled_up_as_they_were(tmp_pat
         "SELECT ts_ms / 60000 * 60, count(*), min(used_bytes), max(used_bytes) FROM gpu_raw"
         " GROUP BY 1 ORDER BY 1",
     )
-    with closing(sqlite3.connect(machine.directory / "state" / FILE_NAME)) as it:
-        it.isolation_level = None
-        retention.Retention(StoreSection(), lambda: 0.0).run(it, machine.time.now_s + 1800, None)
     rolled = rows(
         machine, "SELECT ts_s, n, used_min_bytes, used_max_bytes FROM gpu_1m ORDER BY ts_s"
     )

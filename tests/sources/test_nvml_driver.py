@@ -74,7 +74,7 @@ def test_a_container_is_known_by_what_it_leaves(
     assert driver_files.nvidia_cards(tmp_path) == []
 
 
-def test_an_exchanged_module_is_noticed_within_seconds_and_told(fake: Nvml, tmp_path: Path) -> None:
+def test_an_exchanged_module_is_noticed_within_half_a_minute_and_told(fake: Nvml, tmp_path: Path) -> None:
     version = tmp_path / "module/nvidia/version"
     version.parent.mkdir(parents=True)
     version.write_text("535.129.03\n")
@@ -83,7 +83,7 @@ def test_an_exchanged_module_is_noticed_within_seconds_and_told(fake: Nvml, tmp_
 s = source(sys_root=str(folder), proc_root=str(folder))
 s.read()
 (folder / "module/nvidia/version").write_text("550.54.15\\n")
-now[0] += 5
+now[0] += 30
 sample = s.read()
 out(plain(sample.events), [r.state for r in sample.readings])
 """)
@@ -104,11 +104,11 @@ s = source(sys_root=str(folder), proc_root=str(folder))
 s.read()
 (folder / "module/nvidia/version").unlink()
 put(*{TWO!r}, "init_error 9")
-now[0] += 5
+now[0] += 30
 sample = s.read()
 (folder / "module/nvidia/version").write_text("535.129.03\\n")
 put(*{TWO!r})
-now[0] += 5
+now[0] += 30
 out([r.state for r in sample.readings], [f.why for f in sample.faults],
     [r.state for r in s.read().readings])
 """)

@@ -57,7 +57,6 @@ def minutes(instants: Iterable[int], high: int = 1000) -> tuple[str, list[tuple[
 
 def rolled(**until: int) -> tuple[str, list[tuple[object, ...]]]:
     statement = "INSERT OR REPLACE INTO meta(key, value) VALUES(?,?)"
-    until = {"process_1m": until["gpu_1m"]} | until
     return statement, [(f"{table}.until", str(at_s)) for table, at_s in until.items()]
 
 

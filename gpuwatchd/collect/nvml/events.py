@@ -278,13 +278,7 @@ class DeviceHealth:
         if before.uncorrected is not None and fresh is not None and fresh > before.uncorrected:
             more = _many(fresh - before.uncorrected, "uncorrected memory error")
             self._tell("ecc", f"{more}, {fresh} since the driver was loaded")
-        rows, due = self._out_of_use(before, faults)
-        # What could not be believed this once is no reason to forget what was counted before.
-        return ErrorCounts(
-            before.uncorrected if fresh is None else fresh,
-            before.retired if rows is None else rows,
-            before.due if rows is None else due,
-        )
+        return ErrorCounts(fresh, *self._out_of_use(before, faults))
 
     def _out_of_use(self, before: ErrorCounts, faults: list[Fault]) -> tuple[int | None, int]:
         """Return how many pages or rows are out of use, whichever it counts, and what is due."""

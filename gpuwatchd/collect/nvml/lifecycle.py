@@ -234,7 +234,7 @@ class NvmlSession:
         self.driver.close()
 
     def opens_files(self, mono_s: float) -> bool:
-        """Say whether the next look opens files of the driver, which a hung driver may not answer."""
+        """Say whether the next look opens files of the driver, which may then hold it up."""
         due = self.driver.version_is_due(mono_s) or self.again.scan_is_due(mono_s)
         return not self.is_open or due or bool(self._sleepers.known)
 
