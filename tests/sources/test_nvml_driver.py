@@ -74,7 +74,9 @@ def test_a_container_is_known_by_what_it_leaves(
     assert driver_files.nvidia_cards(tmp_path) == []
 
 
-def test_an_exchanged_module_is_noticed_within_half_a_minute_and_told(fake: Nvml, tmp_path: Path) -> None:
+def test_an_exchanged_module_is_noticed_within_half_a_minute_and_told(
+    fake: Nvml, tmp_path: Path
+) -> None:
     version = tmp_path / "module/nvidia/version"
     version.parent.mkdir(parents=True)
     version.write_text("535.129.03\n")
