@@ -185,10 +185,7 @@ class Evaluator:
         return tracks
 
     def in_turns(self, source: str, now_s: float) -> list[Track]:
-        """Return those who are judged in this tick.
-
-        Of those that are due not all, where so many grow that a tick would take long.
-        """
+        """Return those who are judged in this tick: not all that are due, where many grow."""
         turns, due = self._turns.setdefault(source, Turns()), self.due_of(source, now_s)
         offered = {id(track) for track in due}
         # Memory of the host is offered only when it was read, but waits for its turn like others.
@@ -232,6 +229,7 @@ class Evaluator:
         try:
             return settled_finding(track, thresholds(track, self.state.settings))
         except Exception:
+            # Whatever is odd about one subject, the others are judged; so is it, by the detectors.
             log.exception("failed part=detectors subject=%s", track.subject.id)
             return None
 
