@@ -133,7 +133,10 @@ class CheckpointSearch:
         self._state = state
         self._shelf = shelf
         self._saves = Saves() if saves is None else saves
-        self._outside = -1
+        self.outside = -1
+        """``ProfileStore.outside`` when those that were reported were read."""
+        self.busy = False
+        """Whether files are being looked for."""
         self._looked_s: float | None = None
 
     @property
@@ -142,22 +145,20 @@ class CheckpointSearch:
         return self._saves.problem
 
     def step(self, now_s: float) -> None:
-        """Look for checkpoints, where that is due; some microseconds where it is not."""
+        """Take in what was reported, and look for files where that is due."""
         shelf = self._shelf
-        if shelf is not None and shelf.outside != self._outside:
+        if shelf is not None and shelf.outside != self.outside:
             checkpoints = shelf.checkpoints()
             if checkpoints is not None:
-                self._state.checkpoints[:], self._outside = checkpoints, shelf.outside
+                self._state.checkpoints[:], self.outside = checkpoints, shelf.outside
         for checkpoint in self._saves.collect():
             self._note(checkpoint)
-        section = self._state.settings.config.checkpoints
-        if not section.paths or self._saves.busy:
-            return
-        last_s = self._looked_s
-        if last_s is not None and 0.0 <= now_s - last_s < float(section.every):
-            return
-        self._looked_s = now_s
-        self._saves.ask(section.paths, tuple(self._wanted()), now_s)
+        section, last_s = self._state.settings.config.checkpoints, self._looked_s
+        recent = last_s is not None and 0.0 <= now_s - last_s < float(section.every)
+        if section.paths and not self._saves.busy and not recent:
+            self._looked_s = now_s
+            self._saves.ask(section.paths, tuple(self._wanted()), now_s)
+        self.busy = self._saves.busy
 
     def _note(self, checkpoint: Checkpoint) -> None:
         known = self._state.checkpoints.newest(checkpoint.process)

@@ -7,7 +7,7 @@ import logging
 import math
 import time
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.pipeline.action_handler import ActionHandler
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from gpuwatchd.collect.host import Host
-    from gpuwatchd.core.model import Alert
+    from gpuwatchd.core.model import Alert, ProcessInfo, ProcessKey, ProcessUse
     from gpuwatchd.pipeline.action_handler import TakeStep
     from gpuwatchd.pipeline.clock import Clocks
-    from gpuwatchd.pipeline.process_names import ProcessNames
-    from gpuwatchd.pipeline.state import State
+    from gpuwatchd.pipeline.state import Settings, State
     from gpuwatchd.store.profiles import ProfileStore
 
 T = TypeVar("T")
 _LOG_AGAIN_S = 60.0
+PACE_S: Final = 30.0
 
 log = logging.getLogger("gpuwatchd")
 
@@ -57,6 +57,10 @@ class Chore(NamedTuple):
     when: When
     run: Callable[[float], object]
     """Gets epoch seconds: of the wall clock, for ``CONDITIONS`` of the first sample."""
+    due: Callable[[], bool] | None = None
+    """Says by a comparison or two whether there is anything to do; None: in each tick."""
+    paced: bool = False
+    """Done every :data:`PACE_S`, all such chores in the same tick: the others stay short."""
     budget_s: float = 0.25
     """What takes longer is logged: the next sample waits for it."""
 
@@ -69,11 +73,9 @@ class Guard:
         self._chores: dict[When, list[Chore]] = {when: [] for when in When}
         self._failed: dict[str, tuple[str, float]] = {}
         self._slow: dict[str, float] = {}
-
-    @property
-    def problems(self) -> list[str]:
+        self._paced_s, self._is_paced = -math.inf, False
+        self.problems: list[str] = []
         """What fails now, one sentence each."""
-        return [why for why, _ in self._failed.values()]
 
     def __call__(
         self, where: str, work: Callable[[], T], *, budget_s: float = math.inf
@@ -100,16 +102,20 @@ class Guard:
 
     def do(self, when: When, now_s: float) -> None:
         """Do the chores of one place of the tick, in order; one that fails costs no other."""
+        if when is When.BEFORE:
+            mono_s = self._mono()
+            self._is_paced = mono_s >= self._paced_s
+            if self._is_paced:
+                self._paced_s = mono_s + PACE_S
         for chore in self._chores[when]:
-            begun_s = time.perf_counter()
-            try:
-                chore.run(now_s)
-            except Exception as error:  # noqa: BLE001 - as of every part
-                self._note_failure(chore.name, error)
-                continue
-            taken_s = time.perf_counter() - begun_s
-            if taken_s > chore.budget_s or self._failed:
-                self._note_success(chore.name, taken_s, chore.budget_s)
+            due = chore.due is None or chore.due()
+            if due and (self._is_paced or not chore.paced):
+                self(chore.name, partial(chore.run, now_s), budget_s=chore.budget_s)
+
+    def each(self, parts: Iterable[tuple[str, Callable[[], object]]]) -> None:
+        """Run parts one after the other; one that fails costs no other."""
+        for where, work in parts:
+            self(where, work)
 
     def _note_failure(self, where: str, error: Exception) -> None:
         why = f"{where}: {error}" if str(error) else f"{where}: {type(error).__name__}"
@@ -118,10 +124,12 @@ class Guard:
             exc_info = None if isinstance(error, GpuwatchdError) else error
             log.error("failed part=%s error=%r", where, str(error), exc_info=exc_info)
             self._failed[where] = (why, at_s)
+            self.problems = [why for why, _ in self._failed.values()]
 
     def _note_success(self, where: str, taken_s: float, budget_s: float) -> None:
         """Take note of a part that went well: it fails no more, and may have been slow."""
-        self._failed.pop(where, None)
+        if self._failed.pop(where, None):
+            self.problems = [why for why, _ in self._failed.values()]
         at_s = self._mono()
         if taken_s > budget_s and self._slow.get(where, -_LOG_AGAIN_S) <= at_s - _LOG_AGAIN_S:
             self._slow[where] = at_s
@@ -142,27 +150,52 @@ class UserInput:
     ) -> None:
         self._state = state
         self._guard = guard
+        self._shelf = shelf
         self.run_baselines = None if shelf is None else RunBaselines(state, shelf)
         self.buttons = ActionHandler(state, shelf=shelf, booted_at_s=booted_at_s)
         self._take_step = take_step
 
     def chores(self) -> Iterator[Chore]:
-        """Yield what is done each tick."""
-        runs = self.run_baselines
-        if runs is not None:
-            yield Chore("feedback", When.BEFORE, lambda _: runs.read_labels())
-        yield Chore("silences", When.BEFORE, self._state.silences.refresh)
-        yield Chore("buttons", When.BEFORE, partial(self.buttons.step, self._take_step))
+        """Yield what is done with what people do, and with runs."""
+        runs, shelf, silences = self.run_baselines, self._shelf, self._state.silences
+        if runs is not None and shelf is not None:
+            yield Chore("other programs", When.BEFORE, lambda _: shelf.changed_elsewhere())
+            yield Chore(
+                "feedback",
+                When.BEFORE,
+                lambda _: runs.read_labels(),
+                due=lambda: runs.outside != shelf.outside,
+            )
+        yield Chore(
+            "silences",
+            When.BEFORE,
+            silences.refresh,
+            due=lambda: bool(silences.active or (shelf and shelf.outside != silences.outside)),
+        )
+        press = partial(self.buttons.step, self._take_step)
+        yield Chore("buttons", When.BEFORE, press, due=lambda: self.buttons.busy)
         if runs is not None:
             # Now that everybody knows: this may take some milliseconds.
-            yield Chore("run baselines", When.LAST, lambda _: runs.step())
+            yield Chore("run baselines", When.LAST, lambda _: runs.step(), due=self._has_runs)
+            yield Chore("growing runs", When.LAST, lambda _: runs.scan(), paced=True)
+
+    def _has_runs(self) -> bool:
+        """Say whether a run is to be looked up, or to be learned from."""
+        runs, tracks = self.run_baselines, self._state.tracks
+        return runs is not None and bool(
+            runs.unapplied
+            or runs.requested
+            or runs.served != tracks.created
+            or tracks.renamed
+            or tracks.ended
+        )
 
     def apply_labels(self, source: str, now_s: float) -> list[Alert]:
         """Apply labels to the subjects of a source; return the alerts that this ended."""
-        if self.run_baselines is None:
+        runs, created = self.run_baselines, self._state.tracks.created
+        if runs is None or not (runs.unapplied or runs.served != created):
             return []
-        apply_labels = partial(self.run_baselines.apply_labels, source, now_s)
-        return self._guard("feedback", apply_labels) or []
+        return self._guard("feedback", partial(runs.apply_labels, source, now_s)) or []
 
     def close(self) -> None:
         """Write what was learned of runs."""
@@ -177,7 +210,6 @@ class ProcessContext:
         self,
         state: State,
         guard: Guard,
-        process_names: ProcessNames,
         *,
         host: Host | None,
         shelf: ProfileStore | None,
@@ -185,8 +217,13 @@ class ProcessContext:
     ) -> None:
         self._state = state
         self._guard = guard
-        self._process_names = process_names
+        self._shelf = shelf
         self._clocks = clocks
+        self._settings: Settings | None = None
+        """Those of the last look at servers."""
+        self._present: tuple[int, list[list[ProcessKey]], tuple[ProcessInfo, ...]] = (-1, [], ())
+        self._here: dict[str, tuple[tuple[ProcessUse, ...] | None, list[ProcessKey]]] = {}
+        """UUID -> the last process list, and whom it names."""
         self.serving = Serving(state, host)
         self.declared = DeclaredSizes(state, host)
         self.limits = MemoryLimits(state, host, clocks.mono)
@@ -194,33 +231,70 @@ class ProcessContext:
         self.checkpoints = CheckpointSearch(state, shelf)
 
     def chores(self) -> Iterator[Chore]:
-        """Yield what is done each tick."""
+        """Yield what keeps it up to date."""
+        checkpoints, wall = self.checkpoints, self._clocks.wall
         yield Chore("process context", When.CONDITIONS, self._refresh)
         yield Chore("idle memory", When.CONDITIONS, self.idle_memory.update)
-        yield Chore("power", When.CONDITIONS, self._update_costs)
+        # Costs and steps depend on these two; they go by people's clock.
+        yield Chore(
+            "checkpoints",
+            When.CONDITIONS,
+            lambda _: checkpoints.step(wall()),
+            due=self._may_find_checkpoints,
+        )
+        yield Chore(
+            "power",
+            When.CONDITIONS,
+            lambda _: self._state.prices.measure(wall()),
+            due=lambda: self._state.settings.config.cost.electricity_per_kwh is not None,
+        )
 
-    def _update_costs(self, _: float) -> None:
-        """Take in checkpoints and power, on which costs and steps depend; by people's clock."""
-        now_s = self._clocks.wall()
-        self._guard("checkpoints", partial(self.checkpoints.step, now_s))
-        self._state.prices.measure(now_s)
+    def _may_find_checkpoints(self) -> bool:
+        """Say whether one may have been reported, or files are to be looked for."""
+        shelf, search = self._shelf, self.checkpoints
+        reported = shelf is not None and shelf.outside != search.outside
+        return reported or search.busy or bool(self._state.settings.config.checkpoints.paths)
 
     def _refresh(self, _: float) -> None:
         """Read servers, declared sizes and limits, where a process is new or they are due."""
-        present = self._process_names.present(self._state.devices.values())
-        self._guard("endpoints", lambda: self.serving.step(present))
-        news = (present, self._state.engines.readings, self._state.tracks.created)
+        before, present = self._present[2], self._who_is_present()
+        settings, tracks = self._state.settings, self._state.tracks
+        if self.serving.active or present is not before or settings is not self._settings:
+            self._settings = settings
+            self._guard("endpoints", lambda: self.serving.step(present))
+        news = (present, self._state.engines.readings, tracks.created)
         changed, told = bool(self.declared.waiting) or news != self.declared.news, False
         if changed:
             told = bool(self._guard("declared sizes", lambda: self.declared.step(news)))
         if changed or self._clocks.mono() >= self.limits.due_s:
             self._guard("memory limits", lambda: self.limits.step(told=told))
 
+    def _who_is_present(self) -> tuple[ProcessInfo, ...]:
+        """Return who is on a device now, the same tuple until there is anybody else.
+
+        ``State.infos`` remembers those that have left, too.
+        """
+        infos, before = self._state.infos, self._here
+        self._here = {}
+        for uid, device in self._state.devices.items():
+            if device.reading is None:
+                continue
+            uses, here = device.reading.uses, before.get(uid)
+            if here is None or here[0] is not uses:
+                keys = [use.key for use in uses or ()]
+                here = (uses, here[1] if here is not None and here[1] == keys else keys)
+            self._here[uid] = here
+        lists = [keys for _, keys in self._here.values()]
+        if (infos.changes, lists) != self._present[:2]:
+            who = tuple([infos[key] for keys in lists for key in keys if key in infos])
+            self._present = (infos.changes, lists, who)
+        return self._present[2]
+
     def problems(self) -> list[str]:
         """Return what is wrong now, one sentence each."""
         faults = [f"{path} {why}" for path, why in self.limits.faults.items()]
-        stuck = [self.checkpoints.problem] if self.checkpoints.problem else []
-        return [*self.serving.problems, *stuck, *faults]
+        stuck = [self.checkpoints.problem] if self.checkpoints.busy else []
+        return [*self.serving.problems, *filter(None, stuck), *faults]
 
     def close(self) -> None:
         """Ask and read nothing any more."""

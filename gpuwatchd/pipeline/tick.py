@@ -97,9 +97,7 @@ class Pipeline:
         )  # fmt: skip
         self.intake = SampleIntake(state, host)
         self.evaluator = Evaluator(state)
-        self.context = ProcessContext(
-            state, guard, self.intake.process_names, host=host, shelf=shelf, clocks=clocks
-        )
+        self.context = ProcessContext(state, guard, host=host, shelf=shelf, clocks=clocks)
         self.conditions = ConditionAlerts(state)
         self.outbox = Outbox(
             outputs.message_dispatcher, history,
