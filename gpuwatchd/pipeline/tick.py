@@ -180,7 +180,6 @@ class Pipeline:
         unclaimed = restored.unclaimed(shown_s) if restored.alerts else []
         decisions += self._notify(PREVIOUS_RUN, unclaimed, [], shown_s)
         self.guard.do(When.AFTER, self._clocks.wall())
-        self.live.count_tick()
         look = partial(self._live_state, shown_s, problems)
         live_state = self.guard("snapshot", look) or self.live.last
         self.guard("live state", partial(self.live.write, live_state))
@@ -203,8 +202,8 @@ class Pipeline:
         ended = self.guard(f"{label} intake", intake)
         wall_s = self._clocks.wall()
         figures = self.guard("mailboxes", partial(self.intake.prepared.feed, label, now_s, wall_s))
-        self.guard("device log", partial(state.events.log_devices, label, state.devices))
-        self.guard("events", partial(state.events.take, sample, state.devices, state.infos))
+        events = partial(state.events.take, label, sample, state.devices, state.infos)
+        self.guard("events", events)
         if self.link is not None:
             record = partial(self.link.record, sample, read.devices, read.step_s, figures or ())
             self.guard("history", record)
@@ -257,12 +256,14 @@ class Pipeline:
         notify = partial(notifier.notify, label, holders, changed, now_s)
         return self.guard("policy", notify) or []
 
-    def _live_state(self, now_s: float, extra: Sequence[Problem]) -> LiveState:
-        problems = [*self.problems(), *extra]
-        return self.live.snapshot(now_s, problems, self.alert_notifier.deaths.to_show(now_s))
+    def _live_state(
+        self, now_s: float, extra: Sequence[Problem], *, stopped: bool = False
+    ) -> LiveState:
+        problems, deaths = [*self.problems(), *extra], self.alert_notifier.deaths.to_show(now_s)
+        return self.live.snapshot(now_s, problems, deaths, stopped=stopped)
 
     def _write_last(self, problems: Sequence[Problem]) -> None:
-        self.live.write_last(self._live_state(self._clocks.wall(), problems))
+        self.live.write(self._live_state(self._clocks.wall(), problems, stopped=True))
 
     def problems(self) -> list[Problem]:
         """Return what is missing or broken now, one sentence each with its code."""

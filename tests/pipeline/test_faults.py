@@ -266,7 +266,7 @@ def test_a_device_log_that_fails_costs_no_event(monkeypatch: pytest.MonkeyPatch)
     pipeline = make_pipeline(config=EAGER, sources=[Script(play)])
     state = pipeline.tick().state
     assert [event.code for event in state.devices[0].events] == [79]
-    assert state.problems == ("device log: odd",)
+    assert state.problems == ("events: odd",)
     pipeline.close()
 
 
