@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from gpuwatchd.notify.outbox.channel_health import Reach
     from gpuwatchd.notify.outbox.outbox import Dispatcher, Outbox
     from gpuwatchd.pipeline.clock import Clocks
-    from gpuwatchd.pipeline.source_workers import Problem
     from gpuwatchd.pipeline.state import State
+    from gpuwatchd.pipeline.tick import Problem
     from gpuwatchd.pipeline.track import TrackedDevice
     from gpuwatchd.store.tables import UserLabel
     from gpuwatchd.store.writer import History

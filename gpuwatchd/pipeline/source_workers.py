@@ -13,13 +13,14 @@ import queue
 import threading
 import time
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gpuwatchd.core import units
 from gpuwatchd.core.codes import ProblemCode
 from gpuwatchd.core.errors import GpuwatchdError, SourceUnavailable, StoreError
 from gpuwatchd.core.model import Fault, Sample
 from gpuwatchd.pipeline.clock import STEP_S
+from gpuwatchd.pipeline.tick import SourceTick
 from gpuwatchd.store import live
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.core.model import Device
     from gpuwatchd.core.ports import Source
-    from gpuwatchd.pipeline.chores import Guard
+    from gpuwatchd.pipeline.tick import Guard, Problem
 
 log = logging.getLogger("gpuwatchd")
 
@@ -230,22 +231,6 @@ class SourceClocks:
         return None if last is None else last[0] + (mono_s - last[1])
 
 
-Problem = tuple[str, ProblemCode]
-
-
-class SourceTick(NamedTuple):
-    """What one source gave in a tick."""
-
-    label: str
-    """The source's name, numbered where two have the same; elsewhere called ``source``."""
-    now_s: float
-    """On the clock of its samples: seconds that the detectors count in."""
-    sample: Sample | None = None
-    devices: tuple[Device, ...] = ()
-    step_s: float | None = None
-    """By how much its wall clock was stepped since its last sample."""
-
-
 class Sources:
     """Everything that is read each tick.
 
@@ -289,7 +274,8 @@ class Sources:
             if sample is None:
                 now_s = self._clock.now(label, self._mono())
                 if now_s is not None:
-                    yield SourceTick(label, now_s)
+                    absent = worker.absent or Fault(where="", why="no answer")
+                    yield SourceTick(label, now_s, absent=absent)
                 continue
             answered += 1
             now_s, step_s = self._clock.stamp(label, sample, self._mono())
@@ -307,10 +293,6 @@ class Sources:
             log.debug("failed part=%s", label, exc_info=True)
             return None
         return answer if isinstance(answer, Sample) else None
-
-    def absent(self, label: str) -> Fault:
-        """Return why a source gives nothing."""
-        return self.workers[label].absent or Fault(where="", why="no answer")
 
     def set_deadline(self, deadline_s: float) -> None:
         """Wait for each source for so many seconds from now on."""

@@ -97,7 +97,7 @@ def test_memory_that_is_short_for_a_moment_ends_no_tick(
     pipeline = make_pipeline(config=EAGER, sources=[Script(leaking)])
     before = run(pipeline, 2)[-1].state
 
-    def short(*_: object) -> None:
+    def short(*_: object, **__: object) -> None:
         raise MemoryError
 
     with monkeypatch.context() as patch:

@@ -1,0 +1,420 @@
+"""The pipeline of the daemon and the demo: samples, chores, notices, history and live state."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from gpuwatchd.core.codes import ProblemCode
+from gpuwatchd.notify.outbox.outbox import Outbox
+from gpuwatchd.pipeline import track_evaluation
+from gpuwatchd.pipeline.act_ladder import ActLadder
+from gpuwatchd.pipeline.action_handler import ActionHandler
+from gpuwatchd.pipeline.alert_cost import AlertCosts, CheckpointSearch
+from gpuwatchd.pipeline.alert_notifier import AlertNotifier, MessageBuilder
+from gpuwatchd.pipeline.clock import Clocks
+from gpuwatchd.pipeline.condition_alerts import SOURCE as CONDITIONS
+from gpuwatchd.pipeline.condition_alerts import ConditionAlerts
+from gpuwatchd.pipeline.digests import Digests
+from gpuwatchd.pipeline.engine_readings import DeclaredSizes, Serving
+from gpuwatchd.pipeline.history_exchange import HistoryLink, Last
+from gpuwatchd.pipeline.idle_memory import IdleMemory
+from gpuwatchd.pipeline.live_state import LiveWriter, Outputs
+from gpuwatchd.pipeline.memory_limits import MemoryLimits
+from gpuwatchd.pipeline.proposals import Proposals
+from gpuwatchd.pipeline.restored_state import PREVIOUS_RUN
+from gpuwatchd.pipeline.run_baselines import RunBaselines
+from gpuwatchd.pipeline.source_workers import Sources
+from gpuwatchd.pipeline.state import Settings, State
+from gpuwatchd.pipeline.step_runner import StepRunner
+from gpuwatchd.pipeline.tick import Chore, Guard, InputStages, OutputStages, Pipeline, When
+from gpuwatchd.pipeline.track_evaluation import Evaluator
+from gpuwatchd.pipeline.tracker import SampleIntake
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from gpuwatchd.collect.host import Host
+    from gpuwatchd.core.config import Config
+    from gpuwatchd.core.model import (
+        Alert,
+        Decision,
+        Fault,
+        ProcessInfo,
+        ProcessKey,
+        ProcessUse,
+    )
+    from gpuwatchd.core.ports import Source
+    from gpuwatchd.pipeline.action_handler import TakeStep
+    from gpuwatchd.pipeline.alert_notifier import AlertHolder
+    from gpuwatchd.pipeline.tick import Problem, SourceTick
+    from gpuwatchd.pipeline.track import Track
+    from gpuwatchd.store.live import LiveState
+    from gpuwatchd.store.profiles import ProfileStore
+
+_LAST_MESSAGES_S = 1.5
+"""How long the end waits for messages that are being sent."""
+
+
+class UserInput:
+    """Takes in labels, silences and pressed buttons, and keeps the baselines of runs."""
+
+    def __init__(
+        self,
+        state: State,
+        guard: Guard,
+        *,
+        shelf: ProfileStore | None,
+        booted_at_s: float | None,
+        take_step: TakeStep,
+    ) -> None:
+        self._state = state
+        self._guard = guard
+        self._shelf = shelf
+        self.run_baselines = None if shelf is None else RunBaselines(state, shelf)
+        self.buttons = ActionHandler(state, shelf=shelf, booted_at_s=booted_at_s)
+        self._take_step = take_step
+
+    def chores(self) -> Iterator[Chore]:
+        """Yield what is done with what people do, and with runs."""
+        runs, shelf, silences = self.run_baselines, self._shelf, self._state.silences
+        if runs is not None and shelf is not None:
+            yield Chore("other programs", When.BEFORE, lambda _: shelf.changed_elsewhere())
+            yield Chore(
+                "feedback",
+                When.BEFORE,
+                lambda _: runs.read_labels(),
+                due=lambda: runs.outside != shelf.outside,
+            )
+        yield Chore(
+            "silences",
+            When.BEFORE,
+            silences.refresh,
+            due=lambda: bool(silences.active or (shelf and shelf.outside != silences.outside)),
+        )
+        press = partial(self.buttons.step, self._take_step)
+        yield Chore("buttons", When.BEFORE, press, due=lambda: self.buttons.busy)
+        if runs is not None:
+            # Now that everybody knows: this may take some milliseconds.
+            yield Chore("run baselines", When.LAST, lambda _: runs.step(), due=self._has_runs)
+            yield Chore("growing runs", When.LAST, lambda _: runs.scan(), paced=True)
+
+    def _has_runs(self) -> bool:
+        """Say whether a run is to be looked up, or to be learned from."""
+        runs, tracks = self.run_baselines, self._state.tracks
+        return runs is not None and bool(
+            runs.unapplied
+            or runs.requested
+            or runs.served != tracks.created
+            or tracks.renamed
+            or tracks.ended
+        )
+
+    def apply_labels(self, source: str, now_s: float) -> list[Alert]:
+        """Apply labels to the subjects of a source; return the alerts that this ended."""
+        runs, created = self.run_baselines, self._state.tracks.created
+        if runs is None or not (runs.unapplied or runs.served != created):
+            return []
+        return self._guard("feedback", partial(runs.apply_labels, source, now_s)) or []
+
+    def close(self) -> None:
+        """Write what was learned of runs."""
+        if self.run_baselines is not None:
+            self._guard("run baselines", self.run_baselines.close)
+
+
+class ProcessContext:
+    """Reads what no curve tells: serving engines, sizes, limits, idle memory, checkpoints."""
+
+    def __init__(
+        self,
+        state: State,
+        guard: Guard,
+        *,
+        host: Host | None,
+        shelf: ProfileStore | None,
+        clocks: Clocks,
+    ) -> None:
+        self._state = state
+        self._guard = guard
+        self._shelf = shelf
+        self._clocks = clocks
+        self._settings: Settings | None = None
+        """Those of the last look at servers."""
+        self._present: tuple[int, list[list[ProcessKey]], tuple[ProcessInfo, ...]] = (-1, [], ())
+        self._here: dict[str, tuple[tuple[ProcessUse, ...] | None, list[ProcessKey]]] = {}
+        """UUID -> the last process list, and whom it names."""
+        self.serving = Serving(state, host)
+        self.declared = DeclaredSizes(state, host)
+        self.limits = MemoryLimits(state, host, clocks.mono)
+        self.idle_memory = IdleMemory(state, host)
+        self.checkpoints = CheckpointSearch(state, shelf)
+
+    def chores(self) -> Iterator[Chore]:
+        """Yield what keeps it up to date."""
+        checkpoints, wall = self.checkpoints, self._clocks.wall
+        yield Chore("process context", When.CONDITIONS, self._refresh)
+        yield Chore("idle memory", When.CONDITIONS, self.idle_memory.update)
+        # Costs and steps depend on these two; they go by people's clock.
+        yield Chore(
+            "checkpoints",
+            When.CONDITIONS,
+            lambda _: checkpoints.step(wall()),
+            due=self._may_find_checkpoints,
+        )
+        yield Chore(
+            "power",
+            When.CONDITIONS,
+            lambda _: self._state.prices.measure(wall()),
+            due=lambda: self._state.settings.config.cost.electricity_per_kwh is not None,
+        )
+
+    def _may_find_checkpoints(self) -> bool:
+        """Say whether one may have been reported, or files are to be looked for."""
+        shelf, search = self._shelf, self.checkpoints
+        reported = shelf is not None and shelf.outside != search.outside
+        return reported or search.busy or bool(self._state.settings.config.checkpoints.paths)
+
+    def _refresh(self, _: float) -> None:
+        """Read servers, declared sizes and limits, where a process is new or they are due."""
+        before, present = self._present[2], self._who_is_present()
+        settings, tracks = self._state.settings, self._state.tracks
+        if self.serving.active or present is not before or settings is not self._settings:
+            self._settings = settings
+            self._guard("endpoints", lambda: self.serving.step(present))
+        news = (present, self._state.engines.readings, tracks.created)
+        changed, told = bool(self.declared.waiting) or news != self.declared.news, False
+        if changed:
+            told = bool(self._guard("declared sizes", lambda: self.declared.step(news)))
+        if changed or self._clocks.mono() >= self.limits.due_s:
+            self._guard("memory limits", lambda: self.limits.step(told=told))
+
+    def _who_is_present(self) -> tuple[ProcessInfo, ...]:
+        """Return who is on a device now, the same tuple until there is anybody else.
+
+        ``State.infos`` remembers those that have left, too.
+        """
+        infos, before = self._state.infos, self._here
+        self._here = {}
+        for uid, device in self._state.devices.items():
+            if device.reading is None:
+                continue
+            uses, here = device.reading.uses, before.get(uid)
+            if here is None or here[0] is not uses:
+                keys = [use.key for use in uses or ()]
+                here = (uses, here[1] if here is not None and here[1] == keys else keys)
+            self._here[uid] = here
+        lists = [keys for _, keys in self._here.values()]
+        if (infos.changes, lists) != self._present[:2]:
+            who = tuple([infos[key] for keys in lists for key in keys if key in infos])
+            self._present = (infos.changes, lists, who)
+        return self._present[2]
+
+    def problems(self) -> list[str]:
+        """Return what is wrong now, one sentence each."""
+        faults = [f"{path} {why}" for path, why in self.limits.faults.items()]
+        stuck = [self.checkpoints.problem] if self.checkpoints.busy else []
+        return [*self.serving.problems, *filter(None, stuck), *faults]
+
+    def close(self) -> None:
+        """Ask and read nothing any more."""
+        self._guard("endpoints", self.serving.close)
+        self._guard("declared sizes", self.declared.close)
+
+
+class Inputs(NamedTuple):
+    """What a pipeline reads; ``fresh`` and ``absences``: see :class:`.source_workers.Sources`."""
+
+    sources: Sequence[Source]
+    """Read every tick, each in its own thread."""
+    host: Host | None = None
+    """Looks processes up by pid; None where the samples name them (logs, simulation)."""
+    fresh: Callable[[int], Source] | None = None
+    absences: Callable[[list[Fault | None]], list[Problem]] | None = None
+
+
+class LivePipeline(Pipeline):
+    """All stages; what fails in one is a fault, logged and shown: its tick never raises."""
+
+    def __init__(
+        self,
+        config: Config,
+        inputs: Inputs,
+        outputs: Outputs | None = None,
+        clocks: Clocks | None = None,
+    ) -> None:
+        outputs, clocks = outputs or Outputs(), clocks or Clocks()
+        host, history = inputs.host, outputs.history
+        shelf = None if history is None else history.shelf
+        booted_at_s = None if host is None else host.booted_at_s
+        state, guard = State(config, history, clocks.mono), Guard(clocks.mono)
+        self.sources = Sources(
+            inputs.sources, guard=guard, mono=clocks.mono,
+            deadline_s=config.daemon.source_deadline, fresh=inputs.fresh, absences=inputs.absences,
+        )  # fmt: skip
+        self.intake, self.evaluator = SampleIntake(state, host), Evaluator(state)
+        super().__init__(
+            state,
+            InputStages(self.sources.read, self._take, self.evaluator.in_turns, self._judge),
+            OutputStages(self._notify, self._conditions, self._show),
+            guard,
+            clocks,
+        )
+        self.context = ProcessContext(state, guard, host=host, shelf=shelf, clocks=clocks)
+        self.conditions = ConditionAlerts(state)
+        self.outbox = Outbox(
+            outputs.message_dispatcher, history,
+            policy=config.policy, wall=clocks.wall, mono=clocks.mono,
+        )  # fmt: skip
+        runner = StepRunner(shelf, wall=clocks.wall, mono=clocks.mono, booted_at_s=booted_at_s)
+        proposals = Proposals(state, self.outbox, runner)
+        self.ladder = ActLadder(state, proposals, runner)
+        costs = AlertCosts(state, history)
+        builder = MessageBuilder(state, costs, proposals=proposals, booted_at_s=booted_at_s)
+        self.alert_notifier = AlertNotifier(
+            state, self.outbox, history, message_builder=builder, clocks=clocks
+        )
+        self.user_input = UserInput(
+            state, guard, shelf=shelf, booted_at_s=booted_at_s, take_step=self.ladder.press
+        )
+        self.live = LiveWriter(state, outputs, outbox=self.outbox, host=host, clocks=clocks)
+        self.link = None if history is None else HistoryLink(history, state)
+        guard.add(self._chores(Digests(state, self.outbox, history, costs, clocks.mono)))
+
+    def _chores(self, digests: Digests) -> Iterator[Chore]:
+        """Yield all chores, in order."""
+        yield from self.user_input.chores()
+        yield from self.context.chores()
+        yield Chore("digest", When.AFTER, digests.step)
+        # The time is read again: a digest that took long is no step of the wall clock.
+        yield Chore("outbox", When.AFTER, lambda _: self.outbox.collect(self._clocks.wall()))
+        if self.link is not None:
+            yield Chore("history", When.AFTER, self.link.history.flush_due, budget_s=1.0)
+
+    def reconfigure(self, config: Config) -> None:
+        """Take over new settings; sources stay as they are."""
+        self.state.settings = Settings(config)
+        self.ladder.reloaded()
+        self.outbox.take_rules(config.policy)
+        self.intake.reloaded()
+        self.sources.set_deadline(config.daemon.source_deadline)
+
+    def resume(self) -> None:
+        """Restore points, alerts and unsent messages from the history and the live state."""
+        before = self.guard("live state", self.live.read_previous)
+        if self.link is not None:
+            link, now_s = self.link, self._clocks.wall()
+            last = Last.of(before, self.live.boot_id, now_s, now_s - self._clocks.mono())
+            prepared = self.intake.prepared
+            self.guard("mailboxes", lambda: prepared.resume(link.allocators(now_s, last)))
+            self.guard(
+                "history",
+                lambda: link.resume(self.outbox, self.conditions, self.alert_notifier, now_s, last),
+            )
+        self.guard("idle memory", lambda: self.context.idle_memory.resume(before))
+        self.guard("events", lambda: self.state.events.resume(before))
+
+    def _take(self, read: SourceTick) -> list[Alert]:
+        """Take in a sample and note what it tells; return the alerts that it ended."""
+        label, sample, now_s, state = read.label, read.sample, read.now_s, self.state
+        if read.absent is not None:
+            self.intake.mark_unread(label, read.absent)
+        if sample is None:
+            return []
+        if read.step_s is not None:
+            self.guard("clock", partial(self._step_clock, label, read.step_s))
+        intake = partial(self.intake.take, label, sample, read.devices, now_s)
+        ended = self.guard(f"{label} intake", intake)
+        wall_s = self._clocks.wall()
+        figures = self.guard("mailboxes", partial(self.intake.prepared.feed, label, now_s, wall_s))
+        events = partial(state.events.take, label, sample, state.devices, state.infos)
+        self.guard("events", events)
+        if self.link is not None:
+            record = partial(self.link.record, sample, read.devices, read.step_s, figures or ())
+            self.guard("history", record)
+        return (ended or []) + self.user_input.apply_labels(label, now_s)
+
+    def _step_clock(self, label: str, step_s: float) -> None:
+        """Move what is remembered of a source in time: its wall clock was stepped."""
+        notifier, state = self.alert_notifier, self.state
+        notifier.move(label, self.intake.move(label, step_s), step_s)
+        if label == next(iter(self.sources.workers)):  # by whose clock conditions go
+            moved = self.conditions.move(step_s) + state.restored.move(step_s)
+            notifier.move(CONDITIONS, moved, step_s)
+            notifier.deaths.move(step_s)
+
+    def _judge(self, due: list[Track], now_s: float) -> list[Alert]:
+        """Judge these tracks; say of alerts that change who caused them, and what broke."""
+        changed = self.evaluator.judge(due, now_s)
+        alerts = [track_evaluation.with_causes(alert, self.state) for alert in changed]
+        self.state.events.update_advice(due, self.state.tracks)
+        return alerts
+
+    def _conditions(self, now_s: float) -> tuple[list[Alert], list[Decision]]:
+        """Open and resolve condition alerts, take steps of ``[act]``, and send notices of them."""
+        restored, conditions = self.state.restored, self.conditions
+        if self.ladder.may_act:
+            self.guard("act", lambda: conditions.include(self.ladder.acted_on()))
+        changed = self.guard("condition alerts", partial(conditions.step, now_s)) or []
+        if self.ladder.may_act:
+            look = self.context.idle_memory.refresh
+            self.guard("steps", partial(self.ladder.step, now_s, look))
+        holders = [*self.state.conditions.values()]
+        decisions = self._notify_of(CONDITIONS, holders, changed, now_s)
+        unclaimed = restored.unclaimed(now_s) if restored.alerts else []
+        return changed, decisions + self._notify_of(PREVIOUS_RUN, unclaimed, [], now_s)
+
+    def _notify(self, label: str, changed: list[Alert], now_s: float) -> list[Decision]:
+        return self._notify_of(label, self.state.alerted(label), changed, now_s)
+
+    def _notify_of(
+        self, label: str, holders: Sequence[AlertHolder], changed: list[Alert], now_s: float
+    ) -> list[Decision]:
+        notifier = self.alert_notifier
+        waiting = label in notifier.open_alerts or notifier.resolved.pending_resolved
+        if not (holders or changed or waiting):
+            return []  # As in most ticks.
+        notify = partial(notifier.notify, label, holders, changed, now_s)
+        return self.guard("policy", notify) or []
+
+    def _show(self, now_s: float, problems: Sequence[Problem]) -> LiveState:
+        look = partial(self._live_state, now_s, problems)
+        live_state = self.guard("snapshot", look) or self.live.last
+        self.guard("live state", partial(self.live.write, live_state))
+        return live_state
+
+    def _live_state(
+        self, now_s: float, extra: Sequence[Problem], *, stopped: bool = False
+    ) -> LiveState:
+        problems, deaths = [*self.problems(), *extra], self.alert_notifier.deaths.to_show(now_s)
+        return self.live.snapshot(now_s, problems, deaths, stopped=stopped)
+
+    def _write_last(self, problems: Sequence[Problem]) -> None:
+        self.live.write(self._live_state(self._clocks.wall(), problems, stopped=True))
+
+    def problems(self) -> list[Problem]:
+        """Return what is missing or broken now, one sentence each with its code."""
+        texts = [*self.guard.problems, *self.state.tracks.unjudged.values()]
+        texts += self.alert_notifier.failing.values()
+        if self.link is not None:
+            texts += self.link.history.problems
+        texts += self.context.problems()
+        return [
+            *self.sources.problems(),
+            *((text, ProblemCode.OTHER) for text in texts),
+            *((text, ProblemCode.CHANNEL) for text in self.outbox.problems()),
+        ]
+
+    def close(self, problems: Sequence[Problem] = ()) -> None:
+        """Write what is left, leave a last live state that says so, and stop reading.
+
+        In this order: a driver that hangs while it is let go must cost nothing that is written.
+        """
+        self.guard("buttons", self.user_input.buttons.close)
+        self.context.close()
+        self.guard("outbox", lambda: self.outbox.close(timeout_s=_LAST_MESSAGES_S))
+        self.guard("live state", partial(self._write_last, problems))
+        if self.link is not None:
+            self.user_input.close()
+            self.guard("history", self.link.history.close)
+        self.sources.close()
