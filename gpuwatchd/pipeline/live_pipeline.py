@@ -28,6 +28,7 @@ from gpuwatchd.pipeline.source_workers import Sources
 from gpuwatchd.pipeline.state import Settings, State
 from gpuwatchd.pipeline.step_runner import StepRunner
 from gpuwatchd.pipeline.tick import Chore, Guard, InputStages, OutputStages, Pipeline, When
+from gpuwatchd.pipeline.track import Track
 from gpuwatchd.pipeline.track_evaluation import Evaluator
 from gpuwatchd.pipeline.tracker import SampleIntake
 
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     from gpuwatchd.pipeline.action_handler import TakeStep
     from gpuwatchd.pipeline.alert_notifier import AlertHolder
     from gpuwatchd.pipeline.tick import Problem, SourceTick
-    from gpuwatchd.pipeline.track import Track
     from gpuwatchd.store.live import LiveState
     from gpuwatchd.store.profiles import ProfileStore
 
@@ -253,6 +253,8 @@ class LivePipeline(Pipeline):
             deadline_s=config.daemon.source_deadline, fresh=inputs.fresh, absences=inputs.absences,
         )  # fmt: skip
         self.intake, self.evaluator = SampleIntake(state, host), Evaluator(state)
+        self._alerted: dict[str, tuple[int, list[Track]]] = {}
+        """Source -> its tracks that have an alert, and ``Track.changes`` when they were sought."""
         super().__init__(
             state,
             InputStages(self.sources.read, self._take, self.evaluator.in_turns, self._judge),
@@ -285,11 +287,15 @@ class LivePipeline(Pipeline):
         """Yield all chores, in order."""
         yield from self.user_input.chores()
         yield from self.context.chores()
-        yield Chore("digest", When.AFTER, digests.step)
+        yield Chore("digest", When.AFTER, digests.step, due=lambda: self._may_be_due(digests))
         # The time is read again: a digest that took long is no step of the wall clock.
         yield Chore("outbox", When.AFTER, lambda _: self.outbox.collect(self._clocks.wall()))
         if self.link is not None:
             yield Chore("history", When.AFTER, self.link.history.flush_due, budget_s=1.0)
+
+    def _may_be_due(self, digests: Digests) -> bool:
+        settings = self.state.settings.config.policy
+        return self._clocks.mono() >= digests.due_mono_s or digests.section is not settings
 
     def reconfigure(self, config: Config) -> None:
         """Take over new settings; sources stay as they are."""
@@ -323,15 +329,17 @@ class LivePipeline(Pipeline):
             return []
         if read.step_s is not None:
             self.guard("clock", partial(self._step_clock, label, read.step_s))
-        intake = partial(self.intake.take, label, sample, read.devices, now_s)
-        ended = self.guard(f"{label} intake", intake)
-        wall_s = self._clocks.wall()
-        figures = self.guard("mailboxes", partial(self.intake.prepared.feed, label, now_s, wall_s))
-        events = partial(state.events.take, label, sample, state.devices, state.infos)
-        self.guard("events", events)
-        if self.link is not None:
-            record = partial(self.link.record, sample, read.devices, read.step_s, figures or ())
-            self.guard("history", record)
+        intake, link = self.intake, self.link
+        parts: list[tuple[str, Callable[[], list[Alert] | None]]] = [
+            (f"{label} intake", partial(intake.take, label, sample, read.devices, now_s)),
+            ("mailboxes", partial(intake.prepared.feed, label, now_s, self._clocks.wall())),
+            ("events", partial(state.events.take, label, sample, state.devices, state.infos)),
+        ]
+        if link is not None:
+            allocators = intake.prepared.news
+            record = partial(link.record, sample, read.devices, read.step_s, allocators)
+            parts.append(("history", record))
+        ended = self.guard.each(parts)[0]
         return (ended or []) + self.user_input.apply_labels(label, now_s)
 
     def _step_clock(self, label: str, step_s: float) -> None:
@@ -365,7 +373,11 @@ class LivePipeline(Pipeline):
         return changed, decisions + self._notify_of(PREVIOUS_RUN, unclaimed, [], now_s)
 
     def _notify(self, label: str, changed: list[Alert], now_s: float) -> list[Decision]:
-        return self._notify_of(label, self.state.alerted(label), changed, now_s)
+        at, alerted = self._alerted.get(label, (-1, []))
+        if at != Track.changes:
+            alerted = self.state.alerted(label)
+            self._alerted[label] = Track.changes, alerted
+        return self._notify_of(label, alerted, changed, now_s)
 
     def _notify_of(
         self, label: str, holders: Sequence[AlertHolder], changed: list[Alert], now_s: float
@@ -400,9 +412,9 @@ class LivePipeline(Pipeline):
             texts += self.link.history.problems
         texts += self.context.problems()
         return [
-            *self.sources.problems(),
-            *((text, ProblemCode.OTHER) for text in texts),
-            *((text, ProblemCode.CHANNEL) for text in self.outbox.problems()),
+            *self.sources.problems,
+            *[(text, ProblemCode.OTHER) for text in texts],
+            *[(text, ProblemCode.CHANNEL) for text in self.outbox.problems()],
         ]
 
     def close(self, problems: Sequence[Problem] = ()) -> None:

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
     from pathlib import Path
 
-    from gpuwatchd.core.model import Device
     from gpuwatchd.core.ports import Source
     from gpuwatchd.pipeline.tick import Guard, Problem
 
@@ -193,10 +192,6 @@ def _answer(source: Source) -> Sample | Exception:
         return error
 
 
-def _devices(source: Source) -> tuple[Device, ...]:
-    return tuple(source.devices())
-
-
 def labelled(sources: Sequence[Source]) -> list[tuple[str, Source]]:
     """Return sources with a name that is each one's own: two logs may be replayed at once."""
     names: dict[str, int] = {}
@@ -265,6 +260,8 @@ class Sources:
         }
         self.answered = 0
         """How many answered in the last tick."""
+        self.problems: list[Problem] = []
+        """Why sources gave nothing in the last tick, one sentence each."""
 
     def read(self) -> Iterator[SourceTick]:
         """Read one source after the other; one of which nothing was ever known is left out."""
@@ -281,9 +278,14 @@ class Sources:
             now_s, step_s = self._clock.stamp(label, sample, self._mono())
             if step_s is not None:
                 log.warning("clock stepped source=%s by_s=%.1f", label, step_s)
-            devices = self._guard(f"{label} devices", partial(_devices, worker.source))
-            yield SourceTick(label, now_s, sample, devices or (), step_s)
+            devices = self._guard(f"{label} devices", worker.source.devices)
+            yield SourceTick(label, now_s, sample, tuple(devices or ()), step_s)
         self.answered = answered
+        faults = [worker.absent for worker in self.workers.values()]
+        if self._absences is not None:
+            self.problems = self._absences(faults)
+        else:
+            self.problems = [(fault.text, ProblemCode.OTHER) for fault in faults if fault]
 
     def _sample(self, label: str, worker: SourceWorker) -> Sample | None:
         try:
@@ -298,13 +300,6 @@ class Sources:
         """Wait for each source for so many seconds from now on."""
         for worker in self.workers.values():
             worker.deadline_s = deadline_s
-
-    def problems(self) -> list[Problem]:
-        """Return why sources give nothing, one sentence each."""
-        faults = [worker.absent for worker in self.workers.values()]
-        if self._absences is not None:
-            return self._absences(faults)
-        return [(fault.text, ProblemCode.OTHER) for fault in faults if fault]
 
     def close(self) -> None:
         """Let go of all of them."""

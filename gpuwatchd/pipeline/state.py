@@ -351,6 +351,7 @@ class State:
         tracks.pop(track.subject.id, None)
         tracks.evaluations += 1
         tracks.unjudged.pop(track.subject.id, None)
+        tracks.limited.pop(track.subject.id, None)
         tracks.ranks.leave(track)
 
     def retire(

@@ -86,28 +86,25 @@ class Guard:
 
         One that takes longer than its budget is logged, once a minute at most.
         """
-        begun_s = time.perf_counter()
-        try:
-            result = work()
-        except Exception as error:  # noqa: BLE001 - whatever a part raises is its own fault
-            self._note_failure(where, error)
-            return None
-        taken_s = time.perf_counter() - begun_s
-        if taken_s > budget_s or self._failed:
-            self._note_success(where, taken_s, budget_s)
-        return result
+        return self.each(((where, work),), budget_s=budget_s)[0]
 
-    def each(self, parts: Iterable[tuple[str, Callable[[], object]]]) -> None:
-        """Run parts one after the other; one that fails costs no other."""
+    def each(
+        self, parts: Iterable[tuple[str, Callable[[], T]]], *, budget_s: float = math.inf
+    ) -> list[T | None]:
+        """Run parts one after the other and return what each returns; None where one fails."""
+        results: list[T | None] = []
         for where, work in parts:
             begun_s = time.perf_counter()
             try:
-                work()
-            except Exception as error:  # noqa: BLE001 - as of every part
+                results.append(work())
+            except Exception as error:  # noqa: BLE001 - whatever a part raises is its own fault
                 self._note_failure(where, error)
-            else:
-                if self._failed:
-                    self._note_success(where, time.perf_counter() - begun_s, math.inf)
+                results.append(None)
+                continue
+            taken_s = time.perf_counter() - begun_s
+            if taken_s > budget_s or self._failed:
+                self._note_success(where, taken_s, budget_s)
+        return results
 
     def add(self, chores: Iterable[Chore]) -> None:
         """Have chores done from now on, after those that are there."""

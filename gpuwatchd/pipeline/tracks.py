@@ -233,6 +233,8 @@ class Tracks(dict[str, "Track"]):
         """Who has ended and has not been learned from."""
         self.created = 0
         """Tracks ever made."""
+        self.limited: dict[str, Track] = {}
+        """Subject id -> those that run out by something else than their device first."""
         self.renamed = False
         """Whether what a process runs has become known since."""
         self._findings: tuple[int, dict[str, Finding]] = (-1, {})
