@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+import math
+import time
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from gpuwatchd.core.codes import ProblemCode
+from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.notify.outbox.outbox import Outbox
 from gpuwatchd.pipeline import track_evaluation
 from gpuwatchd.pipeline.act_ladder import ActLadder
@@ -27,12 +31,12 @@ from gpuwatchd.pipeline.run_baselines import RunBaselines
 from gpuwatchd.pipeline.source_workers import Sources
 from gpuwatchd.pipeline.state import Settings, State
 from gpuwatchd.pipeline.step_runner import StepRunner
-from gpuwatchd.pipeline.tick import Chore, Guard, InputStages, OutputStages, Pipeline, When
+from gpuwatchd.pipeline.tick import InputStages, OutputStages, Pipeline, When
 from gpuwatchd.pipeline.track_evaluation import Evaluator
 from gpuwatchd.pipeline.tracker import SampleIntake
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from gpuwatchd.collect.host import Host
     from gpuwatchd.core.config import Config
@@ -48,6 +52,91 @@ if TYPE_CHECKING:
 
 _LAST_MESSAGES_S = 1.5
 """How long the end waits for messages that are being sent."""
+_LOG_AGAIN_S = 60.0
+
+T = TypeVar("T")
+log = logging.getLogger("gpuwatchd")
+
+
+class Chore(NamedTuple):
+    """What a tick does beside samples and alerts, on its own thread.
+
+    What may block gets a thread of its own, and a chore that looks after it.
+    """
+
+    name: str
+    when: When
+    run: Callable[[float], object]
+    """Gets epoch seconds: of the wall clock, for ``CONDITIONS`` of the first sample."""
+    budget_s: float = 0.25
+    """What takes longer is logged: the next sample waits for it."""
+
+
+class Guard:
+    """Runs parts; what they raise is logged once a minute and remembered while it lasts."""
+
+    def __init__(self, mono: Callable[[], float]) -> None:
+        self._mono = mono
+        self._chores: dict[When, list[Chore]] = {when: [] for when in When}
+        self._failed: dict[str, tuple[str, float]] = {}
+        self._slow: dict[str, float] = {}
+
+    @property
+    def problems(self) -> list[str]:
+        """What fails now, one sentence each."""
+        return [why for why, _ in self._failed.values()]
+
+    def __call__(
+        self, where: str, work: Callable[[], T], *, budget_s: float = math.inf
+    ) -> T | None:
+        """Run one part and return what it returns; None when it fails.
+
+        One that takes longer than its budget is logged, once a minute at most.
+        """
+        begun_s = time.perf_counter()
+        try:
+            result = work()
+        except Exception as error:  # noqa: BLE001 - whatever a part raises is its own fault
+            self._note_failure(where, error)
+            return None
+        taken_s = time.perf_counter() - begun_s
+        if taken_s > budget_s or self._failed:
+            self._note_success(where, taken_s, budget_s)
+        return result
+
+    def add(self, chores: Iterable[Chore]) -> None:
+        """Have chores done from now on, after those that are there."""
+        for chore in chores:
+            self._chores[chore.when].append(chore)
+
+    def do(self, when: When, now_s: float) -> None:
+        """Do the chores of one place of the tick, in order; one that fails costs no other."""
+        for chore in self._chores[when]:
+            begun_s = time.perf_counter()
+            try:
+                chore.run(now_s)
+            except Exception as error:  # noqa: BLE001 - as of every part
+                self._note_failure(chore.name, error)
+                continue
+            taken_s = time.perf_counter() - begun_s
+            if taken_s > chore.budget_s or self._failed:
+                self._note_success(chore.name, taken_s, chore.budget_s)
+
+    def _note_failure(self, where: str, error: Exception) -> None:
+        why = f"{where}: {error}" if str(error) else f"{where}: {type(error).__name__}"
+        at_s = self._mono()
+        if self._failed.get(where, ("", -_LOG_AGAIN_S))[1] <= at_s - _LOG_AGAIN_S:
+            exc_info = None if isinstance(error, GpuwatchdError) else error
+            log.error("failed part=%s error=%r", where, str(error), exc_info=exc_info)
+            self._failed[where] = (why, at_s)
+
+    def _note_success(self, where: str, taken_s: float, budget_s: float) -> None:
+        """Take note of a part that went well: it fails no more, and may have been slow."""
+        self._failed.pop(where, None)
+        at_s = self._mono()
+        if taken_s > budget_s and self._slow.get(where, -_LOG_AGAIN_S) <= at_s - _LOG_AGAIN_S:
+            self._slow[where] = at_s
+            log.warning("slow part=%s took_s=%.2f budget_s=%g", where, taken_s, budget_s)
 
 
 class UserInput:
@@ -130,13 +219,13 @@ class ProcessContext:
     def _refresh(self, _: float) -> None:
         """Read servers, declared sizes and limits, where a process is new or they are due."""
         present = self._process_names.present(self._state.devices.values())
-        self._guard("endpoints", lambda: self.serving.step(present))
+        self._guard("endpoints", partial(self.serving.step, present))
         news = (present, self._state.engines.readings, self._state.tracks.created)
         changed, told = bool(self.declared.waiting) or news != self.declared.news, False
         if changed:
-            told = bool(self._guard("declared sizes", lambda: self.declared.step(news)))
+            told = bool(self._guard("declared sizes", partial(self.declared.step, news)))
         if changed or self._clocks.mono() >= self.limits.due_s:
-            self._guard("memory limits", lambda: self.limits.step(told=told))
+            self._guard("memory limits", partial(self.limits.step, told=told))
 
     def problems(self) -> list[str]:
         """Return what is wrong now, one sentence each."""
@@ -163,6 +252,8 @@ class Inputs(NamedTuple):
 
 class LivePipeline(Pipeline):
     """All stages; what fails in one is a fault, logged and shown: its tick never raises."""
+
+    guard: Guard
 
     def __init__(
         self,
@@ -282,7 +373,7 @@ class LivePipeline(Pipeline):
 
     def _conditions(self, now_s: float) -> tuple[list[Alert], list[Decision]]:
         """Open and resolve condition alerts, take steps of ``[act]``, and send notices of them."""
-        restored, conditions = self.state.restored, self.conditions
+        conditions = self.conditions
         if self.ladder.may_act:
             self.guard("act", lambda: conditions.include(self.ladder.acted_on()))
         changed = self.guard("condition alerts", partial(conditions.step, now_s)) or []
@@ -291,6 +382,7 @@ class LivePipeline(Pipeline):
             self.guard("steps", partial(self.ladder.step, now_s, look))
         holders = [*self.state.conditions.values()]
         decisions = self._notify_of(CONDITIONS, holders, changed, now_s)
+        restored = self.state.restored
         unclaimed = restored.unclaimed(now_s) if restored.alerts else []
         return changed, decisions + self._notify_of(PREVIOUS_RUN, unclaimed, [], now_s)
 
@@ -330,8 +422,8 @@ class LivePipeline(Pipeline):
         texts += self.context.problems()
         return [
             *self.sources.problems(),
-            *((text, ProblemCode.OTHER) for text in texts),
-            *((text, ProblemCode.CHANNEL) for text in self.outbox.problems()),
+            *[(text, ProblemCode.OTHER) for text in texts],
+            *[(text, ProblemCode.CHANNEL) for text in self.outbox.problems()],
         ]
 
     def close(self, problems: Sequence[Problem] = ()) -> None:
