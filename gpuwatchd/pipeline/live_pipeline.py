@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+import math
+import time
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from gpuwatchd.core.codes import ProblemCode
+from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.notify.outbox.outbox import Outbox
 from gpuwatchd.pipeline import track_evaluation
 from gpuwatchd.pipeline.act_ladder import ActLadder
@@ -27,13 +31,13 @@ from gpuwatchd.pipeline.run_baselines import RunBaselines
 from gpuwatchd.pipeline.source_workers import Sources
 from gpuwatchd.pipeline.state import Settings, State
 from gpuwatchd.pipeline.step_runner import StepRunner
-from gpuwatchd.pipeline.tick import Chore, Guard, InputStages, OutputStages, Pipeline, When
+from gpuwatchd.pipeline.tick import InputStages, OutputStages, Pipeline, When
 from gpuwatchd.pipeline.track import Track
 from gpuwatchd.pipeline.track_evaluation import Evaluator
 from gpuwatchd.pipeline.tracker import SampleIntake
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from gpuwatchd.collect.host import Host
     from gpuwatchd.core.config import Config
@@ -54,6 +58,113 @@ if TYPE_CHECKING:
 
 _LAST_MESSAGES_S = 1.5
 """How long the end waits for messages that are being sent."""
+_LOG_AGAIN_S = 60.0
+PACE_S: Final = 30.0
+
+T = TypeVar("T")
+log = logging.getLogger("gpuwatchd")
+
+
+class Chore(NamedTuple):
+    """What a tick does beside samples and alerts, on its own thread.
+
+    What may block gets a thread of its own, and a chore that looks after it.
+    """
+
+    name: str
+    when: When
+    run: Callable[[float], object]
+    """Gets epoch seconds: of the wall clock, for ``CONDITIONS`` of the first sample."""
+    due: Callable[[], bool] | None = None
+    """Says by a comparison or two whether there is anything to do; None: in each tick."""
+    paced: bool = False
+    """Done every :data:`PACE_S`, all such chores in the same tick: the others stay short."""
+    budget_s: float = 0.25
+    """What takes longer is logged: the next sample waits for it."""
+
+
+class Guard:
+    """Runs parts; what they raise is logged once a minute and remembered while it lasts."""
+
+    def __init__(self, mono: Callable[[], float]) -> None:
+        self._mono = mono
+        self._chores: dict[When, list[Chore]] = {when: [] for when in When}
+        self._failed: dict[str, tuple[str, float]] = {}
+        self._slow: dict[str, float] = {}
+        self._paced_s, self._is_paced = -math.inf, False
+        self.problems: list[str] = []
+        """What fails now, one sentence each."""
+
+    def __call__(
+        self, where: str, work: Callable[[], T], *, budget_s: float = math.inf
+    ) -> T | None:
+        """Run one part and return what it returns; None when it fails.
+
+        One that takes longer than its budget is logged, once a minute at most.
+        """
+        return self.each(((where, work),), budget_s=budget_s)[0]
+
+    def each(
+        self, parts: Iterable[tuple[str, Callable[[], T]]], *, budget_s: float = math.inf
+    ) -> list[T | None]:
+        """Run parts one after the other and return what each returns; None where one fails."""
+        results: list[T | None] = []
+        for where, work in parts:
+            begun_s = time.perf_counter()
+            try:
+                results.append(work())
+            except Exception as error:  # noqa: BLE001 - whatever a part raises is its own fault
+                self._note_failure(where, error)
+                results.append(None)
+                continue
+            taken_s = time.perf_counter() - begun_s
+            if taken_s > budget_s or self._failed:
+                self._note_success(where, taken_s, budget_s)
+        return results
+
+    def add(self, chores: Iterable[Chore]) -> None:
+        """Have chores done from now on, after those that are there."""
+        for chore in chores:
+            self._chores[chore.when].append(chore)
+
+    def do(self, when: When, now_s: float) -> None:
+        """Do the chores of one place of the tick, in order; one that fails costs no other."""
+        if when is When.BEFORE:
+            mono_s = self._mono()
+            self._is_paced = mono_s >= self._paced_s
+            if self._is_paced:
+                self._paced_s = mono_s + PACE_S
+        for chore in self._chores[when]:
+            due = chore.due is None or chore.due()
+            if not due or (chore.paced and not self._is_paced):
+                continue
+            begun_s = time.perf_counter()
+            try:
+                chore.run(now_s)
+            except Exception as error:  # noqa: BLE001 - as of every part
+                self._note_failure(chore.name, error)
+                continue
+            taken_s = time.perf_counter() - begun_s
+            if taken_s > chore.budget_s or self._failed:
+                self._note_success(chore.name, taken_s, chore.budget_s)
+
+    def _note_failure(self, where: str, error: Exception) -> None:
+        why = f"{where}: {error}" if str(error) else f"{where}: {type(error).__name__}"
+        at_s = self._mono()
+        if self._failed.get(where, ("", -_LOG_AGAIN_S))[1] <= at_s - _LOG_AGAIN_S:
+            exc_info = None if isinstance(error, GpuwatchdError) else error
+            log.error("failed part=%s error=%r", where, str(error), exc_info=exc_info)
+            self._failed[where] = (why, at_s)
+            self.problems = [why for why, _ in self._failed.values()]
+
+    def _note_success(self, where: str, taken_s: float, budget_s: float) -> None:
+        """Take note of a part that went well: it fails no more, and may have been slow."""
+        if self._failed.pop(where, None):
+            self.problems = [why for why, _ in self._failed.values()]
+        at_s = self._mono()
+        if taken_s > budget_s and self._slow.get(where, -_LOG_AGAIN_S) <= at_s - _LOG_AGAIN_S:
+            self._slow[where] = at_s
+            log.warning("slow part=%s took_s=%.2f budget_s=%g", where, taken_s, budget_s)
 
 
 class UserInput:
@@ -236,6 +347,8 @@ class Inputs(NamedTuple):
 class LivePipeline(Pipeline):
     """All stages; what fails in one is a fault, logged and shown: its tick never raises."""
 
+    guard: Guard
+
     def __init__(
         self,
         config: Config,
@@ -360,7 +473,7 @@ class LivePipeline(Pipeline):
 
     def _conditions(self, now_s: float) -> tuple[list[Alert], list[Decision]]:
         """Open and resolve condition alerts, take steps of ``[act]``, and send notices of them."""
-        restored, conditions = self.state.restored, self.conditions
+        conditions = self.conditions
         if self.ladder.may_act:
             self.guard("act", lambda: conditions.include(self.ladder.acted_on()))
         changed = self.guard("condition alerts", partial(conditions.step, now_s)) or []
@@ -369,6 +482,7 @@ class LivePipeline(Pipeline):
             self.guard("steps", partial(self.ladder.step, now_s, look))
         holders = [*self.state.conditions.values()]
         decisions = self._notify_of(CONDITIONS, holders, changed, now_s)
+        restored = self.state.restored
         unclaimed = restored.unclaimed(now_s) if restored.alerts else []
         return changed, decisions + self._notify_of(PREVIOUS_RUN, unclaimed, [], now_s)
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gpuwatchd.core.ports import Source
-    from gpuwatchd.pipeline.tick import Guard, Problem
+    from gpuwatchd.pipeline.tick import Isolation, Problem
 
 log = logging.getLogger("gpuwatchd")
 
@@ -241,7 +241,7 @@ class Sources:
         self,
         sources: Sequence[Source],
         *,
-        guard: Guard,
+        guard: Isolation,
         mono: Callable[[], float],
         deadline_s: float,
         fresh: Callable[[int], Source] | None = None,

@@ -6,7 +6,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
-from gpuwatchd.pipeline.tick import Guard
+from gpuwatchd.pipeline.live_pipeline import Guard
 from tests.store.world import Time
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def test_a_part_that_takes_longer_than_its_budget_is_logged_once_a_minute(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = Time()
-    monkeypatch.setattr("gpuwatchd.pipeline.tick.time.perf_counter", now.monotonic)
+    monkeypatch.setattr("gpuwatchd.pipeline.live_pipeline.time.perf_counter", now.monotonic)
     guard = Guard(now.monotonic)
     for taken_s in (0.2, 0.3, 60.0, 0.3):
         guard("history", partial(now.pass_s, taken_s), budget_s=0.25)
