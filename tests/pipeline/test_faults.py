@@ -90,18 +90,20 @@ def test_a_live_state_that_cannot_be_written_is_a_problem_only(tmp_path: Path) -
     assert any("live state" in problem for problem in ticks[-1].state.problems)
 
 
-@pytest.mark.parametrize("part", ["live", "evaluator"])
+@pytest.mark.parametrize("part", ["outbox", "evaluator"])
 def test_memory_that_is_short_for_a_moment_ends_no_tick(
     monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
     pipeline = make_pipeline(config=EAGER, sources=[Script(leaking)])
     before = run(pipeline, 2)[-1].state
 
-    def short(*_: object, **__: object) -> None:
+    def short(*_: object) -> None:
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr(getattr(pipeline, part), "snapshot" if part == "live" else "due_of", short)
+        patch.setattr(
+            getattr(pipeline, part), "channel_health" if part == "outbox" else "due_of", short
+        )
         during = pipeline.tick().state
         assert len(pipeline.guard.problems) == 1
     assert during.devices[0].device == before.devices[0].device

@@ -231,7 +231,8 @@ class Outbox:
             for old in plan.expired:
                 self._expire(old)
             due = plan.submit
-        self._submit(due, now_s)
+        if due or self._changed:
+            self._submit(due, now_s)
 
     def channel_health(self) -> tuple[ChannelHealth, ...]:
         """Return how each channel does; the same object until something has changed."""
