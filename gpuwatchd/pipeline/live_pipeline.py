@@ -136,7 +136,8 @@ class Guard:
                 self._paced_s = mono_s + PACE_S
         for chore in self._chores[when]:
             due = chore.due is None or chore.due()
-            if not due or (chore.paced and not self._is_paced):
+            # What has failed is tried again: it may be well, or have left something undone.
+            if not (due and (self._is_paced or not chore.paced)) and chore.name not in self._failed:
                 continue
             begun_s = time.perf_counter()
             try:
