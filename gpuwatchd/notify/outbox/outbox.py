@@ -231,8 +231,7 @@ class Outbox:
             for old in plan.expired:
                 self._expire(old)
             due = plan.submit
-        if due or self._changed:
-            self._submit(due, now_s)
+        self._submit(due, now_s)
 
     def channel_health(self) -> tuple[ChannelHealth, ...]:
         """Return how each channel does; the same object until something has changed."""
