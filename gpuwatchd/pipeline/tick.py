@@ -44,10 +44,10 @@ class When(enum.Enum):
 class Isolation(Protocol):
     """Runs the parts of a tick, and decides what becomes of a fault."""
 
-    def __call__(self, where: str, work: Callable[[], T]) -> T | None:
+    def __call__(self, where: str, work: Callable[[], T], /) -> T | None:
         """Run one part and return what it returns; None when it fails."""
 
-    def do(self, when: When, now_s: float) -> None:
+    def do(self, when: When, now_s: float, /) -> None:
         """Do the chores of one place of the tick."""
 
 
