@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import logging
 import math
 import time
@@ -31,7 +32,7 @@ from gpuwatchd.pipeline.run_baselines import RunBaselines
 from gpuwatchd.pipeline.source_workers import Sources
 from gpuwatchd.pipeline.state import Settings, State
 from gpuwatchd.pipeline.step_runner import StepRunner
-from gpuwatchd.pipeline.tick import InputStages, OutputStages, Pipeline, When
+from gpuwatchd.pipeline.tick import Pipeline, Stages
 from gpuwatchd.pipeline.track_evaluation import Evaluator
 from gpuwatchd.pipeline.tracker import SampleIntake
 
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from gpuwatchd.core.config import Config
     from gpuwatchd.core.model import Alert, Decision, Fault
     from gpuwatchd.core.ports import Source
-    from gpuwatchd.pipeline.action_handler import TakeStep
     from gpuwatchd.pipeline.alert_notifier import AlertHolder
     from gpuwatchd.pipeline.process_names import ProcessNames
     from gpuwatchd.pipeline.tick import Problem, SourceTick
@@ -56,6 +56,19 @@ _LOG_AGAIN_S = 60.0
 
 T = TypeVar("T")
 log = logging.getLogger("gpuwatchd")
+
+
+class When(enum.Enum):
+    """At which place of a tick a chore is done."""
+
+    BEFORE = enum.auto()
+    """Before anything is sampled: what users have entered meanwhile."""
+    CONDITIONS = enum.auto()
+    """After the judgements: what condition alerts are about."""
+    AFTER = enum.auto()
+    """After all alerts: what is sent and written."""
+    LAST = enum.auto()
+    """After the live state is written: what may take some milliseconds."""
 
 
 class Chore(NamedTuple):
@@ -112,15 +125,7 @@ class Guard:
     def do(self, when: When, now_s: float) -> None:
         """Do the chores of one place of the tick, in order; one that fails costs no other."""
         for chore in self._chores[when]:
-            begun_s = time.perf_counter()
-            try:
-                chore.run(now_s)
-            except Exception as error:  # noqa: BLE001 - as of every part
-                self._note_failure(chore.name, error)
-                continue
-            taken_s = time.perf_counter() - begun_s
-            if taken_s > chore.budget_s or self._failed:
-                self._note_success(chore.name, taken_s, chore.budget_s)
+            self(chore.name, partial(chore.run, now_s), budget_s=chore.budget_s)
 
     def _note_failure(self, where: str, error: Exception) -> None:
         why = f"{where}: {error}" if str(error) else f"{where}: {type(error).__name__}"
@@ -137,48 +142,6 @@ class Guard:
         if taken_s > budget_s and self._slow.get(where, -_LOG_AGAIN_S) <= at_s - _LOG_AGAIN_S:
             self._slow[where] = at_s
             log.warning("slow part=%s took_s=%.2f budget_s=%g", where, taken_s, budget_s)
-
-
-class UserInput:
-    """Takes in labels, silences and pressed buttons, and keeps the baselines of runs."""
-
-    def __init__(
-        self,
-        state: State,
-        guard: Guard,
-        *,
-        shelf: ProfileStore | None,
-        booted_at_s: float | None,
-        take_step: TakeStep,
-    ) -> None:
-        self._state = state
-        self._guard = guard
-        self.run_baselines = None if shelf is None else RunBaselines(state, shelf)
-        self.buttons = ActionHandler(state, shelf=shelf, booted_at_s=booted_at_s)
-        self._take_step = take_step
-
-    def chores(self) -> Iterator[Chore]:
-        """Yield what is done each tick."""
-        runs = self.run_baselines
-        if runs is not None:
-            yield Chore("feedback", When.BEFORE, lambda _: runs.read_labels())
-        yield Chore("silences", When.BEFORE, self._state.silences.refresh)
-        yield Chore("buttons", When.BEFORE, partial(self.buttons.step, self._take_step))
-        if runs is not None:
-            # Now that everybody knows: this may take some milliseconds.
-            yield Chore("run baselines", When.LAST, lambda _: runs.step())
-
-    def apply_labels(self, source: str, now_s: float) -> list[Alert]:
-        """Apply labels to the subjects of a source; return the alerts that this ended."""
-        if self.run_baselines is None:
-            return []
-        apply_labels = partial(self.run_baselines.apply_labels, source, now_s)
-        return self._guard("feedback", apply_labels) or []
-
-    def close(self) -> None:
-        """Write what was learned of runs."""
-        if self.run_baselines is not None:
-            self._guard("run baselines", self.run_baselines.close)
 
 
 class ProcessContext:
@@ -253,8 +216,6 @@ class Inputs(NamedTuple):
 class LivePipeline(Pipeline):
     """All stages; what fails in one is a fault, logged and shown: its tick never raises."""
 
-    guard: Guard
-
     def __init__(
         self,
         config: Config,
@@ -266,19 +227,23 @@ class LivePipeline(Pipeline):
         host, history = inputs.host, outputs.history
         shelf = None if history is None else history.shelf
         booted_at_s = None if host is None else host.booted_at_s
-        state, guard = State(config, history, clocks.mono), Guard(clocks.mono)
+        state = State(config, history, clocks.mono)
+        self.guard = guard = Guard(clocks.mono)
         self.sources = Sources(
-            inputs.sources, guard=guard, mono=clocks.mono,
-            deadline_s=config.daemon.source_deadline, fresh=inputs.fresh, absences=inputs.absences,
-        )  # fmt: skip
-        self.intake, self.evaluator = SampleIntake(state, host), Evaluator(state)
-        super().__init__(
-            state,
-            InputStages(self.sources.read, self._take, self.evaluator.in_turns, self._judge),
-            OutputStages(self._notify, self._conditions, self._show),
-            guard,
-            clocks,
+            inputs.sources,
+            clocks.mono,
+            config.daemon.source_deadline,
+            fresh=inputs.fresh,
+            absences=inputs.absences,
         )
+        self.intake, self.evaluator = SampleIntake(state, host), Evaluator(state)
+        stages = Stages(
+            self.sources.read, self._take, self._due, self._judge, self._notify,
+            begin=partial(guard.do, When.BEFORE), conditions=self._conditions,
+            send=partial(guard.do, When.AFTER), show=self._show,
+            finish=partial(guard.do, When.LAST),
+        )  # fmt: skip
+        super().__init__(state, stages, clocks)
         self.context = ProcessContext(
             state, guard, self.intake.process_names, host=host, shelf=shelf, clocks=clocks
         )
@@ -295,22 +260,28 @@ class LivePipeline(Pipeline):
         self.alert_notifier = AlertNotifier(
             state, self.outbox, history, message_builder=builder, clocks=clocks
         )
-        self.user_input = UserInput(
-            state, guard, shelf=shelf, booted_at_s=booted_at_s, take_step=self.ladder.press
-        )
+        self.run_baselines = None if shelf is None else RunBaselines(state, shelf)
+        self.buttons = ActionHandler(state, shelf=shelf, booted_at_s=booted_at_s)
         self.live = LiveWriter(state, outputs, outbox=self.outbox, host=host, clocks=clocks)
         self.link = None if history is None else HistoryLink(history, state)
         guard.add(self._chores(Digests(state, self.outbox, history, costs, clocks.mono)))
 
     def _chores(self, digests: Digests) -> Iterator[Chore]:
         """Yield all chores, in order."""
-        yield from self.user_input.chores()
+        runs, link = self.run_baselines, self.link
+        if runs is not None:
+            yield Chore("feedback", When.BEFORE, lambda _: runs.read_labels())
+        yield Chore("silences", When.BEFORE, self.state.silences.refresh)
+        yield Chore("buttons", When.BEFORE, partial(self.buttons.step, self.ladder.press))
         yield from self.context.chores()
         yield Chore("digest", When.AFTER, digests.step)
         # The time is read again: a digest that took long is no step of the wall clock.
         yield Chore("outbox", When.AFTER, lambda _: self.outbox.collect(self._clocks.wall()))
-        if self.link is not None:
-            yield Chore("history", When.AFTER, self.link.history.flush_due, budget_s=1.0)
+        if link is not None:
+            yield Chore("history", When.AFTER, link.history.flush_due, budget_s=1.0)
+        if runs is not None:
+            # Now that everybody knows: this may take some milliseconds.
+            yield Chore("run baselines", When.LAST, lambda _: runs.step())
 
     def reconfigure(self, config: Config) -> None:
         """Take over new settings; sources stay as they are."""
@@ -344,16 +315,20 @@ class LivePipeline(Pipeline):
             return []
         if read.step_s is not None:
             self.guard("clock", partial(self._step_clock, label, read.step_s))
-        intake = partial(self.intake.take, label, sample, read.devices, now_s)
+        devices = self.guard(f"{label} devices", lambda: tuple(read.devices())) or ()
+        intake = partial(self.intake.take, label, sample, devices, now_s)
         ended = self.guard(f"{label} intake", intake)
         wall_s = self._clocks.wall()
         figures = self.guard("mailboxes", partial(self.intake.prepared.feed, label, now_s, wall_s))
         self.guard("device log", partial(state.events.log_devices, label, state.devices))
         self.guard("events", partial(state.events.take, sample, state.devices, state.infos))
         if self.link is not None:
-            record = partial(self.link.record, sample, read.devices, read.step_s, figures or ())
+            record = partial(self.link.record, sample, devices, read.step_s, figures or ())
             self.guard("history", record)
-        return (ended or []) + self.user_input.apply_labels(label, now_s)
+        if self.run_baselines is None:
+            return ended or []
+        apply_labels = partial(self.run_baselines.apply_labels, label, now_s)
+        return (ended or []) + (self.guard("feedback", apply_labels) or [])
 
     def _step_clock(self, label: str, step_s: float) -> None:
         """Move what is remembered of a source in time: its wall clock was stepped."""
@@ -364,15 +339,23 @@ class LivePipeline(Pipeline):
             notifier.move(CONDITIONS, moved, step_s)
             notifier.deaths.move(step_s)
 
+    def _due(self, label: str, now_s: float) -> list[Track]:
+        return self.guard("windows", partial(self.evaluator.in_turns, label, now_s)) or []
+
     def _judge(self, due: list[Track], now_s: float) -> list[Alert]:
         """Judge these tracks; say of alerts that change who caused them, and what broke."""
-        changed = self.evaluator.judge(due, now_s)
-        alerts = [track_evaluation.with_causes(alert, self.state) for alert in changed]
-        self.state.events.update_advice(due, self.state.tracks)
-        return alerts
+
+        def work() -> list[Alert]:
+            changed = self.evaluator.judge(due, now_s)
+            alerts = [track_evaluation.with_causes(alert, self.state) for alert in changed]
+            self.state.events.update_advice(due, self.state.tracks)
+            return alerts
+
+        return self.guard("detectors", work) or []
 
     def _conditions(self, now_s: float) -> tuple[list[Alert], list[Decision]]:
         """Open and resolve condition alerts, take steps of ``[act]``, and send notices of them."""
+        self.guard.do(When.CONDITIONS, now_s)
         conditions = self.conditions
         if self.ladder.may_act:
             self.guard("act", lambda: conditions.include(self.ladder.acted_on()))
@@ -410,9 +393,6 @@ class LivePipeline(Pipeline):
         problems = [*self.problems(), *extra]
         return self.live.snapshot(now_s, problems, self.alert_notifier.deaths.to_show(now_s))
 
-    def _write_last(self, problems: Sequence[Problem]) -> None:
-        self.live.write_last(self._live_state(self._clocks.wall(), problems))
-
     def problems(self) -> list[Problem]:
         """Return what is missing or broken now, one sentence each with its code."""
         texts = [*self.guard.problems, *self.state.tracks.unjudged.values()]
@@ -431,11 +411,14 @@ class LivePipeline(Pipeline):
 
         In this order: a driver that hangs while it is let go must cost nothing that is written.
         """
-        self.guard("buttons", self.user_input.buttons.close)
+        self.guard("buttons", self.buttons.close)
         self.context.close()
         self.guard("outbox", lambda: self.outbox.close(timeout_s=_LAST_MESSAGES_S))
-        self.guard("live state", partial(self._write_last, problems))
+        last = partial(self._live_state, self._clocks.wall(), problems)
+        self.guard("live state", lambda: self.live.write_last(last()))
+        if self.run_baselines is not None:
+            self.guard("run baselines", self.run_baselines.close)
         if self.link is not None:
-            self.user_input.close()
             self.guard("history", self.link.history.close)
-        self.sources.close()
+        for worker in self.sources.workers.values():
+            self.guard("close", worker.close)

@@ -11,14 +11,14 @@ intake. It has no chores, conditions, history and live state, and its notices ar
 - All who are due are judged at once: nobody waits for the end of an instant.
 - Who caused an alert is not looked for: the processes of a log are results beside the device.
 - A process goes once the last of it was judged; live, once two lists do not name it.
-- A fault ends the analysis: :class:`_Unguarded`, :class:`.recorded_runs.LogEvaluator`.
+- A fault ends the analysis, and its caller says so: see :class:`.recorded_runs.LogEvaluator`.
 """
 
 from __future__ import annotations
 
 import itertools
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -37,7 +37,7 @@ from gpuwatchd.pipeline.history_log import HISTORY
 from gpuwatchd.pipeline.live_state import worst
 from gpuwatchd.pipeline.recorded_runs import LogEvaluator
 from gpuwatchd.pipeline.state import State
-from gpuwatchd.pipeline.tick import InputStages, OutputStages, Pipeline, SourceTick
+from gpuwatchd.pipeline.tick import Pipeline, SourceTick, Stages
 from gpuwatchd.pipeline.track import DAYS_BACK_S, Headroom, Track, TrackedDevice
 from gpuwatchd.pipeline.track_evaluation import judge_days
 from gpuwatchd.store.ring import thin
@@ -58,10 +58,8 @@ if TYPE_CHECKING:
         Subject,
     )
     from gpuwatchd.pipeline.recorded_ledger import RecordedLedger
-    from gpuwatchd.pipeline.tick import When
     from gpuwatchd.pipeline.track_evaluation import Evaluator
 
-T = TypeVar("T")
 _RECORDED_BY_US = frozenset({HISTORY, corpus.NAME})
 """These formats say where a window ends, and every process of theirs is one of its own."""
 _ENDED_AFTER_INTERVALS = 10
@@ -211,14 +209,12 @@ class _Log:
     """A log, instant by instant: what a tick reads and takes in, and what is noted of it."""
 
     def __init__(self, evaluator: Evaluator, every: list[_LogTrack], instants: FloatArray) -> None:
-        self.now_s = 0.0
         self._position = 0
         """Of the instant among all."""
         self._begun: dict[str, _LogTrack] = {}
         """By subject id."""
         state = evaluator.state
-        self._evaluator, self._state = evaluator, state
-        self._every, self._instants = every, instants
+        self._evaluator, self._every, self._instants = evaluator, every, instants
         self._moments = enumerate(instants.tolist())
         self._places = {one.track: place for place, one in enumerate(every)}
         self._begins: dict[int, list[_LogTrack]] = {}
@@ -253,8 +249,8 @@ class _Log:
 
     def read(self) -> tuple[SourceTick]:
         """Go to the next instant."""
-        self._position, self.now_s = next(self._moments)
-        return (SourceTick(_SOURCE, self.now_s),)
+        self._position, now_s = next(self._moments)
+        return (SourceTick(_SOURCE, now_s),)
 
     def take(self, source: SourceTick) -> list[Alert]:
         """Take in what is known by now; return the alerts that ended: their subject has gone."""
@@ -274,7 +270,7 @@ class _Log:
         changed: list[Alert] = []
         for device, attributed_s in self._listed:
             device.headroom.attributed_at_s = attributed_s[position]
-            changed += track_evaluation.drop_whole(self._state, device, now_s)
+            changed += track_evaluation.drop_whole(self._evaluator.state, device, now_s)
         for one in [*self._leaving]:
             if now_s > one.end_s and one.recorded.judged == one.recorded.count:
                 changed += self._end(one, now_s)
@@ -294,7 +290,7 @@ class _Log:
             if one.process is not None or one.ledger is not None:
                 one.track.headroom.free_bytes = free[one.uid]
             if one.track.wants_days(now_s):
-                judge_days(one.track, self._state.settings, one.recorded.hours(), now_s)
+                judge_days(one.track, self._evaluator.state.settings, one.recorded.hours(), now_s)
         return [one.track for one in ready]
 
     def note(self, _label: str, changes: list[Alert], now_s: float) -> list[Decision]:
@@ -320,7 +316,7 @@ class _Log:
 
     def _begin(self, one: _LogTrack) -> None:
         """Have a subject watched from now on."""
-        track, state = one.track, self._state
+        track, state = one.track, self._evaluator.state
         state.tracks[track.subject.id] = track
         if one.member is not None:
             state.tracks.ranks.place(track, one.member)
@@ -337,9 +333,9 @@ class _Log:
         one.close()
         self._leaving.remove(one)
         if one.process is not None:
-            self._state.devices[one.uid].processes.pop(one.process, None)
-        ended = self._state.retire([one.track], Ending.PROCESS_ENDED, now_s)
-        return self._state.tracks.take_passed_on() + ended
+            self._evaluator.state.devices[one.uid].processes.pop(one.process, None)
+        ended = self._evaluator.state.retire([one.track], Ending.PROCESS_ENDED, now_s)
+        return self._evaluator.state.tracks.take_passed_on() + ended
 
     def _free_bytes(self, uid: str) -> float | None:
         """Return what is free on a device; None when its total is unknown."""
@@ -350,17 +346,6 @@ class _Log:
         points = [one.recorded.last for one in processes if not one.ended]
         held = sum([point[1] for point in points if point is not None])
         return None if total is None else max(0.0, total - held)
-
-
-class _Unguarded:
-    """Lets through what a stage raises: no part of an analysis is missing in silence."""
-
-    def __call__(self, _where: str, work: Callable[[], T]) -> T:
-        """Run one part and return what it returns."""
-        return work()
-
-    def do(self, _when: When, _now_s: float) -> None:
-        """Do nothing: a log has no chores."""
 
 
 def analyze(
@@ -417,13 +402,8 @@ def analyze(
         for (series, ledger), window in zip(parts, recorded, strict=True)
     ]
     played = _Log(evaluator, every, instants)
-    pipeline = Pipeline(
-        evaluator.state,
-        InputStages(played.read, played.take, played.due, evaluator.judge),
-        OutputStages(notify=played.note),
-        _Unguarded(),
-        Clocks(lambda: played.now_s, lambda: played.now_s),
-    )
+    stages = Stages(played.read, played.take, played.due, evaluator.judge, played.note)
+    pipeline = Pipeline(evaluator.state, stages, Clocks())
     for position in range(instants.size):
         pipeline.tick()
         if passed is not None and position % _TELL_EVERY == 0:

@@ -27,9 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
     from pathlib import Path
 
-    from gpuwatchd.core.model import Device
     from gpuwatchd.core.ports import Source
-    from gpuwatchd.pipeline.tick import Isolation, Problem
+    from gpuwatchd.pipeline.tick import Problem
 
 log = logging.getLogger("gpuwatchd")
 
@@ -193,10 +192,6 @@ def _answer(source: Source) -> Sample | Exception:
         return error
 
 
-def _devices(source: Source) -> tuple[Device, ...]:
-    return tuple(source.devices())
-
-
 def labelled(sources: Sequence[Source]) -> list[tuple[str, Source]]:
     """Return sources with a name that is each one's own: two logs may be replayed at once."""
     names: dict[str, int] = {}
@@ -245,15 +240,13 @@ class Sources:
     def __init__(
         self,
         sources: Sequence[Source],
-        *,
-        guard: Isolation,
         mono: Callable[[], float],
         deadline_s: float,
+        *,
         fresh: Callable[[int], Source] | None = None,
         absences: Callable[[list[Fault | None]], list[Problem]] | None = None,
     ) -> None:
-        self._guard, self._mono = guard, mono
-        self._absences = absences
+        self._mono, self._absences = mono, absences
         self._clock = SourceClocks()
         self.workers = {
             label: SourceWorker(
@@ -281,8 +274,7 @@ class Sources:
             now_s, step_s = self._clock.stamp(label, sample, self._mono())
             if step_s is not None:
                 log.warning("clock stepped source=%s by_s=%.1f", label, step_s)
-            devices = self._guard(f"{label} devices", partial(_devices, worker.source))
-            yield SourceTick(label, now_s, sample, devices or (), step_s)
+            yield SourceTick(label, now_s, sample, worker.source.devices, step_s)
         self.answered = answered
 
     def _sample(self, label: str, worker: SourceWorker) -> Sample | None:
@@ -305,11 +297,6 @@ class Sources:
         if self._absences is not None:
             return self._absences(faults)
         return [(fault.text, ProblemCode.OTHER) for fault in faults if fault]
-
-    def close(self) -> None:
-        """Let go of all of them."""
-        for worker in self.workers.values():
-            self._guard("close", worker.close)
 
 
 # Letting go of the GPUs when the user asks: from the request's file to the sources.
