@@ -374,7 +374,7 @@ class Daemon:
             Outputs(history, self.runtime.path, self._new_dispatcher(settings)),
             Clocks(self._wall, mono),
         )
-        self.pipeline.user_input.buttons.file = None if file is None else file.absolute()
+        self.pipeline.buttons.file = None if file is None else file.absolute()
         self._watchdog = Watchdog(self.manager, self.pipeline)
         self._pace = Pace(self.pipeline, self.runtime.path)
         self.letting_go = DriverRelease(self.runtime.path, self.pipeline.sources.workers.values())
@@ -382,7 +382,7 @@ class Daemon:
 
     def _new_dispatcher(self, settings: Config) -> dispatcher.MessageDispatcher:
         channels = dispatcher.build(settings.notify, config.channels.used(settings))
-        put = lambda *press: self.pipeline.user_input.buttons.put(*press)  # noqa: E731, PLW0108 - comes later
+        put = lambda *press: self.pipeline.buttons.put(*press)  # noqa: E731, PLW0108 - comes later
         return dispatcher.MessageDispatcher(channels, clock=self._wall, pressed=put)
 
     def run(self, *, once: bool = False) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import logging
 import math
 import time
@@ -31,7 +32,7 @@ from gpuwatchd.pipeline.run_baselines import RunBaselines
 from gpuwatchd.pipeline.source_workers import Sources
 from gpuwatchd.pipeline.state import Settings, State
 from gpuwatchd.pipeline.step_runner import StepRunner
-from gpuwatchd.pipeline.tick import InputStages, OutputStages, Pipeline, When
+from gpuwatchd.pipeline.tick import Pipeline, Stages
 from gpuwatchd.pipeline.track import Track
 from gpuwatchd.pipeline.track_evaluation import Evaluator
 from gpuwatchd.pipeline.tracker import SampleIntake
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
         ProcessUse,
     )
     from gpuwatchd.core.ports import Source
-    from gpuwatchd.pipeline.action_handler import TakeStep
     from gpuwatchd.pipeline.alert_notifier import AlertHolder
     from gpuwatchd.pipeline.tick import Problem, SourceTick
     from gpuwatchd.store.live import LiveState
@@ -63,6 +63,19 @@ PACE_S: Final = 30.0
 
 T = TypeVar("T")
 log = logging.getLogger("gpuwatchd")
+
+
+class When(enum.Enum):
+    """At which place of a tick a chore is done."""
+
+    BEFORE = enum.auto()
+    """Before anything is sampled: what users have entered meanwhile."""
+    CONDITIONS = enum.auto()
+    """After the judgements: what condition alerts are about."""
+    AFTER = enum.auto()
+    """After all alerts: what is sent and written."""
+    LAST = enum.auto()
+    """After the live state is written: what may take some milliseconds."""
 
 
 class Chore(NamedTuple):
@@ -166,73 +179,6 @@ class Guard:
         if taken_s > budget_s and self._slow.get(where, -_LOG_AGAIN_S) <= at_s - _LOG_AGAIN_S:
             self._slow[where] = at_s
             log.warning("slow part=%s took_s=%.2f budget_s=%g", where, taken_s, budget_s)
-
-
-class UserInput:
-    """Takes in labels, silences and pressed buttons, and keeps the baselines of runs."""
-
-    def __init__(
-        self,
-        state: State,
-        guard: Guard,
-        *,
-        shelf: ProfileStore | None,
-        booted_at_s: float | None,
-        take_step: TakeStep,
-    ) -> None:
-        self._state = state
-        self._guard = guard
-        self._shelf = shelf
-        self.run_baselines = None if shelf is None else RunBaselines(state, shelf)
-        self.buttons = ActionHandler(state, shelf=shelf, booted_at_s=booted_at_s)
-        self._take_step = take_step
-
-    def chores(self) -> Iterator[Chore]:
-        """Yield what is done with what people do, and with runs."""
-        runs, shelf, silences = self.run_baselines, self._shelf, self._state.silences
-        if runs is not None and shelf is not None:
-            yield Chore("other programs", When.BEFORE, lambda _: shelf.changed_elsewhere())
-            yield Chore(
-                "feedback",
-                When.BEFORE,
-                lambda _: runs.read_labels(),
-                due=lambda: runs.outside != shelf.outside,
-            )
-        yield Chore(
-            "silences",
-            When.BEFORE,
-            silences.refresh,
-            due=lambda: bool(silences.active or (shelf and shelf.outside != silences.outside)),
-        )
-        press = partial(self.buttons.step, self._take_step)
-        yield Chore("buttons", When.BEFORE, press, due=lambda: self.buttons.busy)
-        if runs is not None:
-            # Now that everybody knows: this may take some milliseconds.
-            yield Chore("run baselines", When.LAST, lambda _: runs.step(), due=self._has_runs)
-            yield Chore("growing runs", When.LAST, lambda _: runs.scan(), paced=True)
-
-    def _has_runs(self) -> bool:
-        """Say whether a run is to be looked up, or to be learned from."""
-        runs, tracks = self.run_baselines, self._state.tracks
-        return runs is not None and bool(
-            runs.unapplied
-            or runs.requested
-            or runs.served != tracks.created
-            or tracks.renamed
-            or tracks.ended
-        )
-
-    def apply_labels(self, source: str, now_s: float) -> list[Alert]:
-        """Apply labels to the subjects of a source; return the alerts that this ended."""
-        runs, created = self.run_baselines, self._state.tracks.created
-        if runs is None or not (runs.unapplied or runs.served != created):
-            return []
-        return self._guard("feedback", partial(runs.apply_labels, source, now_s)) or []
-
-    def close(self) -> None:
-        """Write what was learned of runs."""
-        if self.run_baselines is not None:
-            self._guard("run baselines", self.run_baselines.close)
 
 
 class ProcessContext:
@@ -348,8 +294,6 @@ class Inputs(NamedTuple):
 class LivePipeline(Pipeline):
     """All stages; what fails in one is a fault, logged and shown: its tick never raises."""
 
-    guard: Guard
-
     def __init__(
         self,
         config: Config,
@@ -361,21 +305,25 @@ class LivePipeline(Pipeline):
         host, history = inputs.host, outputs.history
         shelf = None if history is None else history.shelf
         booted_at_s = None if host is None else host.booted_at_s
-        state, guard = State(config, history, clocks.mono), Guard(clocks.mono)
+        state = State(config, history, clocks.mono)
+        self.guard = guard = Guard(clocks.mono)
         self.sources = Sources(
-            inputs.sources, guard=guard, mono=clocks.mono,
-            deadline_s=config.daemon.source_deadline, fresh=inputs.fresh, absences=inputs.absences,
-        )  # fmt: skip
+            inputs.sources,
+            clocks.mono,
+            config.daemon.source_deadline,
+            fresh=inputs.fresh,
+            absences=inputs.absences,
+        )
         self.intake, self.evaluator = SampleIntake(state, host), Evaluator(state)
         self._alerted: dict[str, tuple[int, list[Track]]] = {}
         """Source -> its tracks that have an alert, and ``Track.changes`` when they were sought."""
-        super().__init__(
-            state,
-            InputStages(self.sources.read, self._take, self.evaluator.in_turns, self._judge),
-            OutputStages(self._notify, self._conditions, self._show),
-            guard,
-            clocks,
-        )
+        stages = Stages(
+            self.sources.read, self._take, self._due, self._judge, self._notify,
+            begin=partial(guard.do, When.BEFORE), conditions=self._conditions,
+            send=partial(guard.do, When.AFTER), show=self._show,
+            finish=partial(guard.do, When.LAST),
+        )  # fmt: skip
+        super().__init__(state, stages, clocks)
         self.context = ProcessContext(state, guard, host=host, shelf=shelf, clocks=clocks)
         self.conditions = ConditionAlerts(state)
         self.outbox = Outbox(
@@ -390,22 +338,49 @@ class LivePipeline(Pipeline):
         self.alert_notifier = AlertNotifier(
             state, self.outbox, history, message_builder=builder, clocks=clocks
         )
-        self.user_input = UserInput(
-            state, guard, shelf=shelf, booted_at_s=booted_at_s, take_step=self.ladder.press
-        )
+        self.run_baselines = None if shelf is None else RunBaselines(state, shelf)
+        self.buttons = ActionHandler(state, shelf=shelf, booted_at_s=booted_at_s)
         self.live = LiveWriter(state, outputs, outbox=self.outbox, host=host, clocks=clocks)
         self.link = None if history is None else HistoryLink(history, state)
         guard.add(self._chores(Digests(state, self.outbox, history, costs, clocks.mono)))
 
     def _chores(self, digests: Digests) -> Iterator[Chore]:
         """Yield all chores, in order."""
-        yield from self.user_input.chores()
+        runs, link, silences = self.run_baselines, self.link, self.state.silences
+        shelf = None if link is None else link.history.shelf
+        if runs is not None and shelf is not None:
+            yield Chore("other programs", When.BEFORE, lambda _: shelf.changed_elsewhere())
+            yield Chore(
+                "feedback",
+                When.BEFORE,
+                lambda _: runs.read_labels(),
+                due=lambda: runs.outside != shelf.outside,
+            )
+        yield Chore(
+            "silences",
+            When.BEFORE,
+            silences.refresh,
+            due=lambda: bool(silences.active or (shelf and shelf.outside != silences.outside)),
+        )
+        press = partial(self.buttons.step, self.ladder.press)
+        yield Chore("buttons", When.BEFORE, press, due=lambda: self.buttons.busy)
         yield from self.context.chores()
         yield Chore("digest", When.AFTER, digests.step, due=lambda: self._may_be_due(digests))
         # The time is read again: a digest that took long is no step of the wall clock.
         yield Chore("outbox", When.AFTER, lambda _: self.outbox.collect(self._clocks.wall()))
-        if self.link is not None:
-            yield Chore("history", When.AFTER, self.link.history.flush_due, budget_s=1.0)
+        if link is not None:
+            yield Chore("history", When.AFTER, link.history.flush_due, budget_s=1.0)
+        if runs is not None:
+            # Now that everybody knows: this may take some milliseconds.
+            yield Chore("run baselines", When.LAST, lambda _: runs.step(), due=self._has_runs)
+            yield Chore("growing runs", When.LAST, lambda _: runs.scan(), paced=True)
+
+    def _has_runs(self) -> bool:
+        """Say whether a run is to be looked up, or to be learned from."""
+        runs, tracks = self.run_baselines, self.state.tracks
+        if runs is None or not (runs.unapplied or runs.requested or runs.served != tracks.created):
+            return bool(tracks.renamed or tracks.ended)
+        return True
 
     def _may_be_due(self, digests: Digests) -> bool:
         settings = self.state.settings.config.policy
@@ -443,18 +418,20 @@ class LivePipeline(Pipeline):
             return []
         if read.step_s is not None:
             self.guard("clock", partial(self._step_clock, label, read.step_s))
-        intake, link = self.intake, self.link
+        devices = tuple(self.guard(f"{label} devices", read.devices) or ())
+        intake, link, runs = self.intake, self.link, self.run_baselines
         parts: list[tuple[str, Callable[[], list[Alert] | None]]] = [
-            (f"{label} intake", partial(intake.take, label, sample, read.devices, now_s)),
+            (f"{label} intake", partial(intake.take, label, sample, devices, now_s)),
             ("mailboxes", partial(intake.prepared.feed, label, now_s, self._clocks.wall())),
             ("events", partial(state.events.take, label, sample, state.devices, state.infos)),
         ]
         if link is not None:
-            allocators = intake.prepared.news
-            record = partial(link.record, sample, read.devices, read.step_s, allocators)
+            record = partial(link.record, sample, devices, read.step_s, intake.prepared.news)
             parts.append(("history", record))
-        ended = self.guard.each(parts)[0]
-        return (ended or []) + self.user_input.apply_labels(label, now_s)
+        ended = self.guard.each(parts)[0] or []
+        if runs is not None and (runs.unapplied or runs.served != state.tracks.created):
+            ended += self.guard("feedback", partial(runs.apply_labels, label, now_s)) or []
+        return ended
 
     def _step_clock(self, label: str, step_s: float) -> None:
         """Move what is remembered of a source in time: its wall clock was stepped."""
@@ -465,15 +442,23 @@ class LivePipeline(Pipeline):
             notifier.move(CONDITIONS, moved, step_s)
             notifier.deaths.move(step_s)
 
+    def _due(self, label: str, now_s: float) -> list[Track]:
+        return self.guard("windows", partial(self.evaluator.in_turns, label, now_s)) or []
+
     def _judge(self, due: list[Track], now_s: float) -> list[Alert]:
         """Judge these tracks; say of alerts that change who caused them, and what broke."""
-        changed = self.evaluator.judge(due, now_s)
-        alerts = [track_evaluation.with_causes(alert, self.state) for alert in changed]
-        self.state.events.update_advice(due, self.state.tracks)
-        return alerts
+
+        def work() -> list[Alert]:
+            changed = self.evaluator.judge(due, now_s)
+            alerts = [track_evaluation.with_causes(alert, self.state) for alert in changed]
+            self.state.events.update_advice(due, self.state.tracks)
+            return alerts
+
+        return self.guard("detectors", work) or []
 
     def _conditions(self, now_s: float) -> tuple[list[Alert], list[Decision]]:
         """Open and resolve condition alerts, take steps of ``[act]``, and send notices of them."""
+        self.guard.do(When.CONDITIONS, now_s)
         conditions = self.conditions
         if self.ladder.may_act:
             self.guard("act", lambda: conditions.include(self.ladder.acted_on()))
@@ -516,9 +501,6 @@ class LivePipeline(Pipeline):
         problems, deaths = [*self.problems(), *extra], self.alert_notifier.deaths.to_show(now_s)
         return self.live.snapshot(now_s, problems, deaths, stopped=stopped)
 
-    def _write_last(self, problems: Sequence[Problem]) -> None:
-        self.live.write(self._live_state(self._clocks.wall(), problems, stopped=True))
-
     def problems(self) -> list[Problem]:
         """Return what is missing or broken now, one sentence each with its code."""
         texts = [*self.guard.problems, *self.state.tracks.unjudged.values()]
@@ -537,11 +519,14 @@ class LivePipeline(Pipeline):
 
         In this order: a driver that hangs while it is let go must cost nothing that is written.
         """
-        self.guard("buttons", self.user_input.buttons.close)
+        self.guard("buttons", self.buttons.close)
         self.context.close()
         self.guard("outbox", lambda: self.outbox.close(timeout_s=_LAST_MESSAGES_S))
-        self.guard("live state", partial(self._write_last, problems))
+        last = partial(self._live_state, self._clocks.wall(), problems, stopped=True)
+        self.guard("live state", lambda: self.live.write(last()))
+        if self.run_baselines is not None:
+            self.guard("run baselines", self.run_baselines.close)
         if self.link is not None:
-            self.user_input.close()
             self.guard("history", self.link.history.close)
-        self.sources.close()
+        for worker in self.sources.workers.values():
+            self.guard("close", worker.close)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gpuwatchd.core.ports import Source
-    from gpuwatchd.pipeline.tick import Isolation, Problem
+    from gpuwatchd.pipeline.tick import Problem
 
 log = logging.getLogger("gpuwatchd")
 
@@ -240,15 +240,13 @@ class Sources:
     def __init__(
         self,
         sources: Sequence[Source],
-        *,
-        guard: Isolation,
         mono: Callable[[], float],
         deadline_s: float,
+        *,
         fresh: Callable[[int], Source] | None = None,
         absences: Callable[[list[Fault | None]], list[Problem]] | None = None,
     ) -> None:
-        self._guard, self._mono = guard, mono
-        self._absences = absences
+        self._mono, self._absences = mono, absences
         self._clock = SourceClocks()
         self.workers = {
             label: SourceWorker(
@@ -278,8 +276,7 @@ class Sources:
             now_s, step_s = self._clock.stamp(label, sample, self._mono())
             if step_s is not None:
                 log.warning("clock stepped source=%s by_s=%.1f", label, step_s)
-            devices = self._guard(f"{label} devices", worker.source.devices)
-            yield SourceTick(label, now_s, sample, tuple(devices or ()), step_s)
+            yield SourceTick(label, now_s, sample, worker.source.devices, step_s)
         self.answered = answered
         faults = [worker.absent for worker in self.workers.values()]
         if self._absences is not None:
@@ -300,11 +297,6 @@ class Sources:
         """Wait for each source for so many seconds from now on."""
         for worker in self.workers.values():
             worker.deadline_s = deadline_s
-
-    def close(self) -> None:
-        """Let go of all of them."""
-        for worker in self.workers.values():
-            self._guard("close", worker.close)
 
 
 # Letting go of the GPUs when the user asks: from the request's file to the sources.

@@ -6,14 +6,12 @@ and a recorded log (:func:`.replay.analyze`); they differ in the stages that the
 
 from __future__ import annotations
 
-import enum
-from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from gpuwatchd.core.codes import ProblemCode
-from gpuwatchd.core.model import Alert, Decision, Finding, Sample  # noqa: TC001 - fields
+from gpuwatchd.core.model import Alert, Decision, Finding, Sample
 from gpuwatchd.store.live import LiveState
 
 if TYPE_CHECKING:
@@ -24,31 +22,7 @@ if TYPE_CHECKING:
     from gpuwatchd.pipeline.state import State
     from gpuwatchd.pipeline.track import Track
 
-T = TypeVar("T")
 Problem = tuple[str, ProblemCode]
-
-
-class When(enum.Enum):
-    """At which place of a tick a chore is done."""
-
-    BEFORE = enum.auto()
-    """Before anything is sampled: what users have entered meanwhile."""
-    CONDITIONS = enum.auto()
-    """After the judgements: what condition alerts are about."""
-    AFTER = enum.auto()
-    """After all alerts: what is sent and written."""
-    LAST = enum.auto()
-    """After the live state is written: what may take some milliseconds."""
-
-
-class Isolation(Protocol):
-    """Runs the parts of a tick, and decides what becomes of a fault."""
-
-    def __call__(self, where: str, work: Callable[[], T]) -> T | None:
-        """Run one part and return what it returns; None when it fails."""
-
-    def do(self, when: When, now_s: float) -> None:
-        """Do the chores of one place of the tick."""
 
 
 class SourceTick(NamedTuple):
@@ -60,7 +34,8 @@ class SourceTick(NamedTuple):
     """On the clock of its samples: seconds that the detectors count in."""
     sample: Sample | None = None
     """None where it gave nothing, and for a log: its intake has all that is recorded."""
-    devices: tuple[Device, ...] = ()
+    devices: Callable[[], Iterable[Device]] = tuple
+    """Reads which devices it has now."""
     step_s: float | None = None
     """By how much its wall clock was stepped since its last sample."""
     absent: Fault | None = None
@@ -93,8 +68,8 @@ class Tick(msgspec.Struct, frozen=True, kw_only=True):
 NOT_SHOWN = LiveState(pid=0, version="", started_at_s=0.0, taken_at_s=0.0, interval_s=0.0)
 
 
-class InputStages(NamedTuple):
-    """What a tick begins with."""
+class Stages(NamedTuple):
+    """What a tick consists of, in order. One that is None is left out; each isolates its faults."""
 
     read: Callable[[], Iterable[SourceTick]]
     """Reads each source."""
@@ -104,69 +79,63 @@ class InputStages(NamedTuple):
     """Chooses whom to judge of a source, at an instant of its clock."""
     judge: Callable[[list[Track], float], list[Alert]]
     """Judges them; returns the alerts whose state changed."""
-
-
-class OutputStages(NamedTuple):
-    """What a tick does with it; a stage that is None is left out."""
-
-    notify: Callable[[str, list[Alert], float], list[Decision]] | None = None
+    notify: Callable[[str, list[Alert], float], list[Decision]]
     """Sends notices of a source's alerts, of which some have changed."""
+    begin: Callable[[float], None] | None = None
+    """Takes in what users have entered meanwhile."""
     conditions: Callable[[float], tuple[list[Alert], list[Decision]]] | None = None
     """Does for conditions what is done for judgements, and takes steps of ``[act]``."""
+    send: Callable[[float], None] | None = None
+    """Hands messages on and writes the history."""
     show: Callable[[float, Sequence[Problem]], LiveState] | None = None
     """Makes the live state and writes it."""
+    finish: Callable[[float], None] | None = None
+    """Does what may take some milliseconds, now that everybody knows."""
 
 
 class Pipeline:
     """Stages that share one :class:`State`; :meth:`tick` is their order."""
 
-    def __init__(
-        self,
-        state: State,
-        inputs: InputStages,
-        outputs: OutputStages,
-        guard: Isolation,
-        clocks: Clocks,
-    ) -> None:
-        self.state, self.guard = state, guard
-        self._inputs, self._outputs, self._clocks = inputs, outputs, clocks
+    def __init__(self, state: State, stages: Stages, clocks: Clocks) -> None:
+        self.state, self._stages, self._clocks = state, stages, clocks
 
     def tick(self, problems: Sequence[Problem] = ()) -> Tick:
-        """Do every stage once. Raises only what the guard lets through.
+        """Do every stage once.
 
         ``problems`` are the caller's, shown beside those of the stages.
         """
-        (read, take, due, judge), guard, wall = self._inputs, self.guard, self._clocks.wall
-        notify, conditions, show = self._outputs
+        stages, wall = self._stages, self._clocks.wall
         samples: list[Sample] = []
         changes: list[Alert] = []
         decisions: list[Decision] = []
         # Conditions and the live state go by the clock of the first source that answers.
         shown_s: float | None = None
-        guard.do(When.BEFORE, wall())
-        for source in read():
+        if stages.begin is not None:
+            stages.begin(wall())
+        for source in stages.read():
             label, now_s = source.label, source.now_s
             if source.sample is not None:
                 samples.append(source.sample)
                 shown_s = now_s if shown_s is None else shown_s
-            changed = take(source)
-            if source.absent is None:
-                judged = guard("windows", partial(due, label, now_s))
-                if judged:
-                    changed += guard("detectors", partial(judge, judged, now_s)) or []
-            if notify is not None:
-                decisions += notify(label, changed, now_s)
+            changed = stages.take(source)
+            due = stages.due(label, now_s) if source.absent is None else []
+            if due:
+                changed += stages.judge(due, now_s)
+            decisions += stages.notify(label, changed, now_s)
             changes += changed
         shown_s = wall() if shown_s is None else shown_s
-        guard.do(When.CONDITIONS, shown_s)
-        if conditions is not None:
-            changed, decided = conditions(shown_s)
+        if stages.conditions is not None:
+            changed, decided = stages.conditions(shown_s)
             changes += changed
             decisions += decided
-        guard.do(When.AFTER, wall())
-        live_state = NOT_SHOWN if show is None else show(shown_s, problems)
-        guard.do(When.LAST, wall())
+        if stages.send is not None:
+            stages.send(wall())
+        state, findings = NOT_SHOWN, dict[str, Finding]()
+        if stages.show is not None:
+            state, findings = stages.show(shown_s, problems), self.state.tracks.findings()
+        if stages.finish is not None:
+            stages.finish(wall())
         return Tick(
             samples=tuple(samples), changes=tuple(changes), decisions=tuple(decisions),
-            findings={} if show is None else self.state.tracks.findings(), state=live_state,
+            findings=findings, state=state,
         )  # fmt: skip

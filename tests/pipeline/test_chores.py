@@ -6,8 +6,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
-from gpuwatchd.pipeline.live_pipeline import PACE_S, Chore, Guard
-from gpuwatchd.pipeline.tick import When
+from gpuwatchd.pipeline.live_pipeline import PACE_S, Chore, Guard, When
 from tests.store.world import Time
 
 if TYPE_CHECKING:
