@@ -42,19 +42,14 @@ if TYPE_CHECKING:
 
     from gpuwatchd.collect.host import Host
     from gpuwatchd.core.config import Config
-    from gpuwatchd.core.model import (
-        Alert,
-        Decision,
-        Fault,
-        ProcessInfo,
-        ProcessKey,
-        ProcessUse,
-    )
+    from gpuwatchd.core.model import Alert, Decision, Fault, ProcessInfo, ProcessUse
     from gpuwatchd.core.ports import Source
     from gpuwatchd.pipeline.alert_notifier import AlertHolder
     from gpuwatchd.pipeline.tick import Problem, SourceTick
     from gpuwatchd.store.live import LiveState
     from gpuwatchd.store.profiles import ProfileStore
+
+    _Uses = tuple[ProcessUse, ...] | None
 
 _LAST_MESSAGES_S = 1.5
 """How long the end waits for messages that are being sent."""
@@ -105,8 +100,11 @@ class Guard:
         self._failed: dict[str, tuple[str, float]] = {}
         self._slow: dict[str, float] = {}
         self._paced_s, self._is_paced = -math.inf, False
-        self.problems: list[str] = []
+
+    @property
+    def problems(self) -> list[str]:
         """What fails now, one sentence each."""
+        return [why for why, _ in self._failed.values()]
 
     def __call__(
         self, where: str, work: Callable[[], T], *, budget_s: float = math.inf
@@ -169,12 +167,10 @@ class Guard:
             exc_info = None if isinstance(error, GpuwatchdError) else error
             log.error("failed part=%s error=%r", where, str(error), exc_info=exc_info)
             self._failed[where] = (why, at_s)
-            self.problems = [why for why, _ in self._failed.values()]
 
     def _note_success(self, where: str, taken_s: float, budget_s: float) -> None:
         """Take note of a part that went well: it fails no more, and may have been slow."""
-        if self._failed.pop(where, None):
-            self.problems = [why for why, _ in self._failed.values()]
+        self._failed.pop(where, None)
         at_s = self._mono()
         if taken_s > budget_s and self._slow.get(where, -_LOG_AGAIN_S) <= at_s - _LOG_AGAIN_S:
             self._slow[where] = at_s
@@ -199,9 +195,7 @@ class ProcessContext:
         self._clocks = clocks
         self._settings: Settings | None = None
         """Those of the last look at servers."""
-        self._present: tuple[int, list[list[ProcessKey]], tuple[ProcessInfo, ...]] = (-1, [], ())
-        self._here: dict[str, tuple[tuple[ProcessUse, ...] | None, list[ProcessKey]]] = {}
-        """UUID -> the last process list, and whom it names."""
+        self._present: tuple[int, list[_Uses], tuple[ProcessInfo, ...]] = (-1, [], ())
         self.serving = Serving(state, host)
         self.declared = DeclaredSizes(state, host)
         self.limits = MemoryLimits(state, host, clocks.mono)
@@ -210,28 +204,22 @@ class ProcessContext:
 
     def chores(self) -> Iterator[Chore]:
         """Yield what keeps it up to date."""
-        checkpoints, wall = self.checkpoints, self._clocks.wall
         yield Chore("process context", When.CONDITIONS, self._refresh)
         yield Chore("idle memory", When.CONDITIONS, self.idle_memory.update)
-        # Costs and steps depend on these two; they go by people's clock.
-        yield Chore(
-            "checkpoints",
-            When.CONDITIONS,
-            lambda _: checkpoints.step(wall()),
-            due=self._may_find_checkpoints,
-        )
-        yield Chore(
-            "power",
-            When.CONDITIONS,
-            lambda _: self._state.prices.measure(wall()),
-            due=lambda: self._state.settings.config.cost.electricity_per_kwh is not None,
-        )
+        yield Chore("power", When.CONDITIONS, self._update_costs, due=self._may_change_costs)
 
-    def _may_find_checkpoints(self) -> bool:
-        """Say whether one may have been reported, or files are to be looked for."""
-        shelf, search = self._shelf, self.checkpoints
+    def _may_change_costs(self) -> bool:
+        """Say whether a checkpoint may have been reported or found, or power has a price."""
+        shelf, search, config = self._shelf, self.checkpoints, self._state.settings.config
         reported = shelf is not None and shelf.outside != search.outside
-        return reported or search.busy or bool(self._state.settings.config.checkpoints.paths)
+        priced = config.cost.electricity_per_kwh is not None
+        return reported or priced or search.busy or bool(config.checkpoints.paths)
+
+    def _update_costs(self, _: float) -> None:
+        """Take in checkpoints and power, on which costs and steps depend; by people's clock."""
+        now_s = self._clocks.wall()
+        self._guard("checkpoints", partial(self.checkpoints.step, now_s))
+        self._state.prices.measure(now_s)
 
     def _refresh(self, _: float) -> None:
         """Read servers, declared sizes and limits, where a process is new or they are due."""
@@ -252,20 +240,13 @@ class ProcessContext:
 
         ``State.infos`` remembers those that have left, too.
         """
-        infos, before = self._state.infos, self._here
-        self._here = {}
-        for uid, device in self._state.devices.items():
-            if device.reading is None:
-                continue
-            uses, here = device.reading.uses, before.get(uid)
-            if here is None or here[0] is not uses:
-                keys = [use.key for use in uses or ()]
-                here = (uses, here[1] if here is not None and here[1] == keys else keys)
-            self._here[uid] = here
-        lists = [keys for _, keys in self._here.values()]
-        if (infos.changes, lists) != self._present[:2]:
-            who = tuple([infos[key] for keys in lists for key in keys if key in infos])
-            self._present = (infos.changes, lists, who)
+        infos, (changes, lists, who) = self._state.infos, self._present
+        devices = self._state.devices.values()
+        now = [device.reading.uses for device in devices if device.reading is not None]
+        if infos.changes != changes or now != lists:
+            keys = [use.key for uses in now for use in uses or ()]
+            here = tuple([infos[key] for key in keys if key in infos])
+            self._present = infos.changes, now, who if here == who else here
         return self._present[2]
 
     def problems(self) -> list[str]:
