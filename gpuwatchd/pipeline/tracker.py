@@ -78,10 +78,8 @@ class HostMemory:
 
     def _measure(self, now_s: float) -> None:
         host = self._look()
-        if host is None:
-            self.headroom.take(now_s, None, None)
-        else:
-            self.headroom.take(now_s, host.total_bytes, host.free_bytes)
+        figures = (None, None) if host is None else (host.total_bytes, host.free_bytes)
+        self.headroom.take(now_s, *figures)
 
     def _note(self, device: TrackedDevice, key: ProcessKey, held: int, now_s: float) -> None:
         info = self._state.infos.get(key)
@@ -185,14 +183,11 @@ class SampleIntake:
             reading = self.process_names.resolve(raw, processes)
             changed += self._track_device(device, reading, source, now_s, boot_id)
             self._state.devices[device.uid].faults = tuple(faults.get(device.uid, ()))
-        gone = [
-            device
-            for uid, device in self._state.devices.items()
-            if uid not in by_uid and device.source == source
-        ]
-        for tracked_device in gone:
-            del self._state.devices[tracked_device.device.uid]
-            changed += self._state.retire(tracked_device.tracks(), Ending.DEVICE_GONE, now_s)
+        for uid, tracked_device in list(self._state.devices.items()):
+            if uid not in by_uid and tracked_device.source == source:
+                del self._state.devices[uid]
+                tracks = tracked_device.tracks()
+                changed += self._state.retire(tracks, Ending.DEVICE_GONE, now_s)
         if self._state.restored.alerts and now_s - self._begun_s >= FORGET_DEVICE_S:
             changed += self._state.restored.expired(
                 self._state.devices, self._state.settings.rules, now_s
@@ -204,8 +199,8 @@ class SampleIntake:
             # First: who goes on with an alert may have ended in the same tick.
             changed[:0] = self._state.tracks.take_passed_on()
         self._forget_infos()
-        fault = Fault(where="", why="not reported now")
-        self.mark_unread(source, fault, but={r.device_uid for r in sample.readings})
+        gone = Fault(where="", why="not reported now")
+        self.mark_unread(source, gone, but={r.device_uid for r in sample.readings})
         return changed
 
     def _track_device(
