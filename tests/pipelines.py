@@ -6,8 +6,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from gpuwatchd.pipeline.clock import Clocks
-from gpuwatchd.pipeline.live_pipeline import Inputs, LivePipeline
-from gpuwatchd.pipeline.live_state import Outputs
+from gpuwatchd.pipeline.live_pipeline import LivePipeline
+from gpuwatchd.pipeline.live_state import Inputs, Outputs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -33,8 +33,8 @@ from gpuwatchd.core.state_log import StateLog, masked
 from gpuwatchd.notify import credentials
 from gpuwatchd.notify.outbox import dispatcher
 from gpuwatchd.pipeline.clock import Clocks
-from gpuwatchd.pipeline.live_pipeline import Inputs, LivePipeline
-from gpuwatchd.pipeline.live_state import Outputs
+from gpuwatchd.pipeline.live_pipeline import LivePipeline
+from gpuwatchd.pipeline.live_state import Inputs, Outputs
 from gpuwatchd.pipeline.source_workers import DriverRelease
 from gpuwatchd.service import own_process
 from gpuwatchd.service.own_process import NotifySocket, Wakeup, watchdog_s

@@ -42,9 +42,9 @@ if TYPE_CHECKING:
 
     from gpuwatchd.collect.host import Host
     from gpuwatchd.core.config import Config
-    from gpuwatchd.core.model import Alert, Decision, Fault, ProcessInfo, ProcessUse
-    from gpuwatchd.core.ports import Source
+    from gpuwatchd.core.model import Alert, Decision, ProcessInfo, ProcessUse
     from gpuwatchd.pipeline.alert_notifier import AlertHolder
+    from gpuwatchd.pipeline.live_state import Inputs
     from gpuwatchd.pipeline.tick import Problem, SourceTick
     from gpuwatchd.store.live import LiveState
     from gpuwatchd.store.profiles import ProfileStore
@@ -261,17 +261,6 @@ class ProcessContext:
         self._guard("declared sizes", self.declared.close)
 
 
-class Inputs(NamedTuple):
-    """What a pipeline reads; ``fresh`` and ``absences``: see :class:`.source_workers.Sources`."""
-
-    sources: Sequence[Source]
-    """Read every tick, each in its own thread."""
-    host: Host | None = None
-    """Looks processes up by pid; None where the samples name them (logs, simulation)."""
-    fresh: Callable[[int], Source] | None = None
-    absences: Callable[[list[Fault | None]], list[Problem]] | None = None
-
-
 class LivePipeline(Pipeline):
     """All stages; what fails in one is a fault, logged and shown: its tick never raises."""
 
@@ -288,13 +277,7 @@ class LivePipeline(Pipeline):
         booted_at_s = None if host is None else host.booted_at_s
         state = State(config, history, clocks.mono)
         self.guard = guard = Guard(clocks.mono)
-        self.sources = Sources(
-            inputs.sources,
-            clocks.mono,
-            config.daemon.source_deadline,
-            fresh=inputs.fresh,
-            absences=inputs.absences,
-        )
+        self.sources = Sources(inputs, clocks.mono, config.daemon.source_deadline)
         self.intake, self.evaluator = SampleIntake(state, host), Evaluator(state)
         self._alerted: dict[str, tuple[int, list[Track]]] = {}
         """Source -> its tracks that have an alert, and ``Track.changes`` when they were sought."""

@@ -16,11 +16,20 @@ from gpuwatchd.store.live import LiveDevice, LiveProcess, LiveState, Undelivered
 from gpuwatchd.store.ring import CELL_S, Ring
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from gpuwatchd.collect.host import Host
-    from gpuwatchd.core.model import Alert, Event, Finding, ProcessInfo, ProcessKey, ProcessUse
+    from gpuwatchd.core.model import (
+        Alert,
+        Event,
+        Fault,
+        Finding,
+        ProcessInfo,
+        ProcessKey,
+        ProcessUse,
+    )
+    from gpuwatchd.core.ports import Source
     from gpuwatchd.notify.outbox.channel_health import Reach
     from gpuwatchd.notify.outbox.outbox import Dispatcher, Outbox
     from gpuwatchd.pipeline.clock import Clocks
@@ -269,6 +278,19 @@ class UndeliveredAlerts:
 
 
 _RSS_EVERY_TICKS = 12
+
+
+class Inputs(NamedTuple):
+    """What a pipeline reads."""
+
+    sources: Sequence[Source]
+    """Read every tick, each in its own thread."""
+    host: Host | None = None
+    """Looks processes up by pid; None where the samples name them (logs, simulation)."""
+    fresh: Callable[[int], Source] | None = None
+    """Makes the source at a position anew: for one whose thread is stuck in a driver."""
+    absences: Callable[[list[Fault | None]], list[Problem]] | None = None
+    """Makes sentences of why each source gives nothing (None: it does not); None tells them all."""
 
 
 class Outputs(NamedTuple):

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gpuwatchd.core.ports import Source
+    from gpuwatchd.pipeline.live_state import Inputs
     from gpuwatchd.pipeline.tick import Problem
 
 log = logging.getLogger("gpuwatchd")
@@ -70,23 +71,14 @@ class SourceWorker:
             daemon=True,
         )
         self._thread.start()
-        self._pass_deadline()
+        self.answer_within(self._deadline_s)
 
-    def _pass_deadline(self) -> None:
-        """Pass the deadline on to a source that keeps to one itself."""
+    def answer_within(self, deadline_s: float) -> None:
+        """Wait so long at most for one read; a source may keep to it by itself."""
+        self._deadline_s = deadline_s
         answer_within = getattr(self.source, "answer_within", None)
         if answer_within is not None:
-            answer_within(self._deadline_s)
-
-    @property
-    def deadline_s(self) -> float:
-        """Longest time that one read is waited for."""
-        return self._deadline_s
-
-    @deadline_s.setter
-    def deadline_s(self, seconds: float) -> None:
-        self._deadline_s = seconds
-        self._pass_deadline()
+            answer_within(deadline_s)
 
     @property
     def stuck(self) -> bool:
@@ -102,7 +94,7 @@ class SourceWorker:
                 return self._take(_answer(self.source), now_mono_s)
             self._asked.put(_READ)
             self._busy_since_s = now_mono_s
-            wait_s = self.deadline_s
+            wait_s = self._deadline_s
         else:
             wait_s = 0.0
         try:
@@ -152,7 +144,7 @@ class SourceWorker:
             self.source, self._fresh = self._fresh(), None
             self._busy_since_s = None
             self._start()
-        why = f"no answer for {max(stuck_s, self.deadline_s):.0f} s"
+        why = f"no answer for {max(stuck_s, self._deadline_s):.0f} s"
         self.absent = Fault(where=self.source.name, why=f"{why}; the driver may hang")
         return Fault(where=self.source.name, why=why)
 
@@ -227,26 +219,10 @@ class SourceClocks:
 
 
 class Sources:
-    """Everything that is read each tick.
+    """Everything that is read each tick."""
 
-    Parameters
-    ----------
-    fresh
-        Makes the source at a position anew: for one whose thread is stuck in a driver.
-    absences
-        Makes sentences of why each source gives nothing (None: it does not); None tells them all.
-    """
-
-    def __init__(
-        self,
-        sources: Sequence[Source],
-        mono: Callable[[], float],
-        deadline_s: float,
-        *,
-        fresh: Callable[[int], Source] | None = None,
-        absences: Callable[[list[Fault | None]], list[Problem]] | None = None,
-    ) -> None:
-        self._mono, self._absences = mono, absences
+    def __init__(self, inputs: Inputs, mono: Callable[[], float], deadline_s: float) -> None:
+        self._mono, self._absences, fresh = mono, inputs.absences, inputs.fresh
         self._clock = SourceClocks()
         self.workers = {
             label: SourceWorker(
@@ -254,7 +230,7 @@ class Sources:
                 deadline_s=deadline_s,
                 fresh=partial(fresh, position) if fresh is not None else None,
             )
-            for position, (label, source) in enumerate(labelled(sources))
+            for position, (label, source) in enumerate(labelled(inputs.sources))
         }
         self.answered = 0
         """How many answered in the last tick."""
@@ -296,7 +272,7 @@ class Sources:
     def set_deadline(self, deadline_s: float) -> None:
         """Wait for each source for so many seconds from now on."""
         for worker in self.workers.values():
-            worker.deadline_s = deadline_s
+            worker.answer_within(deadline_s)
 
 
 # Letting go of the GPUs when the user asks: from the request's file to the sources.

@@ -55,11 +55,6 @@ class Tick(msgspec.Struct, frozen=True, kw_only=True):
     """:data:`NOT_SHOWN` where nothing is shown."""
 
     @property
-    def sample(self) -> Sample | None:
-        """The first source's sample."""
-        return self.samples[0] if self.samples else None
-
-    @property
     def alerts(self) -> tuple[Alert, ...]:
         """All alerts that are open now (watch and firing)."""
         return self.state.alerts

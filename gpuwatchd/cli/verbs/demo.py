@@ -171,8 +171,8 @@ def _assemble(
     from gpuwatchd.cli import demo_act  # noqa: PLC0415
     from gpuwatchd.core import config  # noqa: PLC0415
     from gpuwatchd.pipeline.clock import Clocks  # noqa: PLC0415
-    from gpuwatchd.pipeline.live_pipeline import Inputs, LivePipeline  # noqa: PLC0415
-    from gpuwatchd.pipeline.live_state import Outputs  # noqa: PLC0415
+    from gpuwatchd.pipeline.live_pipeline import LivePipeline  # noqa: PLC0415
+    from gpuwatchd.pipeline.live_state import Inputs, Outputs  # noqa: PLC0415
     from gpuwatchd.store.writer import History  # noqa: PLC0415
 
     flags = options.current()
