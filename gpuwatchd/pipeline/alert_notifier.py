@@ -340,10 +340,10 @@ class AlertNotifier:
                 updated[alert.key, alert.opened_at_s] = alert
         self.open_alerts[source] = _alerts(holders)
         self.deaths.note(updated.values())
-        if self._history is not None and (updated or deliveries or decisions):
-            self._history.decide(decisions)
-            deliveries = self._history.apply(list(updated.values()), deliveries)
-        self._outbox.send(deliveries)
+        if updated or deliveries or decisions:
+            if self._history is not None:
+                self._history.decide(decisions)
+            self._outbox.send(deliveries, list(updated.values()))
         return decisions
 
     def _take_changes(

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.collect.host import Host
     from gpuwatchd.core.model import Alert, Event, Finding, ProcessInfo, ProcessKey, ProcessUse
-    from gpuwatchd.notify.outbox.channel_health import Reach
-    from gpuwatchd.notify.outbox.outbox import Dispatcher, Outbox
+    from gpuwatchd.notify.outbox.outbox import Dispatcher, Outbox, Reach
     from gpuwatchd.pipeline.clock import Clocks
     from gpuwatchd.pipeline.source_workers import Problem
     from gpuwatchd.pipeline.state import State
