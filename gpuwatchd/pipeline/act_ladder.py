@@ -15,7 +15,7 @@ import msgspec
 from gpuwatchd import alerts as policy
 from gpuwatchd.act import reap, steps
 from gpuwatchd.alerts import ladder
-from gpuwatchd.alerts.matching import fits
+from gpuwatchd.alerts.routing import fits
 from gpuwatchd.collect.host import process_identity
 from gpuwatchd.core.codes import ActHold
 from gpuwatchd.pipeline.step_runner import OWN

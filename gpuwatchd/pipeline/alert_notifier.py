@@ -15,7 +15,6 @@ from gpuwatchd.core.model import Alert, Decision, Delivery
 from gpuwatchd.pipeline import action_handler, messages
 from gpuwatchd.pipeline.clock import moved_resolved
 from gpuwatchd.pipeline.live_state import RecentDeaths
-from gpuwatchd.pipeline.messages import sentences
 from gpuwatchd.pipeline.track import Track
 from gpuwatchd.pipeline.track_evaluation import subject_facts
 
@@ -99,7 +98,7 @@ class MessageBuilder:
             from gpuwatchd.pipeline import chart_points  # noqa: PLC0415 - numpy comes with it
 
             chart = chart_points.chart(track, alert)
-        message = messages.compose(
+        return messages.compose(
             alert,
             notice.kind,
             now_s=now_s,
@@ -108,8 +107,6 @@ class MessageBuilder:
             buttons=buttons,
             proposals=proposals,
         )
-        lead = sentences.critical_lead(alert, notice.kind)
-        return msgspec.structs.replace(message, lead=lead)
 
     def _device(self, alert: Alert) -> Device | None:
         device = self._state.devices.get(alert.subject.device_uid)
@@ -245,9 +242,8 @@ def _mark_stale(holder: AlertHolder, now_s: float) -> Alert | None:
     # Of one that is still to be told, another reason says more.
     if not fresh and alert.held_code and not alert.notices:
         return None
-    holder.alert = msgspec.structs.replace(
-        alert, **wording.hold_fields(None if fresh else Hold.NO_DATA)
-    )
+    held = wording.NOT_HELD if fresh else wording.hold_fields(Hold.NO_DATA)
+    holder.alert = msgspec.structs.replace(alert, **held)
     return holder.alert
 
 

@@ -22,7 +22,8 @@ from gpuwatchd.core.errors import GpuwatchdError, NotifyError
 from gpuwatchd.core.model import Availability
 from gpuwatchd.core.registry import load
 from gpuwatchd.notify import NOTIFIERS
-from gpuwatchd.notify.outbox.states import Key, digest, key_of, leaves_with_others, refused, sent
+from gpuwatchd.notify.outbox.outbox import key_of
+from gpuwatchd.notify.outbox.states import Key, digest, leaves_with_others, refused, sent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -17,7 +17,7 @@ from gpuwatchd.core.config import PolicySection
 from gpuwatchd.core.model import ChannelHealth
 from gpuwatchd.core.units import Local
 from gpuwatchd.notify.outbox import states
-from gpuwatchd.notify.outbox.states import CLOCK_STEP_S, State, incident_of, is_held, key_of
+from gpuwatchd.notify.outbox.states import CLOCK_STEP_S, State, is_held
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -91,7 +91,7 @@ class Reach:
     def note(self, delivery: Delivery) -> None:
         """Take in how a delivery stands now."""
         self.changes += 1
-        if states.state_of(delivery) is State.EXPIRED:
+        if delivery.state == "failed" and states.state_of(delivery) is State.EXPIRED:
             return
         for key in (delivery.alert_key, *delivery.message.also):
             if key:
@@ -396,10 +396,11 @@ class Outbox:
             self._fall_back(now_s)
             busy = {incident_of(row.delivery) for row in self._rows.values() if row.holder}
             waiting = [row.delivery for row in self._waiting()]
-            plan = states.plan([it for it in waiting if incident_of(it) not in busy], now_s)
-            for old in plan.expired:
-                self._expire(old)
-            due = plan.submit
+            if waiting:
+                plan = states.plan([it for it in waiting if incident_of(it) not in busy], now_s)
+                for old in plan.expired:
+                    self._expire(old)
+                due = plan.submit
         self._submit(due, now_s)
 
     def channel_health(self) -> tuple[ChannelHealth, ...]:
@@ -567,3 +568,13 @@ class Outbox:
             return
         for row in list(self._rows.values()):
             self._set(row, states.clock_moved(row.delivery, offset_s - before_s, now_s))
+
+
+def key_of(row: Delivery) -> Key:
+    """Return the key of a row."""
+    return row.message.id, row.channel
+
+
+def incident_of(row: Delivery) -> Key:
+    """Return what the rows about one incident on one channel have in common."""
+    return row.message.thread or row.message.id, row.channel

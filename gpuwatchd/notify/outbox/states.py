@@ -46,16 +46,6 @@ Key = tuple[str, str]
 """Message id and channel: the key of a row; its number may change while the disk is full."""
 
 
-def key_of(row: Delivery) -> Key:
-    """Return the key of a row."""
-    return row.message.id, row.channel
-
-
-def incident_of(row: Delivery) -> Key:
-    """Return what the rows about one incident on one channel have in common."""
-    return row.message.thread or row.message.id, row.channel
-
-
 class State(enum.Enum):
     """How a row stands."""
 
