@@ -230,6 +230,7 @@ class AlertCosts:
         saved_at_s: float | None = None,
         left_s: float | None = None,
     ) -> Cost | None:
+        prices = self._state.prices.table
         had = cost.charged_usage(
             members,
             cost.UsageProvider(
@@ -242,7 +243,7 @@ class AlertCosts:
         )
         found = cost.charge(
             [part for _, part in had.parts],
-            self._state.prices.table,
+            prices,
             since_at_s=had.since_at_s,
             # What nobody owns, and what is held, has no start.
             since=had.since if alert.subject.process and alert.kind == "leak" else "first-seen",
@@ -250,9 +251,9 @@ class AlertCosts:
         )
         if found is None:
             # Of who has gone without having been written down, what was known before counts.
-            return None if self._state.prices.table.off else alert.cost
-        subjects = tuple(Subject(device_uid=uid, process=key) for uid, key in members)
-        return msgspec.structs.replace(found, members=subjects)
+            return None if prices.off else alert.cost
+        subjects = [Subject(device_uid=uid, process=key) for uid, key in members]
+        return msgspec.structs.replace(found, members=tuple(subjects))
 
     def _of_held(self, alert: Alert, now_s: float) -> Cost | None:
         """Return what idle memory has cost: its share of the device's."""
@@ -314,13 +315,15 @@ def _members(state: State, alert: Alert) -> list[tuple[str, ProcessKey | None]]:
         return [(subject.device_uid, None)]
     infos = state.infos
     info = infos.get(subject.process)
-    track = state.tracks.get(subject.id)
-    team = info.team if info is not None and track is not None and track.leads else None
     pairs: list[tuple[str, ProcessKey | None]] = [(subject.device_uid, subject.process)]
     if alert.resolved_at_s is not None and alert.cost is not None:
         # They have gone: who they were is what was known last.
         pairs += [(member.device_uid, member.process) for member in alert.cost.members]
         return list(dict.fromkeys(pairs))
+    team = None if info is None else info.team
+    if team is not None:
+        track = state.tracks.get(subject.id)
+        team = team if track is not None and track.leads else None
     for uid, device in state.devices.items():
         for key in device.processes:
             other = infos.get(key)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from gpuwatchd.analysis.cost import totals
+from gpuwatchd.analysis.cost import sharing
 from gpuwatchd.core.model import ProcessKey, Value
 
 if TYPE_CHECKING:
@@ -60,9 +60,9 @@ def freed(parts: Sequence[Held], at_s: float, until_s: float) -> Freed:
         return Freed(None, None, None)
     pairs = [(part.price, _hours(part, at_s, until_s)) for part in parts]
     return Freed(
-        totals.total(_known(part.held_bytes) for part in parts),
-        totals.total(hours for _, hours in pairs),
-        totals.total(totals.worth(hours, price) for price, hours in pairs),
+        sharing.total(_known(part.held_bytes) for part in parts),
+        sharing.total(hours for _, hours in pairs),
+        sharing.total(sharing.worth(hours, price) for price, hours in pairs),
     )
 
 
@@ -88,7 +88,7 @@ class Lost(NamedTuple):
 
 def lost(
     members: Sequence[tuple[str, ProcessKey]],
-    ask: totals.UsageProvider,
+    ask: sharing.UsageProvider,
     *,
     started_at_s: float | None,
     saved_at_s: float | None,
@@ -101,7 +101,7 @@ def lost(
     since_s = started_at_s if saved_at_s is None else saved_at_s
     if since_s is not None and since_s >= until_s:
         return Lost(0.0, 0.0)
-    had = totals.charged_usage(
+    had = sharing.charged_usage(
         members,
         ask,
         started_at_s=started_at_s,
@@ -112,8 +112,8 @@ def lost(
     if not had.parts:
         return Lost(None, None)
     return Lost(
-        totals.total(part.hours for _, part in had.parts),
-        totals.total(totals.worth(part.hours, part.price) for _, part in had.parts),
+        sharing.total(part.hours for _, part in had.parts),
+        sharing.total(sharing.worth(part.hours, part.price) for _, part in had.parts),
     )
 
 
@@ -229,7 +229,7 @@ def acts_summed(acts: Sequence[Act]) -> ActsSum:
     sums: dict[str, Any] = {}
     for name in ("freed_bytes", "freed_gpu_hours", "freed_usd", "lost_gpu_hours", "lost_usd"):
         values = [getattr(act, name) for act in acts]
-        sums[name] = totals.total(values)
+        sums[name] = sharing.total(values)
         if name.startswith("freed"):
             sums[f"known_{name}"] = sum(value for value in values if value is not None)
     return ActsSum(
