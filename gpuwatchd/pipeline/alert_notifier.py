@@ -67,8 +67,8 @@ class MessageBuilder:
 
         ``thread``: that of the alert whose message it joins. Without ``counted`` its cost stays.
         """
-        own = messages.message_id(alert, "firing", 1)
-        first = alert.first_message or (thread if thread and alert.notices == 1 else own)
+        first = alert.first_message or (thread if alert.notices == 1 else "")
+        first = first or messages.message_id(alert, "firing", 1)
         # What a death has cost was counted when it died.
         cost = self._costs.of(alert, now_s) if counted and not alert.died else alert.cost
         return msgspec.structs.replace(alert, cost=cost, first_message=first)
@@ -76,7 +76,7 @@ class MessageBuilder:
     def with_final_cost(self, alert: Alert, now_s: float) -> Alert:
         """Return an alert that is over, with all that its job has cost since its checkpoint."""
         try:
-            return msgspec.structs.replace(alert, cost=self._costs.of(alert, now_s))
+            return msgspec.structs.replace(alert, cost=self._costs.of(alert, now_s, died=True))
         except Exception:
             # Whatever is odd about its cost, that a job has died is sent.
             log.exception("failed part=cost key=%s", alert.key)
@@ -304,7 +304,7 @@ class AlertNotifier:
         ``PREVIOUS_RUN``. ``alerted`` has its open alerts, ``changes`` those whose state changed in
         this tick, resolved ones among them. Alerts, decisions and messages are one transaction.
         """
-        if changes:
+        if changes and self._state.silences.active:
             self._state.silences.take_changes(changes, self._wall())
         holders = {
             holder.alert.key: holder

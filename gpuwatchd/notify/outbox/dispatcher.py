@@ -369,7 +369,7 @@ class MessageDispatcher:
                 self._look_after(channel)
         with self._lock:
             done, self._done = self._done, []
-            self._held.difference_update(key_of(delivery) for delivery in done)
+            self._held.difference_update(map(key_of, done))
         return done
 
     @property

@@ -115,10 +115,12 @@ class Reach:
         """Return the keys of open alerts of which a message failed and none arrived."""
         keys: list[str] = []
         for key, record in list(self._records.items()):
+            if record.delivered or not record.failed:
+                continue
             if self._opened is not None and self._opened(key) != record.opened_at_s:
                 del self._records[key]
                 self.changes += 1
-            elif record.failed and not record.delivered:
+            else:
                 keys.append(key)
         return tuple(keys)
 
@@ -339,7 +341,7 @@ class Outbox:
         rows = self._written(
             [
                 delivery
-                if is_held(delivery) or incident_of(delivery) in incidents
+                if incident_of(delivery) in incidents or is_held(delivery)
                 else states.claimed(delivery, now_s + LEASE_S)
                 for delivery in deliveries
             ],
@@ -392,7 +394,9 @@ class Outbox:
         if self._former:
             self._look_after_former()
         due: list[Delivery] = []
-        if self._rows:
+        if all(row.delivery.state == "sent" for row in self._rows.values()):
+            self._rows.clear()  # as nearly always: nobody has to stand in, or to wait
+        else:
             self._fall_back(now_s)
             busy = {incident_of(row.delivery) for row in self._rows.values() if row.holder}
             waiting = [row.delivery for row in self._waiting()]

@@ -61,7 +61,8 @@ def compose(  # noqa: PLR0913 - what one message is made of
     """
     first = alert.first_message or message_id(alert, "firing", 1)
     own = message_id(alert, notice, alert.notices)
-    case = Case(alert, notice, now_s, alert.ran_out, also, machine_name(host))
+    name = machine_name(host)
+    case = Case(alert, notice, now_s, alert.ran_out, also, name)
     lines = sentences.body(alert, now_s=now_s, others=bool(also))
     lines += [
         sentences.proposal(step, one.subject.process.pid, now_s)
@@ -73,8 +74,8 @@ def compose(  # noqa: PLR0913 - what one message is made of
         notice=notice,
         # What probably ran out of memory has not recovered.
         severity="info" if notice == "resolved" and not case.ran_out else alert.severity,
-        subject=sentences.subject(case),
         lead=sentences.critical_lead(case),
+        subject=sentences.subject(case),
         body="\n".join(lines),
         facts=facts(case),
         command=command(case),

@@ -135,10 +135,10 @@ def subject(case: Case) -> str:
     beside = SUBJECT_CHARS - len(lead) - len(on) - len(least)
     end = tail(case, room=max(_WHY_CHARS, beside)) + on
     room = SUBJECT_CHARS - len(lead) - len(end)
-    device = sum(len(part.text) for part in who if part.role is TitleRole.DEVICE)
     if case.also and room < len(least):
         # Of several the name says more than the pid of one, and where need be than the host.
         who = tuple([part for part in who if part.role is not TitleRole.PID])
+        device = sum(len(part.text) for part in who if part.role is TitleRole.DEVICE)
         if room < device + _LEAST_NAME:
             end, room = end.removesuffix(on), room + len(on)
     room = max(room, _LEAST_NAME)
