@@ -1,6 +1,5 @@
 """What memory and time on a GPU cost: prices, shares, and the one line of an alert. Pure."""
 
-from gpuwatchd.analysis.cost.acts import Act, ActsSum, acts_summed
 from gpuwatchd.analysis.cost.sharing import (
     ChargedUsage,
     DeviceUsage,
@@ -21,8 +20,11 @@ from gpuwatchd.analysis.cost.sharing import (
 )
 from gpuwatchd.analysis.cost.totals import (
     WHATS,
+    Act,
+    ActsSum,
     Entry,
     Sum,
+    acts_summed,
     entries_of,
     grouped,
     in_currency,

@@ -372,15 +372,6 @@ class MessageDispatcher:
             self._held.difference_update(map(key_of, done))
         return done
 
-    @property
-    def problems(self) -> dict[str, str]:
-        """Channels that hang at this moment -> what is known about it."""
-        return {
-            name: "does not answer; waiting for it to come back"
-            for name, channel in self._channels.items()
-            if channel.down
-        }
-
     def close(self, timeout_s: float = 2.0) -> list[Delivery]:
         """Stop within ``timeout_s``; return what was taken and not reported. May be called twice.
 

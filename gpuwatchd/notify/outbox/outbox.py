@@ -260,7 +260,8 @@ class Outbox:
         self.reach = Reach(None if store is None else store.opened_at_s)
         self.made_mono_s: deque[float] = deque(maxlen=1000)
         """When messages were made lately: so many an hour are allowed."""
-        self._policy = policy or PolicySection()
+        self.policy = policy or PolicySection()
+        """The rules in force."""
         self._store = store
         self._wall = wall
         # A wait for a retry is not changed by a step of the wall clock.
@@ -276,14 +277,9 @@ class Outbox:
         self._awaited: dict[str, bool] = {}
         """Message that somebody waits for -> whether it has arrived."""
 
-    @property
-    def policy(self) -> PolicySection:
-        """The rules in force."""
-        return self._policy
-
     def take_rules(self, section: PolicySection) -> None:
         """Take over new rules, also for what waits for the end of quiet hours."""
-        before, self._policy = self._policy, section
+        before, self.policy = self.policy, section
         if before.quiet_hours == section.quiet_hours:
             return
         here = Local.at(self._wall())
