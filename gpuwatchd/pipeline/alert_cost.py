@@ -234,11 +234,10 @@ class AlertCosts:
     ) -> Cost | None:
         """Return what falls to an alert; ``since_s``: when it started, and was saved last."""
         prices = self._state.prices.table
+        ask = cost.UsageProvider(rows, lambda uid, *_: self._state.prices.of(uid, now_s))
         had = cost.charged_usage(
             members,
-            cost.UsageProvider(
-                rows, lambda uid, _since_s, _until_s: self._state.prices.of(uid, now_s)
-            ),
+            ask,
             started_at_s=since_s[0],
             saved_at_s=since_s[1],
             until_s=now_s if alert.resolved_at_s is None else alert.resolved_at_s,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from gpuwatchd.alerts import Notice, Notifications
-    from gpuwatchd.core.model import Device, Message, ProcessInfo, Proposal
+    from gpuwatchd.core.model import Message, ProcessInfo, Proposal
     from gpuwatchd.notify.outbox.outbox import Outbox
     from gpuwatchd.pipeline.alert_cost import AlertCosts
     from gpuwatchd.pipeline.clock import Clocks
@@ -52,9 +52,9 @@ class MessageBuilder:
 
     def with_subject(self, alert: Alert) -> Alert:
         """Return an alert with its ``about`` as known now."""
-        facts = subject_facts(
-            self._device(alert), self._info(alert), alert.subject, alert.finding.framework
-        )
+        tracked = self._state.devices.get(alert.subject.device_uid)
+        device = None if tracked is None else tracked.device
+        facts = subject_facts(device, self._info(alert), alert.subject, alert.finding.framework)
         before = alert.about
         if before == facts or (before is not None and before.process and not facts.process):
             return alert  # Who has ended is not forgotten.
@@ -108,10 +108,6 @@ class MessageBuilder:
             proposals=proposals,
         )
 
-    def _device(self, alert: Alert) -> Device | None:
-        device = self._state.devices.get(alert.subject.device_uid)
-        return None if device is None else device.device
-
     def _info(self, alert: Alert) -> ProcessInfo | None:
         process = alert.subject.process
         return None if process is None else self._state.infos.get(process)
@@ -145,16 +141,13 @@ class ResolvedAlerts:
         self.histories[key] = policy.remembered(self.histories.get(key), alert, now_s)
         if alert.next_notice_at_s is not None:
             self.pending_resolved[key] = alert
-        elif (
-            key in self.pending_resolved
-            and self.pending_resolved[key].opened_at_s == alert.opened_at_s
-        ):
+        elif (old := self.pending_resolved.get(key)) and old.opened_at_s == alert.opened_at_s:
             del self.pending_resolved[key]
-        for old in [
+        for gone in [
             k for k, history in self.histories.items() if not policy.matters(history, rules, now_s)
         ]:
-            del self.histories[old]
-            self._sources.pop(old, None)
+            del self.histories[gone]
+            self._sources.pop(gone, None)
 
     def reopened(
         self, source: str, alert: Alert, rules: policy.Rules, now_s: float
@@ -408,14 +401,9 @@ class AlertNotifier:
         """Return what policy says is due."""
         rules = self._state.settings.rules
         alerts = list(_alerts(holders))
+        firing = {alert.key for alert in alerts if alert.state == "firing"}
         # One that has fired again is not over.
-        alerts += [
-            one
-            for one in resolved
-            if (same := holders.get(one.key)) is None
-            or same.alert is None
-            or same.alert.state != "firing"
-        ]
+        alerts += [alert for alert in resolved if alert.key not in firing]
         levels = {}
         if rules.overrides:
             for key, holder in holders.items():

@@ -396,11 +396,10 @@ class Outbox:
             self._fall_back(now_s)
             busy = {incident_of(row.delivery) for row in self._rows.values() if row.holder}
             waiting = [row.delivery for row in self._waiting()]
-            if waiting:
-                plan = states.plan([it for it in waiting if incident_of(it) not in busy], now_s)
-                for old in plan.expired:
-                    self._expire(old)
-                due = plan.submit
+            plan = states.plan([it for it in waiting if incident_of(it) not in busy], now_s)
+            for old in plan.expired:
+                self._expire(old)
+            due = plan.submit
         self._submit(due, now_s)
 
     def channel_health(self) -> tuple[ChannelHealth, ...]:

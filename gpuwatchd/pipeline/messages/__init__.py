@@ -138,6 +138,10 @@ def digest(
     count = len(ordered)
     value = "No alerts" if not count else "1 alert" if count == 1 else f"{count} alerts"
     state = f", {len(still)} still open" if still else ", all resolved" if count else ""
+    until = units.moment(now_s, now_s=now_s, zone=True)
+    lines = [f"Digest {text.fit(why, _WHY_CHARS)} until {until}."]
+    if lost := sum(alert.ran_out for alert in ordered):
+        lines.append(f"{lost} probably ran out of memory.")
     return Message(
         id=_id_of(f"digest|{number}"),
         notice="digest",
@@ -147,20 +151,12 @@ def digest(
             f"{sentences.on_host(machine_name(host))}",
             sentences.SUBJECT_CHARS,
         ),
-        body="\n".join(_body(ordered, text.fit(why, _WHY_CHARS), now_s)),
+        body="\n".join(lines),
         facts=entries,
         command=f"gpuwatchctl alerts show {ordered[0].code}" if ordered else "gpuwatchctl status",
         alert_key=ordered[0].key if ordered else "",
         also=tuple(alert.key for alert in ordered[1:]),
     )
-
-
-def _body(alerts: Sequence[Alert], why: str, now_s: float) -> list[str]:
-    lines = [f"Digest {why} until {units.moment(now_s, now_s=now_s, zone=True)}."]
-    lost = sum(alert.ran_out for alert in alerts)
-    if lost:
-        lines.append(f"{lost} probably ran out of memory.")
-    return lines
 
 
 def _order(alert: Alert) -> tuple[bool, int, float]:
