@@ -15,6 +15,7 @@ from gpuwatchd.core.model import Alert, Decision, Delivery
 from gpuwatchd.pipeline import action_handler, messages
 from gpuwatchd.pipeline.clock import moved_resolved
 from gpuwatchd.pipeline.live_state import RecentDeaths
+from gpuwatchd.pipeline.messages import sentences
 from gpuwatchd.pipeline.track import Track
 from gpuwatchd.pipeline.track_evaluation import subject_facts
 
@@ -98,7 +99,7 @@ class MessageBuilder:
             from gpuwatchd.pipeline import chart_points  # noqa: PLC0415 - numpy comes with it
 
             chart = chart_points.chart(track, alert)
-        return messages.compose(
+        message = messages.compose(
             alert,
             notice.kind,
             now_s=now_s,
@@ -107,6 +108,8 @@ class MessageBuilder:
             buttons=buttons,
             proposals=proposals,
         )
+        lead = sentences.critical_lead(alert, notice.kind)
+        return msgspec.structs.replace(message, lead=lead)
 
     def _info(self, alert: Alert) -> ProcessInfo | None:
         process = alert.subject.process

@@ -74,7 +74,6 @@ def compose(  # noqa: PLR0913 - what one message is made of
         notice=notice,
         # What probably ran out of memory has not recovered.
         severity="info" if notice == "resolved" and not case.ran_out else alert.severity,
-        lead=sentences.critical_lead(case),
         subject=sentences.subject(case),
         body="\n".join(lines),
         facts=facts(case),

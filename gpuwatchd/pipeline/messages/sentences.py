@@ -130,7 +130,8 @@ def calm_since_s(alert: Alert) -> float | None:
 
 def subject(case: Case) -> str:
     """Return the line that must be enough on a lock screen, at most 78 characters."""
-    lead, on, who = _lead(case), on_host(case.host), brief(case.alert)
+    lead = "Probably out of memory: " if case.ran_out else _lead(case.alert, case.notice)
+    on, who = on_host(case.host), brief(case.alert)
     least = _joined(who, TitleRole.OWNER, TitleRole.INTERPRETER)
     beside = SUBJECT_CHARS - len(lead) - len(on) - len(least)
     end = tail(case, room=max(_WHY_CHARS, beside)) + on
@@ -150,10 +151,7 @@ def on_host(host: str) -> str:
     return f" ({text.cut(host, _HOST_CHARS)})" if host else ""
 
 
-def _lead(case: Case) -> str:
-    if case.ran_out:
-        return "Probably out of memory: "
-    alert, notice = case.alert, case.notice
+def _lead(alert: Alert, notice: NoticeKind) -> str:
     word = _LEADS[notice]
     if notice == "escalated" and alert.severity != "critical":
         word = "Worse"
@@ -164,10 +162,10 @@ def _lead(case: Case) -> str:
     return f"{word}: " if word else ""
 
 
-def critical_lead(case: Case) -> str:
+def critical_lead(alert: Alert, notice: NoticeKind) -> str:
     """Return how a subject begins that says of news only that it is critical; else ""."""
-    plain = case.alert.severity == "critical" and case.notice in {"firing", "escalated"}
-    return _lead(case) if plain and not (case.alert.told_flapping or case.ran_out) else ""
+    plain = alert.severity == "critical" and notice in {"firing", "escalated"}
+    return _lead(alert, notice) if plain and not (alert.told_flapping or alert.ran_out) else ""
 
 
 def tail(case: Case, *, room: int = _WHY_CHARS) -> str:
