@@ -88,8 +88,6 @@ class ActiveSilences:
         One that goes on under another key, since it is now known who holds the memory or another
         rank leaks on, stays silenced there. One that is over ends what was to last until then.
         """
-        if not self._held:
-            return
         for alert in changes:
             mine = [held for held in self._held if held.silence.matcher.key == alert.key]
             if alert.state != "resolved" or not mine:

@@ -271,7 +271,7 @@ class Digests:
             from_s=from_s,
             now_s=now_s,
         )
-        self._outbox.send(history.apply([], deliveries(message, section.digest_channels, now_s)))
+        self._outbox.send(deliveries(message, section.digest_channels, now_s))
         self._outbox.made_mono_s.append(self._mono())  # for the limit per hour
 
     def _as_of(self, now_s: float, alert: Alert) -> Alert:

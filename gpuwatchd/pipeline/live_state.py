@@ -30,8 +30,7 @@ if TYPE_CHECKING:
         ProcessUse,
     )
     from gpuwatchd.core.ports import Source
-    from gpuwatchd.notify.outbox.channel_health import Reach
-    from gpuwatchd.notify.outbox.outbox import Dispatcher, Outbox
+    from gpuwatchd.notify.outbox.outbox import Dispatcher, Outbox, Reach
     from gpuwatchd.pipeline.clock import Clocks
     from gpuwatchd.pipeline.state import State
     from gpuwatchd.pipeline.tick import Problem

@@ -166,7 +166,7 @@ def unsuppress(alert: Alert) -> Alert:
     """Return the alert of a rank that is told of by itself, or for others: nothing holds it."""
     if alert.held_code is not Hold.PART_OF_JOB:
         return alert
-    return msgspec.structs.replace(alert, **wording.hold_fields(None))
+    return msgspec.structs.replace(alert, **wording.NOT_HELD)
 
 
 def _rank(track: Track, finding: Finding | None) -> ledger.Rank:
