@@ -15,18 +15,19 @@ pytestmark = pytest.mark.slow
 
 WATCH = """
 import pynvml
+from collections import deque
 from gpuwatchd.collect.nvml.events import EventWatch
 
-wall = [5e8]
+wall, happened = [5e8], deque()
 def begin():
     s = source()
     s.read()
-    watch = EventWatch(pynvml, lambda: wall[0], lambda: now[0])
+    watch = EventWatch(pynvml, happened, lambda: wall[0], lambda: now[0])
     watch.watch(s._life.cards.values())
     return s, watch
 def poll(watch):
     watch.poll()
-    return watch.happened()
+    return [happened.popleft() for _ in range(len(happened))]
 def short(events):
     return [[e.kind, e.device_uid, e.code, e.hardware, e.text] for e in events]
 """
