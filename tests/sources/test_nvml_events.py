@@ -127,7 +127,7 @@ out([e.device_uid for e in poll(w)])
 def test_the_set_of_events_is_given_back_before_nvml_is_ended(fake: Nvml) -> None:
     fake.write(ONE, "event 0 type=8 data=31")
     codes, state, again = fake.play("""
-s = source(events=True)
+s = source()
 codes = [e.code for e in s.read().events]
 s.release_driver(60)
 state = s.read().readings[0].state

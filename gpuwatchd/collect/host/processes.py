@@ -98,7 +98,9 @@ class Host:
         self._known: dict[int, ProcessRecord] = {}
         self._gone = Gone()
         self._memory_turn: list[int] = []
-        self._steady = _NO_ANSWER
+        self._steady: tuple[frozenset[int], dict[int, ProcessInfo], float] | None = None
+        """Whom :meth:`processes` was asked about, and its answer, which stays true until the kernel
+        says otherwise, or then (monotonic)."""
         self._maps_due: list[tuple[float, int]] = []
         """(when (monotonic) the memory map is due, pid), the earliest first."""
         self._watch = Watch(self._proc, watch)
@@ -127,8 +129,8 @@ class Host:
         mono_s = self._monotonic()
         ended = self._watch.ended()
         steady = self._steady
-        if pids is steady.pids and not ended and mono_s < steady.until_mono_s:
-            processes = steady.processes
+        if steady is not None and pids is steady[0] and not ended and mono_s < steady[2]:
+            processes = steady[1]
         else:
             processes = self._identify(pids, ended, mono_s)
         if self._maps_due and self._maps_due[0][0] <= mono_s:
@@ -139,7 +141,7 @@ class Host:
         self, pids: Iterable[int], ended: set[int], mono_s: float
     ) -> dict[int, ProcessInfo]:
         """Look at every process that is asked about."""
-        self._steady = _NO_ANSWER
+        self._steady = None
         processes: dict[int, ProcessInfo] = {}
         for pid in pids:
             record = self._known.get(pid)
@@ -154,11 +156,10 @@ class Host:
         until_mono_s = math.inf
         if len(self._known) > len(processes):
             until_mono_s = self._forget(processes, mono_s)
-        # It stays true until the kernel or the clock says otherwise.
         if isinstance(pids, frozenset) and len(pids) == len(processes):
             helds = () if self.is_contained else [self._known[pid].held for pid in processes]
             if all(held is not None and held.is_pidfd for held in helds):
-                self._steady = SteadyAnswer(pids, processes, until_mono_s)
+                self._steady = pids, processes, until_mono_s
         return processes
 
     def memory(self, pids: Iterable[int], *, newest: bool = False) -> dict[int, int | None]:
@@ -212,7 +213,7 @@ class Host:
             stuck = {stat.state, before.state} & _STUCK and stat.state != before.state
             if stuck or stat.parent_pid != before.parent_pid:
                 record.info = self._registry.moved(before, stat)
-                self._steady = _NO_ANSWER
+                self._steady = None
         return values
 
     def _stat_if_any(self, pid: int) -> Stat | None:
@@ -241,7 +242,7 @@ class Host:
 
     def close(self) -> None:
         """Give every descriptor back. May be called twice."""
-        self._steady = _NO_ANSWER
+        self._steady = None
         for record in self._known.values():
             self._watch.let_go(record.held)
         self._known.clear()
@@ -307,9 +308,12 @@ class Host:
         pid = record.info.key.pid
         self._known[pid] = record
         self._gone.pop(pid, None)  # somebody has the number again
-        if self._has_proc and record.maps_due_mono_s < math.inf:
-            heapq.heappush(self._maps_due, (record.maps_due_mono_s, pid))
+        self._plan_maps(record)
         return record
+
+    def _plan_maps(self, record: ProcessRecord) -> None:
+        if self._has_proc and record.maps_due_mono_s < math.inf:
+            heapq.heappush(self._maps_due, (record.maps_due_mono_s, record.info.key.pid))
 
     def _bury(self, pid: int) -> None:
         record = self._known.pop(pid, None)
@@ -344,14 +348,11 @@ class Host:
             record = self._known.get(pid)
             if record is None or record.maps_due_mono_s != due_mono_s:
                 continue  # it has ended since
-            if pid in processes:
-                left -= 1
-                record.maps_reads += 1
-            # The second reading is the last. Of what nobody asks about now nothing is read.
-            record.maps_due_mono_s = mono_s + MAPS_AGAIN_S if record.maps_reads < 2 else math.inf
-            if record.maps_reads < 2:
-                heapq.heappush(self._maps_due, (record.maps_due_mono_s, pid))
-            stat = self._stat_if_any(pid) if pid in processes else None
+            asked = pid in processes  # else nothing is read of it now
+            left -= asked
+            record.maps_are_read(mono_s, read=asked)
+            self._plan_maps(record)
+            stat = self._stat_if_any(pid) if asked else None
             if stat is None or stat.starttime != record.starttime or stat.state == "Z":
                 continue
             files = self._registry.files(pid, closer=True)
@@ -368,8 +369,8 @@ class Host:
         if not fresh:
             return processes
         processes = {**processes, **fresh}
-        if self._steady.pids is not None:
-            self._steady = self._steady._replace(processes=processes)
+        if self._steady is not None:
+            self._steady = self._steady[0], processes, self._steady[2]
         return processes
 
     def _read_boot_id(self) -> str:
@@ -399,19 +400,10 @@ class ProcessRecord:
         has_maps = self.info.key.started_at_s is not None and self.info.state != "Z"
         self.maps_due_mono_s = self.met_mono_s if has_maps else math.inf
 
-
-class SteadyAnswer(NamedTuple):
-    """An answer of :meth:`Host.processes` that stays true until the kernel or the clock says not.
-
-    Without ``pids`` there is none.
-    """
-
-    pids: frozenset[int] | None
-    processes: dict[int, ProcessInfo]
-    until_mono_s: float
-
-
-_NO_ANSWER: Final = SteadyAnswer(None, {}, -math.inf)
+    def maps_are_read(self, mono_s: float, *, read: bool) -> None:
+        """Plan the next reading of the memory map; after the second one there is none."""
+        self.maps_reads += read
+        self.maps_due_mono_s = mono_s + MAPS_AGAIN_S if self.maps_reads < 2 else math.inf
 
 
 # Whether processes still live: one poll of kept pidfds, or a read of kept descriptors. A descriptor

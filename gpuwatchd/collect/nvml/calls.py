@@ -88,13 +88,7 @@ _OWN_CAPABILITIES: Final = frozenset(
 
 
 def has_own_memory(name: str, capability: tuple[int, int] | None) -> bool | None:
-    """Say whether a chip has memory of its own; None where it is none of those known.
-
-    Examples
-    --------
-    >>> has_own_memory("NVIDIA GB10", None), has_own_memory("A100", (8, 0))
-    (False, True)
-    """
+    """Say whether a chip has memory of its own; None where it is none of those known."""
     if _SHARED.search(name) or capability in _SHARED_CAPABILITIES:
         return False
     return True if capability in _OWN_CAPABILITIES else None

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import time
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
@@ -66,8 +65,8 @@ class EventWatch:
         self,
         api: Any,
         happened: deque[Event],
-        clock: Callable[[], float] = time.time,
-        monotonic: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float],
+        monotonic: Callable[[], float],
     ) -> None:
         self._api = api
         self._happened = happened
@@ -301,7 +300,6 @@ def _many(number: int, what: str) -> str:
 
 
 # What happens to cards, told once: lost, hung, to be reset, back.
-# Nothing here imports pynvml.
 
 BACK_AFTER_S: Final = 10.0
 """A card is back when it has answered for so long: one that comes and goes is one incident."""
@@ -401,7 +399,7 @@ class _LoggedState:
 # What a process held at most, from the driver's own accounting, once it has ended.
 # A bonus where an administrator has switched accounting mode on (``nvidia-smi -am 1``); nothing
 # here switches it. It is off under MIG. Between two samples a process may have held far more
-# than was seen: the driver knows. Nothing here imports pynvml. Not verified on hardware.
+# than was seen: the driver knows. Not verified on hardware.
 
 ACCOUNTING: Final = "accounting"
 """What it is called among a card's refusals."""

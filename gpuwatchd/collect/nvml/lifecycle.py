@@ -46,7 +46,7 @@ class NvmlSession:
     """Whether NVML is open, and the cards that it shows.
 
     New cards and MIG instances are looked for every ``rescan_s``. ``events`` are those that the
-    driver reports by itself, where they are asked for; what happens to cards is ``news``.
+    driver reports by itself; what happens to cards is ``news``.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class NvmlSession:
         *,
         rescan_s: float,
         news: StateChanges,
-        events: EventWatch | None,
+        events: EventWatch,
     ) -> None:
         self.cards: dict[str, Card] = {}
         """UUID -> card, by index, each followed by its MIG instances."""
@@ -107,11 +107,9 @@ class NvmlSession:
 
     def _plan(self, mono_s: float) -> None:
         """Note when anything is to be done next; with cards that may sleep, in each read."""
-        busy = not self.is_open or self._task is not None or bool(self._sleepers.known)
-        if busy or mono_s < self._release_until_mono_s:
-            self.due_mono_s = -math.inf
-        else:
-            self.due_mono_s = min(self.driver.version_at_s, self.again.due_s)
+        settled = self.is_open and self._task is None and not self._sleepers.known
+        due_s = min(self.driver.version_at_s, self.again.scan_at_s, self.again.restart_at_s)
+        self.due_mono_s = due_s if settled and mono_s >= self._release_until_mono_s else -math.inf
 
     def _do_what_is_due(self, mono_s: float, wait_s: float) -> None:
         if mono_s < self._release_until_mono_s:
@@ -239,8 +237,7 @@ class NvmlSession:
         if not self.cards:
             return
         self.why = Availability(ok=True, reason="NVML answers")
-        if self._events is not None:
-            self._events.watch(self.cards.values())
+        self._events.watch(self.cards.values())
 
     def _shutdown(self, mono_s: float) -> None:
         self.is_open = False
@@ -253,8 +250,7 @@ class NvmlSession:
         # Ending NVML under a call that has not returned may end this process.
         # One that waits for events alone is not waited for longer: a reset may leave it there.
         self.lanes.wait_for_others(_LANE, briefly="events")
-        if self._events is not None:
-            self._events.end()
+        self._events.end()
         self.driver.close()
 
     def _keep_up(self, mono_s: float, wait_s: float) -> None:
@@ -352,11 +348,6 @@ class RetryTimer:
         self._others_answer = False
         self.start_at_s = self._start_pause_s = 0.0
         """When NVML is started, where it is not open."""
-
-    @property
-    def due_s(self) -> float:
-        """When anything is to be done next while NVML is open."""
-        return min(self.scan_at_s, self.restart_at_s)
 
     def scanned(self, mono_s: float, *, late: bool) -> None:
         """Plan the next look, soon where a card was late."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
-import time
 from collections import defaultdict, deque
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gpuwatchd.collect import control_groups
@@ -89,16 +89,16 @@ class Reader:
         happened: deque[Event],
         *,
         fresh_s: float,
-        clock: Callable[[], float] = time.time,
-        monotonic: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float],
+        monotonic: Callable[[], float],
     ) -> None:
         self._calls = calls
-        self._files = files
-        self._happened = happened
-        self._fresh_s = fresh_s
-        self._clock = clock
-        self._accounting = Accounting(clock, happened)
-        self._limits = GroupLimits(files)
+        self.files = files
+        self.happened = happened
+        self.fresh_s = fresh_s
+        self.clock = clock
+        self.accounting = Accounting(clock, happened)
+        self.limits = GroupLimits(files)
         self._fault_logs = defaultdict[str, FaultLog](lambda: FaultLog(monotonic))
 
     def read(self, card: Card, mono_s: float, faults: list[Fault], *, turn: bool) -> DeviceReading:
@@ -115,12 +115,8 @@ class Reader:
         if reader is None or (
             card.handle is not reader.asked.handle and not reader.asked.are_by(card.handle)
         ):
-            health = DeviceHealth(card.uid, self._clock, self._happened)
-            reader = CardReader(
-                CardCalls(self._calls, card), self._files, health, self._accounting, self._limits
-            )
-            card.reader = reader
-        reading = reader.read(mono_s, faults, turn=turn, fresh_s=self._fresh_s)
+            reader = card.reader = CardReader(CardCalls(self._calls, card), self)
+        reading = reader.read(mono_s, faults, turn=turn)
         if faults or card.uid in self._fault_logs:
             self._fault_logs[card.uid].note(mono_s, faults)
         return reading
@@ -158,54 +154,34 @@ class Gauges(NamedTuple):
     """Why the clocks are held down, in words."""
 
 
-class _Questions(NamedTuple):
-    """Entry points for what is asked of every card, found once per handle."""
-
-    rates: Callable[..., int]
-    temperature: Callable[..., int]
-    power: Callable[..., int]
-    clock: Callable[..., int]
-    reasons: Callable[..., int]
-    older_reasons: Callable[..., int]
-
-
-_QUESTIONS: Final = (
-    "nvmlDeviceGetUtilizationRates",
-    "nvmlDeviceGetTemperature",
-    "nvmlDeviceGetPowerUsage",
-    "nvmlDeviceGetClockInfo",
-    "nvmlDeviceGetCurrentClocksEventReasons",
-    "nvmlDeviceGetCurrentClocksThrottleReasons",
-)
+_QUESTIONS: Final = {
+    "util": "nvmlDeviceGetUtilizationRates",
+    "temp": "nvmlDeviceGetTemperature",
+    "power": "nvmlDeviceGetPowerUsage",
+    "clock": "nvmlDeviceGetClockInfo",
+    "throttle": "nvmlDeviceGetCurrentClocksEventReasons",
+    "older throttle": "nvmlDeviceGetCurrentClocksThrottleReasons",
+}
+"""Field -> entry point."""
 
 
 class CardReader:
     """Reads one card by one handle, and keeps what it answered last."""
 
-    def __init__(
-        self,
-        asked: CardCalls,
-        files: KernelFiles,
-        health: DeviceHealth,
-        accounting: Accounting,
-        limits: GroupLimits,
-    ) -> None:
+    def __init__(self, asked: CardCalls, shared: Reader) -> None:
         self.asked = asked
         self._card = asked.card
-        self._memory = MemoryReader(asked, files)
-        self._lists = ProcessLists(asked, files.proc)
-        self._health = health
-        self._accounting = accounting
-        self._limits = limits
-        self._asks = _Questions(*map(asked.calls.find, _QUESTIONS))
+        self._shared = shared
+        self._memory = MemoryReader(asked, shared.files)
+        self._lists = ProcessLists(asked, shared.files.proc)
+        self._health = DeviceHealth(asked.card.uid, shared.clock, shared.happened)
+        self._ask = {field: asked.calls.find(name) for field, name in _QUESTIONS.items()}
         self._rates = Rates()
         self._rates_ref = ctypes.byref(self._rates)
         self._gauges = Gauges()
         self._gauges_at_s = self._errors_at_s = float("-inf")
 
-    def read(
-        self, mono_s: float, faults: list[Fault], *, turn: bool, fresh_s: float
-    ) -> DeviceReading:
+    def read(self, mono_s: float, faults: list[Fault], *, turn: bool) -> DeviceReading:
         """Return one look at the card; see :meth:`Reader.read`."""
         card = self._card
         busy, memory_busy = self._read_rates(faults)
@@ -213,7 +189,7 @@ class CardReader:
         total = memory.total_bytes if memory else None
         if total is not None and card.device.memory_total_bytes != total:
             card.learn_total(total)
-        if turn or mono_s - self._gauges_at_s > fresh_s:
+        if turn or mono_s - self._gauges_at_s > self._shared.fresh_s:
             self._gauges = self._read_gauges(mono_s, faults)
             self._gauges_at_s = mono_s
         if mono_s - self._errors_at_s >= ERRORS_EVERY_S and card.device.parent_uid is None:
@@ -239,7 +215,7 @@ class CardReader:
             throttle=gauges.throttle,
             ecc_errors=card.errors.uncorrected,
             retired_pages=card.errors.retired,
-            limits=self._limits.read(self.asked, by_pid, mono_s) if by_pid else (),
+            limits=self._shared.limits.read(self.asked, by_pid, mono_s) if by_pid else (),
         )
 
     def _read_memory(
@@ -255,7 +231,7 @@ class CardReader:
             return memory, None, "memory is read per MIG instance"
         uses, reason = lists.read(mono_s, turn=turn, busy_pct=busy_pct)
         if uses is not None and ACCOUNTING not in card.refused:
-            self._accounting.follow(self.asked, lists.by_pid)
+            self._shared.accounting.follow(self.asked, lists.by_pid)
         if uses is None:
             # A driver that has no such list at all is no fault: ``uses_reason`` says so.
             if "C" not in card.unlisted or lists.raw.get("C"):
@@ -287,7 +263,7 @@ class CardReader:
         """Return how busy compute units and memory are, per cent."""
         if "util" in self._card.refused:
             return None, None
-        code, rates = self._asks.rates(self.asked.handle, self._rates_ref), self._rates
+        code, rates = self._ask["util"](self.asked.handle, self._rates_ref), self._rates
         if self._number("util", (code, max(rates.gpu, rates.memory)), faults) is None:
             return None, None
         return float(rates.gpu), float(rates.memory)
@@ -295,8 +271,8 @@ class CardReader:
     def _read_gauges(self, mono_s: float, faults: list[Fault]) -> Gauges:
         """Ask for what changes slowly: now and then; until the next time it is carried."""
         temp_c = self._gauge("temp", self._temperature, faults)
-        power_mw = self._gauge("power", self._power, faults)
-        clock_mhz = self._gauge("clock", self._clock, faults)
+        power_mw = self._gauge("power", partial(self._plain, "power"), faults)
+        clock_mhz = self._gauge("clock", partial(self._plain, "clock", CLOCK_SM), faults)
         bits = None
         if self._card.device.parent_uid is None:
             bits = self._gauge("throttle", self._reasons, faults)
@@ -353,31 +329,25 @@ class CardReader:
 
     def _temperature(self) -> Answer:
         """Return degrees Celsius."""
-        asked = self.asked
-        code = self._asks.temperature(asked.handle, TEMPERATURE_GPU, asked.number_ref)
+        code, degrees = self._plain("temp", TEMPERATURE_GPU)
         if code != FUNCTION_NOT_FOUND:
-            return code, asked.number.value
+            return code, degrees
         # The next libraries leave the older question out.
         answer = Temperature(version=TEMPERATURE_V1, sensor=TEMPERATURE_GPU)
-        ask = asked.calls.find("nvmlDeviceGetTemperatureV")
-        return ask(asked.handle, ctypes.byref(answer)), answer.value
+        ask = self.asked.calls.find("nvmlDeviceGetTemperatureV")
+        return ask(self.asked.handle, ctypes.byref(answer)), answer.value
 
-    def _power(self) -> Answer:
-        """Return milliwatts."""
+    def _plain(self, field: str, *words: int) -> Answer:
+        """Return one number as NVML gives it."""
         asked = self.asked
-        return self._asks.power(asked.handle, asked.number_ref), asked.number.value
-
-    def _clock(self) -> Answer:
-        """Return the compute units' MHz."""
-        asked = self.asked
-        return self._asks.clock(asked.handle, CLOCK_SM, asked.number_ref), asked.number.value
+        return self._ask[field](asked.handle, *words, asked.number_ref), asked.number.value
 
     def _reasons(self) -> Answer:
         """Return the bits that say why clocks are held down."""
         asked = self.asked
-        code = self._asks.reasons(asked.handle, asked.wide_ref)
+        code = self._ask["throttle"](asked.handle, asked.wide_ref)
         if code == FUNCTION_NOT_FOUND:  # It is under its older name then.
-            code = self._asks.older_reasons(asked.handle, asked.wide_ref)
+            code = self._ask["older throttle"](asked.handle, asked.wide_ref)
         return code, asked.wide.value
 
 
@@ -421,7 +391,7 @@ class GroupLimits:
         since_s, pids, limits = self._asked.get(card.uid, (-LIMITS_EVERY_S, None, ()))
         if pids != by_pid.keys() or mono_s - since_s >= LIMITS_EVERY_S:
             places = {control_groups.group_of(pid, *self._places) for pid in by_pid}
-            found = [self._ask_for(asked, place) for place in sorted(filter(None, places))]
+            found = map(partial(self._ask_for, asked), sorted(filter(None, places)))
             limits = tuple([limit for limit in found if limit is not None])
             self._asked[card.uid] = mono_s, frozenset(by_pid), limits
         return limits

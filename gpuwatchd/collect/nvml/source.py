@@ -68,8 +68,6 @@ class NvmlSource:
         Time between two looks for new cards and MIG instances.
     deadline_s
         A card that has not answered after so many seconds is hung; the others are not delayed.
-    events
-        Ask for what the driver reports by itself (XIDs).
     """
 
     name = "nvml"
@@ -81,7 +79,6 @@ class NvmlSource:
         fresh_s: float = 30.0,
         rescan_s: float = 60.0,
         deadline_s: float = 1.0,
-        events: bool = True,
         proc_root: str = "/proc",
         sys_root: str = "/sys",
         clock: Callable[[], float] = time.time,
@@ -98,9 +95,7 @@ class NvmlSource:
         self._reader = Reader(
             self._calls, files, self._happened, fresh_s=fresh_s, clock=clock, monotonic=monotonic
         )
-        self._events = None
-        if events:
-            self._events = EventWatch(pynvml, self._happened, clock, monotonic)
+        self._events = EventWatch(pynvml, self._happened, clock, monotonic)
         news = StateChanges(self._calls, self._happened, clock)
         self._life = NvmlSession(
             self._calls, files, rescan_s=rescan_s, news=news, events=self._events
@@ -226,7 +221,7 @@ class NvmlSource:
             lane: partial(self._read_lane, cards, mono_s, turn=turn)
             for lane, cards in lanes.items()
         }
-        if self._events is not None and jobs:
+        if jobs:
             jobs[_EVENTS] = self._events.poll
         answers = self._lanes.run(jobs, deadline_s)
         back: dict[str, list[Card]] = {}
