@@ -21,6 +21,7 @@ from gpuwatchd.collect.nvml.events import EventWatch
 wall, happened = [5e8], deque()
 def begin():
     s = source()
+    s._events.poll = lambda: None  # a second one is asked here
     s.read()
     watch = EventWatch(pynvml, happened, lambda: wall[0], lambda: now[0])
     watch.watch(s._life.cards.values())
