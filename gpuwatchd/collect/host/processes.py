@@ -256,9 +256,14 @@ class Host:
 
             return by_psutil.started_at_s(pid) == record.info.key.started_at_s
         try:
-            stat = stat_of(pid, self._proc) if record.held is None else Watch.stat(record.held)
+            if record.held is None:
+                stat = stat_of(pid, self._proc)
+            else:
+                stat = parse_stat(os.pread(record.held.descriptor, STAT_BYTES, 0))
         except NoDescriptor:
             return not absent(pid, self._proc)
+        except OSError:  # ESRCH: the process of a kept descriptor has ended
+            return False
         if stat is None:
             return record.starttime == _HIDDEN and exists(pid)
         ends = (stat.state == "Z") != (record.info.state == "Z")
@@ -489,14 +494,6 @@ class Watch:
         if self._poll is not None and not self._pids:
             self._poll.close()
             self._poll = None
-
-    @staticmethod
-    def stat(held: Held) -> Stat | None:
-        """Return what a kept descriptor of /proc/PID/stat says; None when the process ended."""
-        try:
-            return parse_stat(os.pread(held.descriptor, STAT_BYTES, 0))
-        except OSError:  # ESRCH
-            return None
 
 
 # When this boot began, told the same way for as long as it lasts.

@@ -408,8 +408,7 @@ class GroupLimits:
             size if code == OK and 0 < size < _MOST_BYTES else None
             for size in (found.hard, found.soft, found.used)
         )
+        if hard is None and soft is None:
+            return None
         kind = LimitKind.DRIVER
-        limit = MemoryLimit(
-            kind=kind, name=group, hard_bytes=hard, soft_bytes=soft, used_bytes=used
-        )
-        return None if hard is None and soft is None else limit
+        return MemoryLimit(kind=kind, name=group, hard_bytes=hard, soft_bytes=soft, used_bytes=used)

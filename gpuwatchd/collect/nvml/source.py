@@ -39,8 +39,6 @@ START_S = 8.0
 """How long the first read waits for a driver that has to start its cards."""
 _EVENTS = "events"
 """The lane in which the driver is asked for events."""
-MOST_EVENTS = 512
-"""Of them, the newest, wait for the next sample."""
 
 
 class _Part(NamedTuple):
@@ -89,7 +87,7 @@ class NvmlSource:
         self._clock = clock
         self._monotonic = monotonic
         self._boot_id = read_text(files.proc / "sys/kernel/random/boot_id")
-        self._happened: deque[Event] = deque(maxlen=MOST_EVENTS)
+        self._happened: deque[Event] = deque(maxlen=512)
         """What is in the next sample: events of the driver, of processes and of cards."""
         self._slow_every, self._reads = max(1, slow_every), 0
         self._reader = Reader(
@@ -146,14 +144,14 @@ class NvmlSource:
             life.after(taken_at_s, mono_s, readings)
         self._reads += 1
         # Lanes may still add to it.
-        events = [self._happened.popleft() for _ in range(len(self._happened))]
+        events = tuple([self._happened.popleft() for _ in range(len(self._happened))])
         return Sample(
             taken_at_s=taken_at_s,
             taken_mono_s=mono_s,
             boot_id=self._boot_id,
             readings=tuple(readings),
             faults=tuple(faults),
-            events=tuple(events),
+            events=events,
         )
 
     def close(self) -> None:
