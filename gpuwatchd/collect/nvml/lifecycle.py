@@ -129,10 +129,7 @@ class NvmlSession:
             self._start(mono_s, wait_s)
 
     def after(self, at_s: float, mono_s: float, readings: list[DeviceReading]) -> None:
-        """Take over what a read showed: plan a fresh start, or let sleeping cards lie.
-
-        There is nothing to do while :meth:`drive` has nothing to do and all cards are well.
-        """
+        """Take over what a read showed: plan a fresh start, or let sleeping cards lie."""
         self._follow(mono_s, readings)
         self.news.update(self.cards.values(), at_s, mono_s)
         self._plan(mono_s)
