@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,8 +19,7 @@ if TYPE_CHECKING:
     from gpuwatchd.pipeline.tracks import ProcessInfos
 
 _Uses = tuple[ProcessUse, ...]
-_Lists = tuple[dict[str, tuple[_Uses | None, set[int]]], frozenset[int]]
-"""UUID -> the last process list as it was read, and whom the host is asked about; all of these."""
+_Lists = list[_Uses | None]
 MEMORY_EVERY_TICKS = 2
 """Every so many ticks the host is asked for its next few figures."""
 
@@ -37,7 +37,8 @@ class ProcessNames:
         self._host = host
         self._bound: dict[int, ProcessInfo] = {}
         self._ticks = 0
-        self._lists: _Lists = ({}, frozenset())
+        self._asked: tuple[_Lists, frozenset[int]] = [], frozenset()
+        """The last lists as they were read, and whom of them the host was asked about."""
         self._found: dict[int, ProcessInfo] = {}
         self._measured: dict[int, ProcessInfo] | None = None
         """Of whom it was last asked what each of them holds."""
@@ -56,7 +57,13 @@ class ProcessNames:
         self._same = False
         if self._host is None:
             return {}
-        pids = self._asked(sample)
+        # The same set until there is anybody else.
+        lists, (before, pids) = [reading.uses for reading in sample.readings], self._asked
+        if not _alike(lists, before):
+            keys = [use.key for uses in lists for use in uses or ()]
+            here = frozenset([key.pid for key in keys if key.started_at_s is None])
+            pids = pids if here == pids else here
+            self._asked = lists, pids
         if not pids:
             return {}
         processes = self._host.processes(pids)
@@ -75,24 +82,6 @@ class ProcessNames:
                     else:
                         kept[pid] = held
         return processes
-
-    def _asked(self, sample: Sample) -> frozenset[int]:
-        """Return whom the host is asked about, the same set until there is anybody else."""
-        (lists, pids), now = self._lists, {}
-        same = len(sample.readings) == len(lists)
-        for reading in sample.readings:
-            uid, uses = reading.device_uid, reading.uses
-            before = lists.get(uid)
-            if before is None or before[0] is not uses:
-                keys = [use.key for use in uses or ()]
-                here = {key.pid for key in keys if key.started_at_s is None}
-                same = same and before is not None and before[1] == here
-                before = (uses, here)
-            now[uid] = before
-        if not same:
-            pids = frozenset().union(*[each for _, each in now.values()])
-        self._lists = now, pids
-        return pids
 
     def resolve(self, reading: DeviceReading, processes: dict[int, ProcessInfo]) -> DeviceReading:
         """Return a reading whose processes have their identity, and what they hold on the host.
@@ -158,3 +147,8 @@ class ProcessNames:
             del self.infos[key]
             self._bound.pop(key.pid, None)
             self.host_bytes.pop(key.pid, None)
+
+
+def _alike(lists: _Lists, before: _Lists) -> bool:
+    """Say whether lists are the very same as those before."""
+    return len(lists) == len(before) and all(map(operator.is_, lists, before))

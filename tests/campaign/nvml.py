@@ -162,7 +162,7 @@ class Watch:
         self.world = World(Path(os.environ["FAKE_NVML_CONF"]))
         self.world.put()
         self.source = NvmlSource(
-            monotonic=lambda: self.now_s, clock=self._wall, events=False, deadline_s=DEADLINE_S,
+            monotonic=lambda: self.now_s, clock=self._wall, deadline_s=DEADLINE_S,
             sys_root=str(folder),
         )  # fmt: skip
         self._module = folder / "module/nvidia/version"

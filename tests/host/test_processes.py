@@ -114,6 +114,7 @@ def test_what_nobody_asks_about_is_let_go(
     before = descriptors()
     host.processes([child.pid])
     assert descriptors() == before + 2  # its own, and the one that tells of all ends
+    host.processes([])
     clock.now_s += processes.FORGET_S + 1
     host.processes([])
     assert descriptors() == before
@@ -151,7 +152,7 @@ def test_a_hidden_process_is_watched_all_the_same(
 ) -> None:
     monkeypatch.setattr(processes, "exists", lambda pid: True)
     host = Host(watch=watch, contained=False)
-    monkeypatch.setattr(host._registry, "stat", lambda pid: None)
+    monkeypatch.setattr(processes, "stat_of", lambda pid, proc: None)
     hidden = host.processes([child.pid])[child.pid]
     assert hidden.name == f"pid {child.pid} (hidden by system policy)"
     assert (hidden.foreign, hidden.user, hidden.key.started_at_s) == (False, None, None)

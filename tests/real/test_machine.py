@@ -34,13 +34,13 @@ import pathlib, re, sys
 from gpuwatchd.act import reap, steps
 from gpuwatchd.act.checkpoint import Checkpoint
 from gpuwatchd.collect.host.process_identity import Registry
+from gpuwatchd.collect.host.procfs import stat_of
 from gpuwatchd.core.errors import ActionError
 step, pid, times = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 proc = pathlib.Path("/proc")
 booted_at_s = float(re.search("btime ([0-9]+)", (proc / "stat").read_text())[1])
 # Not by Host: within systemd-nspawn it takes no pid for one that it may act on.
-registry = Registry(proc, booted_at_s)
-info = registry.read(pid, registry.stat(pid), closer=False).info
+info = Registry(proc, booted_at_s).read(pid, stat_of(pid, proc)).info
 manager = steps.manager_of(info)
 print(manager.kind, "opted-in" if steps.opted_in(info, manager) else "not")
 for _ in range(times):

@@ -30,7 +30,6 @@ now = [1000.0]
 folder = Path(os.environ.get("FAKE_NVML_CONF", "")).parent
 def source(**settings):
     settings.setdefault("sys_root", "/nowhere")
-    settings.setdefault("events", False)
     made = NvmlSource(monotonic=lambda: now[0], clock=lambda: 5e8 + now[0], **settings)
     atexit.register(made.close)
     return made

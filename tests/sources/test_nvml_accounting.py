@@ -20,7 +20,7 @@ TEXT = "pid 4711 has ended; its peak was 21.3 GiB (driver accounting)"
 
 READS = """
 s = NvmlSource(
-    monotonic=lambda: now[0], clock=lambda: 1.75e9 + now[0], sys_root="/nowhere", events=False
+    monotonic=lambda: now[0], clock=lambda: 1.75e9 + now[0], sys_root="/nowhere"
 )
 told = []
 for step in sys.argv[1:]:

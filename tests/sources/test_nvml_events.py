@@ -15,18 +15,20 @@ pytestmark = pytest.mark.slow
 
 WATCH = """
 import pynvml
+from collections import deque
 from gpuwatchd.collect.nvml.events import EventWatch
 
-wall = [5e8]
+wall, happened = [5e8], deque()
 def begin():
     s = source()
+    s._events.poll = lambda: None  # a second one is asked here
     s.read()
-    watch = EventWatch(pynvml, lambda: wall[0], lambda: now[0])
+    watch = EventWatch(pynvml, happened, lambda: wall[0], lambda: now[0])
     watch.watch(s._life.cards.values())
     return s, watch
 def poll(watch):
     watch.poll()
-    return watch.happened()
+    return [happened.popleft() for _ in range(len(happened))]
 def short(events):
     return [[e.kind, e.device_uid, e.code, e.hardware, e.text] for e in events]
 """
@@ -126,7 +128,7 @@ out([e.device_uid for e in poll(w)])
 def test_the_set_of_events_is_given_back_before_nvml_is_ended(fake: Nvml) -> None:
     fake.write(ONE, "event 0 type=8 data=31")
     codes, state, again = fake.play("""
-s = source(events=True)
+s = source()
 codes = [e.code for e in s.read().events]
 s.release_driver(60)
 state = s.read().readings[0].state

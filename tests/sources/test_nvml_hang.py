@@ -286,10 +286,10 @@ def test_an_error_of_ours_costs_its_card_and_accuses_no_hardware(fake: Nvml) -> 
 s = source()
 before = [r.state for r in s.read().readings]
 good = s._reader.read
-def bad(card, *rest):
+def bad(card, *rest, **named):
     if card.device.index == 1:
         raise ValueError("a slip")
-    return good(card, *rest)
+    return good(card, *rest, **named)
 s._reader.read = bad
 sample = s.read()
 s._reader.read = good

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -10,11 +11,11 @@ import pytest
 
 from gpuwatchd.collect.nvml.calls import Calls, Card, placeholder
 from gpuwatchd.collect.nvml.events import BACK_AFTER_S, StateChanges
-from gpuwatchd.core.model import Device
+from gpuwatchd.core.model import Device, Event
 from tests.sources.nvml_case import UID, one_read, several
 
 if TYPE_CHECKING:
-    from gpuwatchd.core.model import DeviceState, Event
+    from gpuwatchd.core.model import DeviceState
     from tests.sources.nvml_case import Nvml
 
 
@@ -138,12 +139,13 @@ CALLS = Calls(SimpleNamespace(nvmlLib=None, NVMLError=OSError))
 def play(*states: DeviceState, every_s: float = 5.0) -> list[Event]:
     """Return what is told while a card has these states, one after the other."""
     device = Device(uid=NAME, vendor="nvidia", index=0, name="A", memory_total_bytes=None)
-    card, news = Card(NAME, device), StateChanges(CALLS, time.time)
-    told: list[Event] = []
+    told = deque[Event]()
+    card, news = Card(NAME, device), StateChanges(CALLS, told, time.time)
     for turn, state in enumerate(states):
         card.state = state
-        told += news.take([card], 1000.0 + turn * every_s, turn * every_s)
-    return told
+        news.update([card], 1000.0 + turn * every_s, turn * every_s)
+        assert not news.all_well or state == "ok"
+    return [*told]
 
 
 def kinds(*states: DeviceState, every_s: float = 5.0) -> list[str]:
@@ -195,9 +197,11 @@ def test_what_never_answered_is_not_lost_but_may_need_a_reset() -> None:
 
 
 def test_a_stand_in_is_no_card() -> None:
-    news = StateChanges(CALLS, time.time)
-    card = placeholder(0, "ok")
+    told = deque[Event]()
+    news, card = StateChanges(CALLS, told, time.time), placeholder(0, "ok")
     states: list[DeviceState] = ["ok", "lost"]
     for state in states:
         card.state = state
-        assert news.take([card], 0.0, 0.0) == ()
+        news.update([card], 0.0, 0.0)
+        assert not told
+        assert not news.all_well

@@ -156,8 +156,9 @@ def test_a_lost_cards_handle_is_not_used_again(fake: Nvml) -> None:
     fake.write("gpu 0 total=24G", "fail nvmlDeviceGetMemoryInfo_v2 0 15")
     fake.play("s = source()\nfor _ in range(20): s.read()\nout()")
     calls = fake.stats()
-    assert calls["nvmlDeviceGetMemoryInfo_v2"] == 1
-    assert "nvmlDeviceGetUtilizationRates" not in calls
+    # What is asked before the memory, and nothing after it.
+    assert calls["nvmlDeviceGetUtilizationRates"] == calls["nvmlDeviceGetMemoryInfo_v2"] == 1
+    assert "nvmlDeviceGetComputeRunningProcesses_v3" not in calls
 
 
 def test_a_card_that_fell_off_the_bus_stays_in_view(fake: Nvml) -> None:
@@ -411,7 +412,7 @@ def test_starts_come_ever_more_rarely(
     begun = []
     for second in range(1200):
         again.saw([*others, "lost" if second % 60 < lost_s else "ok"], float(second))
-        if again.restart_is_due(float(second)):
+        if second >= again.restart_at_s:
             again.restarted(float(second))
             begun.append(second)
     assert begun == expected

@@ -15,13 +15,11 @@ from gpuwatchd.analysis import frameworks
 from gpuwatchd.collect.host import program
 from gpuwatchd.collect.host.procfs import (
     PROC,
-    NoDescriptor,
     full_name,
     libraries_in,
     parse_stat,
     parse_status,
     read_bytes,
-    read_stat,
     words_of,
 )
 from gpuwatchd.collect.host.program import ancestors
@@ -216,6 +214,17 @@ class Reading(NamedTuple):
     """Memory of its own on the host, swapped or not."""
 
 
+class Files(NamedTuple):
+    """What changes of a process's files while it runs, and who it is follows from it."""
+
+    words: bytes
+    groups: bytes
+    libraries: tuple[str, ...]
+    """Of its memory map, where that was read."""
+    threads: tuple[str, ...]
+    """Their names, where the map may not be read."""
+
+
 class Registry:
     """Reads who processes are; keeps nothing of them but names of users."""
 
@@ -225,26 +234,23 @@ class Registry:
         self._ticks_per_s = os.sysconf("SC_CLK_TCK")
         self._users = Users()
 
-    def stat(self, pid: int) -> Stat | None:
-        """Return what /proc/PID/stat says; None when there is no such process."""
-        return parse_stat(read_stat(f"{self._proc}/{pid}/stat"))
-
-    def stat_if_any(self, pid: int) -> Stat | None:
-        """Return the same; None also where there is no descriptor to spare."""
-        try:
-            return self.stat(pid)
-        except NoDescriptor:
-            return None
-
-    def read(self, pid: int, stat: Stat, *, closer: bool) -> Reading:
-        """Build the record of a process; ``closer`` reads its memory map too."""
+    def files(self, pid: int, *, closer: bool) -> Files:
+        """Read what tells who a process is; ``closer`` reads its memory map too."""
         folder = f"{self._proc}/{pid}"
-        argv = words_of(read_bytes(f"{folder}/cmdline", _ARGV_BYTES))
-        status = parse_status(read_bytes(f"{folder}/status"))
-        place = place_of(read_bytes(f"{folder}/cgroup"))
         maps = read_bytes(f"{folder}/maps", _MAPS_BYTES) if closer else b""
-        threads = self._threads(folder) if closer and not maps else ()
-        libraries = libraries_in(maps)
+        return Files(
+            read_bytes(f"{folder}/cmdline", _ARGV_BYTES),
+            read_bytes(f"{folder}/cgroup"),
+            tuple(libraries_in(maps)),
+            tuple(self._threads(folder)) if closer and not maps else (),
+        )
+
+    def read(self, pid: int, stat: Stat, files: Files | None = None) -> Reading:
+        """Build the record of a process; None reads all its files but the memory map."""
+        folder = f"{self._proc}/{pid}"
+        words, groups, libraries, threads = files or self.files(pid, closer=False)
+        argv, place = words_of(words), place_of(groups)
+        status = parse_status(read_bytes(f"{folder}/status"))
         title = stat.name.decode("utf-8", "replace")
         family = ancestors(self._proc, pid, stat)
         own = facts(self._environ(pid))

@@ -1,17 +1,20 @@
 """pid -> ProcessInfo: read once per life of a process, and cached.
 
 A process is (pid, start time). Between two looks only its liveness is checked
-(:class:`~gpuwatchd.collect.host.procfs.Watch`). On macOS psutil answers instead of /proc.
+(:class:`Watch`). On macOS psutil answers instead of /proc.
 """
 
 from __future__ import annotations
 
+import errno
 import heapq
 import math
 import os
+import resource
+import select
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -19,14 +22,17 @@ import msgspec
 
 from gpuwatchd.collect.host.process_identity import Gone, Registry, nameless, still
 from gpuwatchd.collect.host.procfs import (
+    PROC,
+    STAT_BYTES,
     NoDescriptor,
-    Watch,
     absent,
     anonymous_bytes,
     boot_time,
     exists,
     inside_container,
+    parse_stat,
     read_bytes,
+    stat_of,
 )
 from gpuwatchd.core import decoding
 from gpuwatchd.core.text import clean
@@ -34,7 +40,7 @@ from gpuwatchd.core.text import clean
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from gpuwatchd.collect.host.procfs import Held
+    from gpuwatchd.collect.host.procfs import Stat
     from gpuwatchd.core.model import ProcessInfo
 
 MAPS_AGAIN_S: Final = 30.0
@@ -83,17 +89,20 @@ class Host:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._proc = Path(proc_root)
-        self._real = str(proc_root) == "/proc"
         if watch is None:
             linux = sys.platform.startswith("linux")
-            watch = "read" if not self._real else Watch.best() if linux else "psutil"
+            watch = "read" if self._proc != PROC else Watch.best() if linux else "psutil"
         self._has_proc = watch != "psutil"
         self._maps_per_look = maps_per_look
         self._monotonic = monotonic
         self._known: dict[int, ProcessRecord] = {}
         self._gone = Gone()
         self._memory_turn: list[int] = []
-        self._steady = SteadyAnswer()
+        self._steady: tuple[frozenset[int], dict[int, ProcessInfo], float] | None = None
+        """Whom :meth:`processes` was asked about, and its answer, which stays true until the kernel
+        says otherwise, or then (monotonic)."""
+        self._maps_due: list[tuple[float, int]] = []
+        """(when (monotonic) the memory map is due, pid), the earliest first."""
         self._watch = Watch(self._proc, watch)
         self.boot_id = self._read_boot_id()
         """Changes with every boot; "" where the system does not say."""
@@ -120,10 +129,19 @@ class Host:
         mono_s = self._monotonic()
         ended = self._watch.ended()
         steady = self._steady
-        if pids is steady.pids and not ended and mono_s < steady.until_mono_s:
-            steady.asked_mono_s = mono_s
-            return steady.processes
-        self._unsettle()
+        if steady is not None and pids is steady[0] and not ended and mono_s < steady[2]:
+            processes = steady[1]
+        else:
+            processes = self._identify(pids, ended, mono_s)
+        if self._maps_due and self._maps_due[0][0] <= mono_s:
+            processes = self._look_closer(processes, mono_s)
+        return processes
+
+    def _identify(
+        self, pids: Iterable[int], ended: set[int], mono_s: float
+    ) -> dict[int, ProcessInfo]:
+        """Look at every process that is asked about."""
+        self._steady = None
         processes: dict[int, ProcessInfo] = {}
         for pid in pids:
             record = self._known.get(pid)
@@ -131,38 +149,18 @@ class Host:
                 record = self._meet(pid, mono_s)
                 if record is None:
                     continue
-            record.asked_mono_s = mono_s
+            record.unasked_mono_s = math.inf
             processes[pid] = record.info
-        if self._has_proc and not self.is_contained:
-            self._look_closer(processes, mono_s)
         for pid in ended - processes.keys():
             self._bury(pid)  # nobody asks any more, and its descriptor would stay open
+        until_mono_s = math.inf
         if len(self._known) > len(processes):
-            self._forget(mono_s)
-        # While there is anybody else, it is to be forgotten in time.
-        if isinstance(pids, frozenset) and len(pids) == len(processes) == len(self._known):
-            self._settle(pids, processes, mono_s)
+            until_mono_s = self._forget(processes, mono_s)
+        if isinstance(pids, frozenset) and len(pids) == len(processes):
+            helds = () if self.is_contained else [self._known[pid].held for pid in processes]
+            if all(held is not None and held.is_pidfd for held in helds):
+                self._steady = pids, processes, until_mono_s
         return processes
-
-    def _settle(
-        self, pids: frozenset[int], processes: dict[int, ProcessInfo], mono_s: float
-    ) -> None:
-        """Remember an answer that stays true until the kernel or the clock says otherwise."""
-        if not self.is_contained:
-            mine = [self._known[pid] for pid in processes]
-            if not all(record.held is not None and record.held.is_pidfd for record in mine):
-                return
-            until_mono_s = min((k.maps_due_mono_s for k in mine), default=math.inf)
-        else:
-            until_mono_s = math.inf
-        self._steady = SteadyAnswer(pids, processes, until_mono_s, mono_s)
-
-    def _unsettle(self) -> None:
-        """Look closely the next time; until now all of them were asked about."""
-        steady, self._steady = self._steady, SteadyAnswer()
-        for pid in steady.processes:
-            if (record := self._known.get(pid)) is not None:
-                record.asked_mono_s = max(record.asked_mono_s, steady.asked_mono_s)
 
     def memory(self, pids: Iterable[int], *, newest: bool = False) -> dict[int, int | None]:
         """Return the memory of its own that each process holds on the host, swapped or not, bytes.
@@ -207,7 +205,7 @@ class Host:
             record = self._known.get(pid)
             if record is None or record.info.key.started_at_s is None or not self._has_proc:
                 continue
-            stat = self._registry.stat_if_any(pid)
+            stat = self._stat_if_any(pid)
             if stat is None or stat.starttime != record.starttime:
                 continue
             values[pid] = stat.state
@@ -215,8 +213,15 @@ class Host:
             stuck = {stat.state, before.state} & _STUCK and stat.state != before.state
             if stuck or stat.parent_pid != before.parent_pid:
                 record.info = self._registry.moved(before, stat)
-                self._unsettle()
+                self._steady = None
         return values
+
+    def _stat_if_any(self, pid: int) -> Stat | None:
+        """Return /proc/PID/stat; None also where there is no descriptor to spare."""
+        try:
+            return stat_of(pid, self._proc)
+        except NoDescriptor:
+            return None
 
     def gone(self, pid: int) -> ProcessInfo | None:
         """Return the last known identity of a pid whose process has ended, or None."""
@@ -237,7 +242,7 @@ class Host:
 
     def close(self) -> None:
         """Give every descriptor back. May be called twice."""
-        self._unsettle()
+        self._steady = None
         for record in self._known.values():
             self._watch.let_go(record.held)
         self._known.clear()
@@ -251,9 +256,14 @@ class Host:
 
             return by_psutil.started_at_s(pid) == record.info.key.started_at_s
         try:
-            stat = self._registry.stat(pid) if record.held is None else Watch.stat(record.held)
+            if record.held is None:
+                stat = stat_of(pid, self._proc)
+            else:
+                stat = parse_stat(os.pread(record.held.descriptor, STAT_BYTES, 0))
         except NoDescriptor:
             return not absent(pid, self._proc)
+        except OSError:  # ESRCH: the process of a kept descriptor has ended
+            return False
         if stat is None:
             return record.starttime == _HIDDEN and exists(pid)
         ends = (stat.state == "Z") != (record.info.state == "Z")
@@ -275,12 +285,12 @@ class Host:
         # First the descriptor, then the facts: whatever is read belongs to what is watched.
         held = self._watch.hold(pid)
         try:
-            stat = self._registry.stat(pid)
+            stat = stat_of(pid, self._proc)
         except NoDescriptor:
             self._watch.let_go(held)
             unseen = ProcessRecord(nameless(pid, "no file descriptor left"), _HIDDEN, mono_s)
             return None if absent(pid, self._proc) else self._note(unseen)
-        if stat is None and not (self._real and exists(pid)):
+        if stat is None and not (self._proc == PROC and exists(pid)):
             self._watch.let_go(held)
             return None
         if held is not None and stat is not None and stat.state == "Z":
@@ -293,7 +303,7 @@ class Host:
             # Ended but not yet reaped: its files are empty, so what was known stays.
             info = msgspec.structs.replace(before.info, state=stat.state)
         else:
-            info, memory_bytes = self._registry.read(pid, stat, closer=False)
+            info, memory_bytes = self._registry.read(pid, stat)
         if held is not None:
             self._watch.attend(pid, held)
         starttime = _HIDDEN if stat is None else stat.starttime
@@ -303,7 +313,12 @@ class Host:
         pid = record.info.key.pid
         self._known[pid] = record
         self._gone.pop(pid, None)  # somebody has the number again
+        self._plan_maps(record)
         return record
+
+    def _plan_maps(self, record: ProcessRecord) -> None:
+        if self._has_proc and record.maps_due_mono_s < math.inf:
+            heapq.heappush(self._maps_due, (record.maps_due_mono_s, record.info.key.pid))
 
     def _bury(self, pid: int) -> None:
         record = self._known.pop(pid, None)
@@ -311,27 +326,57 @@ class Host:
             self._watch.let_go(record.held)
             self._gone.note(record.info)
 
-    def _forget(self, mono_s: float) -> None:
-        """Let go of what nobody has asked about for a while."""
-        for pid, record in list(self._known.items()):
-            if mono_s - record.asked_mono_s > FORGET_S:
-                self._bury(pid)
-
-    def _look_closer(self, processes: dict[int, ProcessInfo], mono_s: float) -> None:
-        """Read the memory maps of those that have waited longest, and who they are by now."""
-        due = [
-            (self._known[pid].maps_due_mono_s, pid)
-            for pid in processes
-            if self._known[pid].maps_due_mono_s <= mono_s
-        ]
-        for _, pid in heapq.nsmallest(self._maps_per_look, due):
+    def _forget(self, present: dict[int, ProcessInfo], mono_s: float) -> float:
+        """Let go of what nobody has asked about for a while; return when to look again."""
+        again_mono_s = math.inf
+        for pid in [pid for pid in self._known if pid not in present]:
             record = self._known[pid]
-            record.maps_are_read(mono_s)
-            stat = self._registry.stat_if_any(pid)
-            if stat is not None and stat.starttime == record.starttime and stat.state != "Z":
-                sight = self._registry.read(pid, stat, closer=True)
-                record.info = processes[pid] = still(record.info, sight.info)
-                record.anonymous_bytes = sight.anonymous_bytes
+            record.unasked_mono_s = min(record.unasked_mono_s, mono_s)
+            until_mono_s = record.unasked_mono_s + FORGET_S
+            if mono_s >= until_mono_s:
+                self._bury(pid)
+            else:
+                again_mono_s = min(again_mono_s, until_mono_s)
+        return again_mono_s
+
+    def _look_closer(
+        self, processes: dict[int, ProcessInfo], mono_s: float
+    ) -> dict[int, ProcessInfo]:
+        """Read the memory maps of those that have waited longest, and who they are by now.
+
+        Returns the same dictionary where that is nothing new.
+        """
+        fresh: dict[int, ProcessInfo] = {}
+        left = self._maps_per_look
+        while left and self._maps_due and self._maps_due[0][0] <= mono_s:
+            due_mono_s, pid = heapq.heappop(self._maps_due)
+            record = self._known.get(pid)
+            if record is None or record.maps_due_mono_s != due_mono_s:
+                continue  # it has ended since
+            asked = pid in processes  # else nothing is read of it now
+            left -= asked
+            record.maps_are_read(mono_s, read=asked)
+            self._plan_maps(record)
+            stat = self._stat_if_any(pid) if asked else None
+            if stat is None or stat.starttime != record.starttime or stat.state == "Z":
+                continue
+            files = self._registry.files(pid, closer=True)
+            mark = hash((stat.name, stat.parent_pid, stat.state == "D", files))
+            if mark == record.mark:
+                continue  # all that a process is follows from these
+            reading = self._registry.read(pid, stat, files)
+            record.anonymous_bytes = reading.anonymous_bytes
+            info = still(record.info, reading.info)
+            # The name of its user may come later.
+            record.mark = None if info.user == str(info.uid) else mark
+            if info != record.info:
+                record.info = fresh[pid] = info
+        if not fresh:
+            return processes
+        processes = {**processes, **fresh}
+        if self._steady is not None:
+            self._steady = self._steady[0], processes, self._steady[2]
+        return processes
 
     def _read_boot_id(self) -> str:
         if self._has_proc:
@@ -347,33 +392,108 @@ class ProcessRecord:
 
     info: ProcessInfo
     starttime: int
-    asked_mono_s: float
+    met_mono_s: float
     held: Held | None = None
     anonymous_bytes: int | None = None
     maps_reads: int = 0
+    mark: int | None = None
+    """Of the files of its last reading; None where another one may differ all the same."""
+    unasked_mono_s: float = math.inf
+    """Since when nobody has asked about it."""
 
     def __post_init__(self) -> None:
         has_maps = self.info.key.started_at_s is not None and self.info.state != "Z"
-        self.maps_due_mono_s = self.asked_mono_s if has_maps else math.inf
+        self.maps_due_mono_s = self.met_mono_s if has_maps else math.inf
 
-    def maps_are_read(self, mono_s: float) -> None:
-        """Plan the second and last reading of the memory map when the first is made."""
-        self.maps_reads += 1
-        self.maps_due_mono_s = mono_s + MAPS_AGAIN_S if self.maps_reads == 1 else math.inf
+    def maps_are_read(self, mono_s: float, *, read: bool) -> None:
+        """Plan the next reading of the memory map; after the second one there is none."""
+        self.maps_reads += read
+        self.maps_due_mono_s = mono_s + MAPS_AGAIN_S if self.maps_reads < 2 else math.inf
 
 
-@dataclass(slots=True)
-class SteadyAnswer:
-    """An answer of :meth:`Host.processes` that stays true until the kernel or the clock says not.
+# Whether processes still live: one poll of kept pidfds, or a read of kept descriptors. A descriptor
+# belongs to the process and not to its number: once it is held, another process with the same pid
+# can never be taken for the first.
 
-    Without ``pids`` there is none.
+
+MAX_WATCHED: Final = 1024
+"""Most descriptors kept, and never more than a quarter of what the process may open."""
+
+
+class Held(NamedTuple):
+    """A descriptor that tells when one process ends."""
+
+    descriptor: int
+    is_pidfd: bool
+
+
+class Watch:
+    """The descriptors that are held, and whose they are.
+
+    ``how``: "pidfd", "stat" (a kept descriptor of /proc/PID/stat) or "read" (nothing is kept).
     """
 
-    pids: frozenset[int] | None = None
-    processes: dict[int, ProcessInfo] = field(default_factory=dict)
-    until_mono_s: float = -math.inf
-    asked_mono_s: float = -math.inf
-    """When it was given last."""
+    def __init__(self, proc: Path, how: str) -> None:
+        self._proc = proc
+        self._how = how
+        self._poll: select.epoll | None = None
+        """While anybody is held by a pidfd. Not poll(), which looks at every process each time."""
+        self._pids: dict[int, int] = {}
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        unlimited = soft == resource.RLIM_INFINITY
+        self._room = MAX_WATCHED if unlimited else max(0, min(MAX_WATCHED, soft // 4 - 1))
+
+    @staticmethod
+    def best() -> str:
+        """Return the cheapest way that works here."""
+        if not hasattr(os, "pidfd_open"):
+            return "stat"
+        try:
+            os.close(os.pidfd_open(os.getpid()))
+        except OSError:
+            return "stat"
+        return "pidfd"
+
+    def ended(self) -> set[int]:
+        """Return the pids whose pidfd says that the process has ended."""
+        if self._poll is None or not self._pids:
+            return set()
+        return {self._pids[descriptor] for descriptor, _ in self._poll.poll(0)}
+
+    def hold(self, pid: int) -> Held | None:
+        """Open a descriptor; None where none can be had, or there are too many."""
+        if self._how == "read" or len(self._pids) >= self._room:
+            return None
+        try:
+            if self._how == "pidfd":
+                self._poll = self._poll or select.epoll()
+                return Held(os.pidfd_open(pid), is_pidfd=True)
+            path = self._proc / str(pid) / "stat"
+            return Held(os.open(path, os.O_RDONLY | os.O_CLOEXEC), is_pidfd=False)
+        except OverflowError:  # a number that no process can have
+            return None
+        except OSError as error:
+            if error.errno in {errno.EMFILE, errno.ENFILE}:
+                self._room = len(self._pids)
+            return None
+
+    def attend(self, pid: int, held: Held) -> None:
+        """Let :meth:`ended` tell of this process from now on."""
+        self._pids[held.descriptor] = pid
+        if held.is_pidfd and self._poll is not None:
+            self._poll.register(held.descriptor, select.EPOLLIN)
+
+    def let_go(self, held: Held | None) -> None:
+        """Close a descriptor, attended or not; None is none."""
+        if held is None:
+            return
+        if self._pids.pop(held.descriptor, None) is not None and held.is_pidfd:
+            assert self._poll is not None  # noqa: S101 - a pidfd is opened for a poll only
+            self._poll.unregister(held.descriptor)
+        os.close(held.descriptor)
+        if self._poll is not None and not self._pids:
+            self._poll.close()
+            self._poll = None
 
 
 # When this boot began, told the same way for as long as it lasts.

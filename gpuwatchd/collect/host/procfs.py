@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import resource
-import select
 import sys
 import time
 from pathlib import Path
@@ -54,7 +52,7 @@ INITIAL_PID_NAMESPACE: Final = "pid:[4026531836]"
 
 _INITS: Final = frozenset({b"systemd", b"init", b"openrc-init", b"runit", b"s6-svscan", b"launchd"})
 _COMM_BYTES: Final = 15
-_STAT_BYTES: Final = 4096
+STAT_BYTES: Final = 4096
 _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 _LIBRARY: Final = re.compile(rb"(/[^\n]*\.(?:so|dylib|metallib)\b[^\n]*)$", re.MULTILINE)
 _UID: Final = re.compile(rb"^Uid:\s*(\d+)", re.MULTILINE)
@@ -124,11 +122,22 @@ def read_stat(path: str | Path) -> bytes:
             raise NoDescriptor from error
         return b""
     try:
-        return os.read(descriptor, _STAT_BYTES)
+        return os.read(descriptor, STAT_BYTES)
     except OSError:  # it has ended since
         return b""
     finally:
         os.close(descriptor)
+
+
+def stat_of(pid: int, proc: Path) -> Stat | None:
+    """Return what /proc/PID/stat says; None when there is no such process.
+
+    Raises
+    ------
+    NoDescriptor
+        When this process, or the system, can open no more files.
+    """
+    return parse_stat(read_stat(f"{proc}/{pid}/stat"))
 
 
 def parse_stat(raw: bytes) -> Stat | None:
@@ -150,7 +159,7 @@ def parse_stat(raw: bytes) -> Stat | None:
     except ValueError:
         return None
     leads = fields[4] != b"0" and raw[:start].strip() == fields[3]
-    name, state = raw[start + 1 : end], clean(fields[0], limit=1)
+    name, state = raw[start + 1 : end], fields[0][:1].decode("ascii", "replace")
     return Stat(name, state, parent, starttime, leads)
 
 
@@ -352,99 +361,6 @@ def _nodes(folder: Path) -> set[str] | None:
     return nodes
 
 
-# Whether processes still live: one poll of kept pidfds, or a read of kept descriptors. A descriptor
-# belongs to the process and not to its number: once it is held, another process with the same pid
-# can never be taken for the first.
-
-
-MAX_WATCHED: Final = 1024
-"""Most descriptors kept, and never more than a quarter of what the process may open."""
-
-
-class Held(NamedTuple):
-    """A descriptor that tells when one process ends."""
-
-    descriptor: int
-    is_pidfd: bool
-
-
-class Watch:
-    """The descriptors that are held, and whose they are.
-
-    ``how``: "pidfd", "stat" (a kept descriptor of /proc/PID/stat) or "read" (nothing is kept).
-    """
-
-    def __init__(self, proc: Path, how: str) -> None:
-        self._proc = proc
-        self._how = how
-        self._poll: select.epoll | None = None
-        """While anybody is held by a pidfd. Not poll(), which looks at every process each time."""
-        self._pids: dict[int, int] = {}
-        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        unlimited = soft == resource.RLIM_INFINITY
-        self._room = MAX_WATCHED if unlimited else max(0, min(MAX_WATCHED, soft // 4 - 1))
-
-    @staticmethod
-    def best() -> str:
-        """Return the cheapest way that works here."""
-        if not hasattr(os, "pidfd_open"):
-            return "stat"
-        try:
-            os.close(os.pidfd_open(os.getpid()))
-        except OSError:
-            return "stat"
-        return "pidfd"
-
-    def ended(self) -> set[int]:
-        """Return the pids whose pidfd says that the process has ended."""
-        if self._poll is None or not self._pids:
-            return set()
-        return {self._pids[descriptor] for descriptor, _ in self._poll.poll(0)}
-
-    def hold(self, pid: int) -> Held | None:
-        """Open a descriptor; None where none can be had, or there are too many."""
-        if self._how == "read" or len(self._pids) >= self._room:
-            return None
-        try:
-            if self._how == "pidfd":
-                self._poll = self._poll or select.epoll()
-                return Held(os.pidfd_open(pid), is_pidfd=True)
-            path = self._proc / str(pid) / "stat"
-            return Held(os.open(path, os.O_RDONLY | os.O_CLOEXEC), is_pidfd=False)
-        except OverflowError:  # a number that no process can have
-            return None
-        except OSError as error:
-            if error.errno in {errno.EMFILE, errno.ENFILE}:
-                self._room = len(self._pids)
-            return None
-
-    def attend(self, pid: int, held: Held) -> None:
-        """Let :meth:`ended` tell of this process from now on."""
-        self._pids[held.descriptor] = pid
-        if held.is_pidfd and self._poll is not None:
-            self._poll.register(held.descriptor, select.EPOLLIN)
-
-    def let_go(self, held: Held | None) -> None:
-        """Close a descriptor, attended or not; None is none."""
-        if held is None:
-            return
-        if self._pids.pop(held.descriptor, None) is not None and held.is_pidfd:
-            assert self._poll is not None  # noqa: S101 - a pidfd is opened for a poll only
-            self._poll.unregister(held.descriptor)
-        os.close(held.descriptor)
-        if self._poll is not None and not self._pids:
-            self._poll.close()
-            self._poll = None
-
-    @staticmethod
-    def stat(held: Held) -> Stat | None:
-        """Return what a kept descriptor of /proc/PID/stat says; None when the process ended."""
-        try:
-            return parse_stat(os.pread(held.descriptor, _STAT_BYTES, 0))
-        except OSError:  # ESRCH
-            return None
-
-
 # One process at one instant: does it exist, in which state, how much of a CPU has it used.
 
 PROC: Final = Path("/proc")
@@ -470,7 +386,7 @@ def probe(pid: int, proc: str | Path = "/proc") -> ProcessStat | None:
 
     One read, some 10 µs.
     """
-    raw = read_bytes(f"{proc}/{pid}/stat", _STAT_BYTES)
+    raw = read_bytes(f"{proc}/{pid}/stat", STAT_BYTES)
     stat = parse_stat(raw)
     if stat is None:
         return None

@@ -1,4 +1,4 @@
-"""The questions that are asked every tick, straight through the library that nvidia-ml-py loaded.
+"""What a card is, what NVML's codes mean, and entry points of the library that nvidia-ml-py loaded.
 
 Nothing here imports pynvml: the library is handed in. Structures are made once per card and filled
 anew by each call; the layouts are those of nvidia-ml-py.
@@ -7,6 +7,7 @@ anew by each call; the layouts are those of nvidia-ml-py.
 from __future__ import annotations
 
 import ctypes
+import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -37,17 +38,6 @@ ABSENT_CODES: Final = frozenset({NOT_SUPPORTED, FUNCTION_NOT_FOUND, 25})
 
 EMPTY_SLOT_CODES: Final = frozenset({2, 6})
 """INVALID_ARGUMENT, NOT_FOUND: there is no MIG instance at this place."""
-
-_MOST: Final = {
-    "util": 100,
-    "temp": 200,
-    "power": 10_000_000,
-    "clock": 20_000,
-    "ecc": 2**48,
-    "retired": 2**24,
-    "remapped": 2**24,
-}
-"""More than any card says, in the driver's units (%, °C, mW, MHz, and counts)."""
 
 _STATES: Final[dict[int, DeviceState]] = {
     3: "unsupported",
@@ -81,6 +71,27 @@ def state_of(code: int) -> DeviceState:
     ('no-permission', 'lost', 'reset-required')
     """
     return _STATES.get(code, "lost")
+
+
+_SHARED: Final = re.compile(r"\b(GB10|Thor|Orin|Xavier|Tegra|Jetson)\b")
+"""Names of chips whose GPU has no memory of its own, whatever the driver answers."""
+_SHARED_CAPABILITIES: Final = frozenset({(5, 3), (6, 2), (7, 2), (8, 7), (10, 1), (11, 0), (12, 1)})
+"""Compute capabilities of such chips: Tegra X1 and X2, Xavier, Orin, Thor (two numberings), GB10.
+NVML's architecture does not tell them apart: Orin and A100 are Ampere, GB10 and B200 Blackwell."""
+_OWN_CAPABILITIES: Final = frozenset(
+    {
+        *((3, 0), (3, 5), (3, 7), (5, 0), (5, 2), (6, 0), (6, 1), (7, 0), (7, 5)),
+        *((8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (10, 3), (12, 0)),
+    }
+)
+"""Compute capabilities of chips that always have memory of their own."""
+
+
+def has_own_memory(name: str, capability: tuple[int, int] | None) -> bool | None:
+    """Say whether a chip has memory of its own; None where it is none of those known."""
+    if _SHARED.search(name) or capability in _SHARED_CAPABILITIES:
+        return False
+    return True if capability in _OWN_CAPABILITIES else None
 
 
 class ErrorCounts(NamedTuple):
@@ -197,11 +208,11 @@ def placeholder(place: int | str, state: DeviceState) -> Card:
 Answer = tuple[int, int]
 """NVML's code and the number that came with it."""
 
-_MEMORY_V2: Final = 0x0200_0028
+MEMORY_V2: Final = 0x0200_0028
 _ADDRESSING_V1: Final = 0x0100_0008
-_TEMPERATURE_V1: Final = 0x0100_000C
-_TEMPERATURE_GPU: Final = 0
-_CLOCK_SM: Final = 1
+TEMPERATURE_V1: Final = 0x0100_000C
+TEMPERATURE_GPU: Final = 0
+CLOCK_SM: Final = 1
 _UNCORRECTED, _VOLATILE = 1, 0
 
 
@@ -282,23 +293,18 @@ class Calls:
 
 
 class CardCalls:
-    """Questions about one card by its present handle; the structures that are filled are kept."""
+    """One card by its present handle; what is asked rarely, and the numbers that answers fill."""
 
     def __init__(self, calls: Calls, card: Card) -> None:
         self.calls = calls
         self.card = card
         self.handle = card.handle
         self._address = address_of(card.handle)
-        # Made once: a structure and a reference to it would cost 1 µs in each call.
-        self._memory1 = Memory1()
-        self._memory2 = Memory2(version=_MEMORY_V2)
-        self._memory_ref = ctypes.byref(self._memory2)
-        self._rates = Rates()
-        self._rates_ref = ctypes.byref(self._rates)
+        # Made once: a number and a reference to it would cost 1 µs in each call.
         self.number = ctypes.c_uint()
         self.number_ref = ctypes.byref(self.number)
-        self._wide = ctypes.c_ulonglong()
-        self._wide_ref = ctypes.byref(self._wide)
+        self.wide = ctypes.c_ulonglong()
+        self.wide_ref = ctypes.byref(self.wide)
 
     def are_by(self, handle: Any) -> bool:
         """Say whether a handle is the same; NVML gives the same address each time."""
@@ -309,84 +315,10 @@ class CardCalls:
         self.handle = handle
         return True
 
-    def refused(self, field: str, code: int, faults: list[Fault]) -> None:
-        """Deal with a refusal: no second question about what does not exist, else a fault.
-
-        Raises
-        ------
-        NVMLError
-            The card or NVML itself is gone.
-        """
-        self.calls.check(code)
-        if code in ABSENT_CODES:
-            self.card.refused.add(field)
-        else:
-            faults.append(self.card.fault(self.calls.text(code), field))
-
-    def gauge(self, field: str, call: Callable[[], Answer], faults: list[Fault]) -> int | None:
-        """Return one number; None when it is refused."""
-        if field in self.card.refused:
-            return None
-        code, number = call()
-        if code == OK:
-            return self.believed(field, number, faults)
-        self.refused(field, code, faults)
-        return None
-
-    def believed(self, field: str, number: int, faults: list[Fault]) -> int | None:
-        """Return a number as it is; None, with a fault, where no card can have said it."""
-        if number <= _MOST.get(field, number):
-            return number
-        faults.append(self.card.fault(f"the driver says {number}: not credible", field))
-        return None
-
-    def memory(self, api: str) -> tuple[int, Memory1 | Memory2]:
-        """Return NVML's code and what version "v2" or "v1" of the memory query filled."""
-        if api == "v2":
-            ask = self.calls.find("nvmlDeviceGetMemoryInfo_v2")
-            return ask(self.handle, self._memory_ref), self._memory2
-        ask = self.calls.find("nvmlDeviceGetMemoryInfo")
-        return ask(self.handle, ctypes.byref(self._memory1)), self._memory1
-
-    def rates(self) -> tuple[int, Rates]:
-        """Return NVML's code and how busy the card is."""
-        ask = self.calls.find("nvmlDeviceGetUtilizationRates")
-        return ask(self.handle, self._rates_ref), self._rates
-
-    def temperature(self) -> Answer:
-        """Return degrees Celsius."""
-        ask = self.calls.find("nvmlDeviceGetTemperature")
-        code = ask(self.handle, _TEMPERATURE_GPU, self.number_ref)
-        if code != FUNCTION_NOT_FOUND:
-            return code, self.number.value
-        # The next libraries leave the older question out.
-        found = Temperature(version=_TEMPERATURE_V1, sensor=_TEMPERATURE_GPU)
-        ask = self.calls.find("nvmlDeviceGetTemperatureV")
-        return ask(self.handle, ctypes.byref(found)), found.value
-
-    def power(self) -> Answer:
-        """Return milliwatts."""
-        ask = self.calls.find("nvmlDeviceGetPowerUsage")
-        return ask(self.handle, self.number_ref), self.number.value
-
-    def clock(self) -> Answer:
-        """Return the compute units' MHz."""
-        ask = self.calls.find("nvmlDeviceGetClockInfo")
-        return ask(self.handle, _CLOCK_SM, self.number_ref), self.number.value
-
-    def reasons(self) -> Answer:
-        """Return the bits that say why clocks are held down."""
-        ask = self.calls.find("nvmlDeviceGetCurrentClocksEventReasons")
-        code = ask(self.handle, self._wide_ref)
-        if code == FUNCTION_NOT_FOUND:  # It is under its older name then.
-            ask = self.calls.find("nvmlDeviceGetCurrentClocksThrottleReasons")
-            code = ask(self.handle, self._wide_ref)
-        return code, self._wide.value
-
     def ecc(self) -> Answer:
         """Return the uncorrected memory errors since the driver was loaded."""
         ask = self.calls.find("nvmlDeviceGetTotalEccErrors")
-        return ask(self.handle, _UNCORRECTED, _VOLATILE, self._wide_ref), self._wide.value
+        return ask(self.handle, _UNCORRECTED, _VOLATILE, self.wide_ref), self.wide.value
 
     def retired(self) -> Answer:
         """Return the pages that were retired, for either cause."""

@@ -344,7 +344,8 @@ class Driver:
         self._version: str | None = None
         self._module: str | None = None
         """Version of the kernel module when NVML was started last."""
-        self._module_at_s = 0.0
+        self.version_at_s = 0.0
+        """When (monotonic) the kernel module is looked at next."""
         self.gone: Availability | None = None
         """Why NVML itself is gone, until it is open again."""
         self._code = 0
@@ -399,20 +400,16 @@ class Driver:
         """Note that NVML is open; return how the kernel module was replaced, "" if it was not."""
         self.gone, self._code = None, 0
         before, self._module = self._module, kernel_module_version(self._files)
-        self._module_at_s = mono_s + VERSION_EVERY_S
+        self.version_at_s = mono_s + VERSION_EVERY_S
         if before is None or self._module in {before, None}:
             return ""
         return f"the kernel module {before} was replaced by {self._module}"
 
-    def version_is_due(self, mono_s: float) -> bool:
-        """Say whether the kernel module is looked at with the next read."""
-        return mono_s >= self._module_at_s
-
     def is_exchanged(self, mono_s: float) -> bool:
         """Say, now and then, whether the kernel module is another one than at the start."""
-        if not self.version_is_due(mono_s):
+        if mono_s < self.version_at_s:
             return False
-        self._module_at_s = mono_s + VERSION_EVERY_S
+        self.version_at_s = mono_s + VERSION_EVERY_S
         return kernel_module_version(self._files) != self._module
 
     def look_for_library(self) -> bool:

@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import time
-from collections import deque
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuwatchd.analysis.hardware import application_xid, xid_words
 from gpuwatchd.collect.nvml.calls import (
+    ABSENT_CODES,
     FUNCTION_NOT_FOUND,
+    NO_PERMISSION,
     OK,
     ErrorCounts,
     address_of,
@@ -28,10 +28,11 @@ from gpuwatchd.core import units
 from gpuwatchd.core.model import Event
 
 if TYPE_CHECKING:
+    from collections import deque
     from collections.abc import Callable, Iterable, Mapping
 
     from gpuwatchd.collect.nvml.calls import Calls, Card, CardCalls
-    from gpuwatchd.core.model import DeviceState, EventKind, Fault
+    from gpuwatchd.core.model import DeviceState, EventKind, ProcessUse
 
 XID: Final = 0x8
 DOUBLE_BIT: Final = 0x2
@@ -63,13 +64,14 @@ class EventWatch:
     def __init__(
         self,
         api: Any,
-        clock: Callable[[], float] = time.time,
-        monotonic: Callable[[], float] = time.monotonic,
+        happened: deque[Event],
+        clock: Callable[[], float],
+        monotonic: Callable[[], float],
     ) -> None:
         self._api = api
+        self._happened = happened
         self._clock = clock
         self._monotonic = monotonic
-        self._happened: deque[Event] = deque(maxlen=_MOST)
         self._told: dict[tuple[str, int], float] = {}
         self._places: dict[int, _Place] = {}
         """Address of the handle -> card."""
@@ -122,13 +124,6 @@ class EventWatch:
         if event_set is not None:
             with contextlib.suppress(self._api.NVMLError):
                 self._api.nvmlEventSetFree(event_set)
-
-    def happened(self) -> tuple[Event, ...]:
-        """Return what has happened since this was last asked."""
-        events: list[Event] = []
-        while self._happened:
-            events.append(self._happened.popleft())
-        return tuple(events)
 
     def _take(self, uid: str, kind: int, data: int) -> None:
         """Note one event."""
@@ -221,94 +216,72 @@ _WORDS: Final = (
     (0x400, "reliability limit"),
 )
 """Bits of the driver's answer; bit 0, "idle", is no reason to speak of."""
-_HARDWARE: Final = 0x8 | 0x40 | 0x80
-_RESET, _EXHAUSTED = 1, 2
+HARDWARE: Final = 0x8 | 0x40 | 0x80
+"""Those that the hardware sets."""
+RESET_DUE, EXHAUSTED = 1, 2
 _DUE: Final = {
-    _RESET: "the GPU has to be reset",
-    _EXHAUSTED: "no spare rows are left, exchange the GPU",
+    RESET_DUE: "the GPU has to be reset",
+    EXHAUSTED: "no spare rows are left, exchange the GPU",
 }
 LASTS_S: Final = 60.0
 """A slowdown is told when it has lasted so long, and is over when it has been gone so long."""
 ERRORS_EVERY_S: Final = 60.0
-MOST_EVENTS: Final = 256
 
 
 class DeviceHealth:
-    """Asks one card now and then, and tells what has become worse."""
+    """Tells what has become worse with one card, from what it is found to say now and then."""
 
-    def __init__(
-        self, asked: CardCalls, clock: Callable[[], float], happened: deque[Event]
-    ) -> None:
-        self._asked = asked
+    def __init__(self, uid: str, clock: Callable[[], float], happened: deque[Event]) -> None:
+        self._uid = uid
         self._clock = clock
         self._happened = happened
-        self._slow_since_s: float | None = None
+        self.slow_since_s: float | None = None
+        """Since when (monotonic) the hardware has held the clocks down; None: it does not."""
         self._smooth_since_s: float | None = None
         self._slow_told = False
 
-    def throttle(self, mono_s: float, faults: list[Fault]) -> tuple[str, ...] | None:
-        """Return why the clocks are held down now, in words."""
-        bits = self._asked.gauge("throttle", self._asked.reasons, faults)
-        if bits is None:
-            return None
-        self._follow(mono_s, bits & _HARDWARE)
-        return _words(bits)
-
-    def _follow(self, mono_s: float, bits: int) -> None:
-        """Tell of a slowdown by the hardware once, when it lasts."""
+    def throttled(self, mono_s: float, bits: int) -> None:
+        """Tell of a slowdown by the hardware (:data:`HARDWARE`) once, when it lasts."""
         if not bits:
             if self._smooth_since_s is None:
                 self._smooth_since_s = mono_s
             if not self._slow_told or mono_s - self._smooth_since_s >= LASTS_S:
-                self._slow_since_s, self._slow_told = None, False
+                self.slow_since_s, self._slow_told = None, False
             return
         self._smooth_since_s = None
-        if self._slow_since_s is None:
-            self._slow_since_s = mono_s
-        lasted_s = mono_s - self._slow_since_s
+        if self.slow_since_s is None:
+            self.slow_since_s = mono_s
+        lasted_s = mono_s - self.slow_since_s
         if lasted_s >= LASTS_S and not self._slow_told:
             self._slow_told = True
-            why = " and ".join(_words(bits))
+            why = " and ".join(throttle_words(bits))
             self._tell("throttle", f"clocks held down for {lasted_s:.0f} s: {why}")
 
-    def errors(self, faults: list[Fault]) -> ErrorCounts:
-        """Return the errors of the memory by now."""
-        before = self._asked.card.errors
-        fresh = self._asked.gauge("ecc", self._asked.ecc, faults)
+    def compare(self, before: ErrorCounts, now: ErrorCounts, what: str) -> None:
+        """Tell of errors of the memory that are more than before.
+
+        ``what`` is out of use, "page" or "row", whichever the card counts.
+        """
+        fresh, rows = now.uncorrected, now.retired
         if before.uncorrected is not None and fresh is not None and fresh > before.uncorrected:
             more = _many(fresh - before.uncorrected, "uncorrected memory error")
             self._tell("ecc", f"{more}, {fresh} since the driver was loaded")
-        return ErrorCounts(fresh, *self._out_of_use(before, faults))
-
-    def _out_of_use(self, before: ErrorCounts, faults: list[Fault]) -> tuple[int | None, int]:
-        """Return how many pages or rows are out of use, whichever it counts, and what is due."""
-        what, due, rows = "row", 0, None
-        if "remapped" not in self._asked.card.refused:
-            code, number, pending, failed = self._asked.remapped()
-            if code == OK:
-                rows = self._asked.believed("remapped", number, faults)
-                due = 0 if rows is None else _EXHAUSTED if failed else _RESET if pending else 0
-            else:
-                self._asked.refused("remapped", code, faults)
-        if rows is None:
-            what, rows = "page", self._asked.gauge("retired", self._asked.retired, faults)
-        after = f"; {_DUE[due]}" if due else ""
+        after = f"; {_DUE[now.due]}" if now.due else ""
         if before.retired is not None and rows is not None and rows > before.retired:
             more = _many(rows - before.retired, f"{what} of memory")
             self._tell("ecc", f"{more} taken out of use, {rows} in all{after}")
-        elif rows is not None and due > before.due:
+        elif rows is not None and now.due > before.due:
             # It may have been so long before anybody looked.
             self._tell("ecc", f"{_many(rows, 'row of memory')} out of use{after}")
-        return rows, due
 
     def _tell(self, kind: EventKind, text: str) -> None:
-        uid, at_s = self._asked.card.uid, self._clock()
-        event = Event(at_s=at_s, kind=kind, device_uid=uid, text=text, hardware=True)
+        event = Event(at_s=self._clock(), kind=kind, device_uid=self._uid, text=text, hardware=True)
         self._happened.append(event)
 
 
 @lru_cache(maxsize=256)
-def _words(bits: int) -> tuple[str, ...]:
+def throttle_words(bits: int) -> tuple[str, ...]:
+    """Return why clocks are held down, in words."""
     return tuple(word for bit, word in _WORDS if bits & bit)
 
 
@@ -327,7 +300,6 @@ def _many(number: int, what: str) -> str:
 
 
 # What happens to cards, told once: lost, hung, to be reset, back.
-# Nothing here imports pynvml.
 
 BACK_AFTER_S: Final = 10.0
 """A card is back when it has answered for so long: one that comes and goes is one incident."""
@@ -349,25 +321,31 @@ _TEXTS: Final[Mapping[DeviceState, str]] = {
 class StateChanges:
     """Turns the states of cards into events, each told once."""
 
-    def __init__(self, calls: Calls, clock: Callable[[], float]) -> None:
+    def __init__(self, calls: Calls, happened: deque[Event], clock: Callable[[], float]) -> None:
         self._calls = calls
+        self._happened = happened
         self._clock = clock
         self._cards: dict[str, _LoggedState] = {}
-        self._waiting: list[Event] = []
+        self.all_well = False
+        """Whether all cards are well, and were so before: there is nothing to update until one is
+        not, or there is another."""
 
     def add(self, kind: EventKind, text: str) -> None:
         """Add what happened now and is not about a card's state."""
-        self._waiting.append(Event(at_s=self._clock(), kind=kind, text=text))
+        self._happened.append(Event(at_s=self._clock(), kind=kind, text=text))
 
-    def take(self, cards: Iterable[Card], at_s: float, mono_s: float) -> tuple[Event, ...]:
-        """Return what has happened since the last call."""
+    def update(self, cards: Iterable[Card], at_s: float, mono_s: float) -> None:
+        """Add what has happened to cards."""
+        self.all_well = True
         for card in cards:
             logged = self._cards.get(card.uid)
             if logged is None:
                 if card.is_placeholder:
+                    self.all_well = False
                     continue
                 logged = self._cards[card.uid] = _LoggedState()
             change = logged.change(card.state, mono_s)
+            self.all_well = self.all_well and card.state == logged.state == "ok"
             if change is None:
                 continue
             kind, text = change
@@ -378,11 +356,7 @@ class StateChanges:
             event = Event(
                 at_s=at_s, kind=kind, device_uid=card.uid, text=text, code=code, hardware=hardware
             )
-            self._waiting.append(event)
-        if not self._waiting:
-            return ()
-        waiting, self._waiting = tuple(self._waiting), []
-        return waiting
+            self._happened.append(event)
 
 
 @dataclass
@@ -420,3 +394,147 @@ class _LoggedState:
         away = units.duration(self.back_since_s - self.since_s)
         self.state, self.back_since_s = "ok", None
         return "gpu-back", f"the GPU answers again after {away}"
+
+
+# What a process held at most, from the driver's own accounting, once it has ended.
+# A bonus where an administrator has switched accounting mode on (``nvidia-smi -am 1``); nothing
+# here switches it. It is off under MIG. Between two samples a process may have held far more
+# than was seen: the driver knows. Not verified on hardware.
+
+ACCOUNTING: Final = "accounting"
+"""What it is called among a card's refusals."""
+TRIES: Final = 3
+"""A process leaves the list before the driver has closed its account: it is asked so often."""
+_UNKNOWN: Final = 0xFFFF_FFFF_FFFF_FFFF
+_EPOCH_US: Final = 10**15
+"""A start above this (2001) counts from 1970; what a lower one counts from is not known."""
+_SLACK_S: Final = 10.0
+_LEAST_SHARE: Final = 0.9
+"""An account that knows of less than this of what the process was seen to hold is another's."""
+
+
+class Account(ctypes.Structure):
+    """``nvmlAccountingStats_t``."""
+
+    _fields_ = (
+        ("util", ctypes.c_uint),
+        ("memory_util", ctypes.c_uint),
+        ("peak_bytes", ctypes.c_ulonglong),
+        ("lasted_ms", ctypes.c_ulonglong),
+        ("started_us", ctypes.c_ulonglong),
+        ("running", ctypes.c_uint),
+        ("reserved", ctypes.c_uint * 5),
+    )
+
+
+@dataclass(slots=True)
+class Listed:
+    """What is remembered of the processes on one card."""
+
+    before: dict[int, ProcessUse] = field(default_factory=dict)
+    """Who was last listed, by pid."""
+    since_s: dict[int, float] = field(default_factory=dict)
+    """pid -> when (epoch seconds) it was first listed."""
+    asking: dict[int, tuple[int, int, float]] = field(default_factory=dict)
+    """pid that has left -> (tries left, what it held last, when it was first listed)."""
+
+    def compare(self, present: dict[int, ProcessUse], now_s: float) -> None:
+        """Take over who has left, and who is new."""
+        for pid in self.before.keys() - present.keys():
+            held = self.before[pid].used_bytes or 0
+            self.asking[pid] = (TRIES, held, self.since_s.pop(pid, now_s))
+        for pid in present.keys() - self.before.keys():
+            self.since_s[pid] = now_s
+            self.asking.pop(pid, None)  # It is back, or another one has its number.
+
+
+class Accounting:
+    """Asks for the account of every process that leaves a card's list.
+
+    While no process leaves, nothing is asked. Where the driver keeps no accounts that is asked
+    once per card, and nothing is done from then on.
+    """
+
+    def __init__(self, clock: Callable[[], float], happened: deque[Event]) -> None:
+        self._clock = clock
+        self._happened = happened
+        self._listed: dict[str, Listed] = {}
+
+    def follow(self, asked: CardCalls, present: dict[int, ProcessUse]) -> None:
+        """Look who has left the list that was just read; runs in the card's lane."""
+        card = asked.card
+        if ACCOUNTING in card.refused or card.is_parent or card.device.parent_uid is not None:
+            return
+        listed = self._listed.get(card.uid)
+        if listed is None:
+            if not present or not self._is_on(asked):
+                return
+            listed = self._listed[card.uid] = Listed()
+        before = listed.before
+        if present is not before:
+            if present.keys() != before.keys():
+                listed.compare(present, self._clock())
+            listed.before = present
+        if listed.asking:
+            self._ask(asked, listed)
+
+    def _ask(self, asked: CardCalls, listed: Listed) -> None:
+        card, account = asked.card, Account()
+        stats = asked.calls.find("nvmlDeviceGetAccountingStats")
+        for pid, (tries, held, since_s) in tuple(listed.asking.items()):
+            code = stats(asked.handle, ctypes.c_uint(pid), ctypes.byref(account))
+            asked.calls.check(code)
+            if code in ABSENT_CODES or code == NO_PERMISSION:
+                # It was switched off, or the driver is a new one.
+                card.refused.add(ACCOUNTING)
+                del self._listed[card.uid]
+                return
+            if code == OK and not account.running:
+                del listed.asking[pid]
+                if _is_of(account, held, since_s):
+                    self._report(card, pid, account.peak_bytes)
+            elif tries > 1:
+                listed.asking[pid] = (tries - 1, held, since_s)
+            else:
+                del listed.asking[pid]
+
+    def _is_on(self, asked: CardCalls) -> bool:
+        """Return whether the driver keeps accounts; where it does not, it is asked no more."""
+        mode = ctypes.c_uint()
+        ask = asked.calls.find("nvmlDeviceGetAccountingMode")
+        code = ask(asked.handle, ctypes.byref(mode))
+        asked.calls.check(code)
+        if code == OK and mode.value == 1:
+            return True
+        asked.card.refused.add(ACCOUNTING)
+        return False
+
+    def _report(self, card: Card, pid: int, peak_bytes: int) -> None:
+        self._happened.append(
+            Event(
+                at_s=self._clock(),
+                kind="process-peak",
+                device_uid=card.uid,
+                text=units.peak_text(f"pid {pid}", peak_bytes),
+                pid=pid,
+                peak_bytes=peak_bytes,
+            )
+        )
+
+
+def _is_of(account: Account, held_bytes: int, since_s: float) -> bool:
+    """Say whether an account is that of the process that left, and tells its memory.
+
+    The driver keeps one account per number: that of whoever ended last under it.
+    ``held_bytes`` is 0 where that is unknown; ``since_s`` is when it was first listed (epoch).
+    """
+    peak: int = account.peak_bytes
+    if peak in {0, _UNKNOWN} or peak < _LEAST_SHARE * held_bytes:
+        return False
+    started_us: int = account.started_us
+    if started_us < _EPOCH_US or started_us == _UNKNOWN:
+        return True
+    # It was on the card when it was first listed: neither over by then nor yet to begin.
+    started_s = started_us / 1e6
+    ended_s = started_s + account.lasted_ms / 1e3
+    return started_s <= since_s + _SLACK_S and ended_s >= since_s - _SLACK_S

@@ -22,7 +22,6 @@ from gpuwatchd.collect.nvml.driver import (
     pending_call_message,
 )
 from gpuwatchd.collect.nvml.driver_files import PowerManagedCards
-from gpuwatchd.collect.nvml.events import StateChanges
 from gpuwatchd.core import units
 from gpuwatchd.core.model import Availability
 
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.collect.nvml.calls import Calls, Card
     from gpuwatchd.collect.nvml.driver_files import KernelFiles
-    from gpuwatchd.collect.nvml.events import EventWatch
+    from gpuwatchd.collect.nvml.events import EventWatch, StateChanges
     from gpuwatchd.core.model import DeviceReading, DeviceState
 
 ABSENT_WAIT_S: Final = 5.0
@@ -47,7 +46,7 @@ class NvmlSession:
     """Whether NVML is open, and the cards that it shows.
 
     New cards and MIG instances are looked for every ``rescan_s``. ``events`` are those that the
-    driver reports by itself, where they are asked for.
+    driver reports by itself; what happens to cards is ``news``.
     """
 
     def __init__(
@@ -56,24 +55,26 @@ class NvmlSession:
         files: KernelFiles,
         *,
         rescan_s: float,
-        clock: Callable[[], float],
-        events: EventWatch | None,
+        news: StateChanges,
+        events: EventWatch,
     ) -> None:
         self.cards: dict[str, Card] = {}
         """UUID -> card, by index, each followed by its MIG instances."""
         self.is_open = False
+        self.due_mono_s = -math.inf
+        """Until then (monotonic) :meth:`drive` has nothing to do."""
         self.why = Availability(ok=False, reason="NVML has not been asked yet")
         self.driver = Driver(calls, files)
         self.lanes = DeviceThreads()
         self.scanner = Scanner(calls, self.lanes)
-        self.news = StateChanges(calls, clock)
+        self.news = news
         self.again = RetryTimer(rescan_s)
         self._events = events
         self._sleepers = PowerManagedCards(files, rescan_s)
         self._release_until_mono_s = 0.0
         self._released = False
-        self._task: ReadRound | None = None
-        self._then: Callable[[Any, float], None] = _nothing
+        self._task: tuple[ReadRound, Callable[[Any, float], None]] | None = None
+        """What is being done and may hang, and what gets its answer."""
 
     @property
     def is_between(self) -> bool:
@@ -88,9 +89,13 @@ class NvmlSession:
     def release_until(self, until_mono_s: float) -> None:
         """Let go of the driver until then; takes effect with the next read."""
         self._release_until_mono_s = until_mono_s
+        self.due_mono_s = -math.inf
 
     def drive(self, mono_s: float, wait_s: float) -> None:
-        """Start, look around or let go, whatever is due; wait so long for it to end."""
+        """Start, look around or let go, whatever is due; wait so long for it to end.
+
+        Each may open files of the driver, which may then hold it up.
+        """
         self._settle(mono_s, 0.0)
         if self._task is None:
             self._do_what_is_due(mono_s, wait_s)
@@ -98,6 +103,13 @@ class NvmlSession:
             self.why = pending_call_message(
                 self.driver.gone, self.stuck_s, started_before=bool(self.cards)
             )
+        self._plan(mono_s)
+
+    def _plan(self, mono_s: float) -> None:
+        """Note when anything is to be done next; with cards that may sleep, in each read."""
+        settled = self.is_open and self._task is None and not self._sleepers.known
+        due_s = min(self.driver.version_at_s, self.again.scan_at_s, self.again.restart_at_s)
+        self.due_mono_s = due_s if settled and mono_s >= self._release_until_mono_s else -math.inf
 
     def _do_what_is_due(self, mono_s: float, wait_s: float) -> None:
         if mono_s < self._release_until_mono_s:
@@ -113,11 +125,16 @@ class NvmlSession:
             return
         if self.driver.look_for_library():
             return  # nothing that this process does can help any more
-        if self.again.start_is_due(mono_s):
+        if mono_s >= self.again.start_at_s:
             self._start(mono_s, wait_s)
 
-    def after(self, mono_s: float, readings: list[DeviceReading]) -> None:
+    def after(self, at_s: float, mono_s: float, readings: list[DeviceReading]) -> None:
         """Take over what a read showed: plan a fresh start, or let sleeping cards lie."""
+        self._follow(mono_s, readings)
+        self.news.update(self.cards.values(), at_s, mono_s)
+        self._plan(mono_s)
+
+    def _follow(self, mono_s: float, readings: list[DeviceReading]) -> None:
         if not self.is_open:
             return
         if self._sleepers.known:
@@ -151,15 +168,17 @@ class NvmlSession:
         wait_s: float,
     ) -> None:
         """Do something that may hang; ``then`` gets its answer now or in a later read."""
-        self._task, self._then = self.lanes.begin(_LANE, work), then
+        self._task = self.lanes.begin(_LANE, work), then
         self._settle(mono_s, wait_s)
 
     def _settle(self, mono_s: float, wait_s: float) -> None:
-        task = self._task
-        if task is not None and task.wait(wait_s):
+        if self._task is None:
+            return
+        task, then = self._task
+        if task.wait(wait_s):
             self._task = None
             self.why = self.driver.gone or self.why
-            self._then(task.answers[_LANE], mono_s)
+            then(task.answers[_LANE], mono_s)
 
     def _start(self, mono_s: float, wait_s: float) -> None:
         """Initialise NVML and find the cards, unless every card sleeps and is left so."""
@@ -215,8 +234,7 @@ class NvmlSession:
         if not self.cards:
             return
         self.why = Availability(ok=True, reason="NVML answers")
-        if self._events is not None:
-            self._events.watch(self.cards.values())
+        self._events.watch(self.cards.values())
 
     def _shutdown(self, mono_s: float) -> None:
         self.is_open = False
@@ -229,14 +247,8 @@ class NvmlSession:
         # Ending NVML under a call that has not returned may end this process.
         # One that waits for events alone is not waited for longer: a reset may leave it there.
         self.lanes.wait_for_others(_LANE, briefly="events")
-        if self._events is not None:
-            self._events.end()
+        self._events.end()
         self.driver.close()
-
-    def opens_files(self, mono_s: float) -> bool:
-        """Say whether the next look opens files of the driver, which may then hold it up."""
-        due = self.driver.version_is_due(mono_s) or self.again.scan_is_due(mono_s)
-        return not self.is_open or due or bool(self._sleepers.known)
 
     def _keep_up(self, mono_s: float, wait_s: float) -> None:
         """Do what is due while NVML is open."""
@@ -245,13 +257,13 @@ class NvmlSession:
         if self._sleepers.known:
             self._sleepers.note_woken()
             exchanged = exchanged or self._sleepers.are_others(mono_s)
-        anew = self.again.restart_is_due(mono_s)
+        anew = mono_s >= self.again.restart_at_s
         if exchanged or anew:
             if not self.lanes.busy:
                 if anew:
                     self.again.restarted(mono_s)
                 self._shutdown(mono_s)
-        elif self.again.scan_is_due(mono_s):
+        elif mono_s >= self.again.scan_at_s:
             self._sleepers.find(mono_s)
             self._begin(self.driver.count, self._counted, mono_s, wait_s)
 
@@ -323,49 +335,39 @@ class RetryTimer:
 
     def __init__(self, rescan_s: float = 60.0) -> None:
         self._rescan_s = rescan_s
-        self._scan_at_s = 0.0
-        self._tries: dict[str, tuple[float, float]] = {}
-        """UUID -> (time of the next try, the pause before it)."""
+        self.scan_at_s = 0.0
+        """When new cards and instances are looked for."""
+        self.tries: dict[str, tuple[float, float]] = {}
+        """UUID of a card that was lost -> (time of the next try, the pause before it)."""
         self._lost_since_s: float | None = None
         self._restarted_at_s = -math.inf
         self._pause_s = RESTART_AFTER_S
         self._others_answer = False
-        self._start_at_s = self._start_pause_s = 0.0
-
-    def scan_is_due(self, mono_s: float) -> bool:
-        """Say whether new cards and instances are to be looked for."""
-        return mono_s >= self._scan_at_s
+        self.start_at_s = self._start_pause_s = 0.0
+        """When NVML is started, where it is not open."""
 
     def scanned(self, mono_s: float, *, late: bool) -> None:
         """Plan the next look, soon where a card was late."""
-        self._scan_at_s = mono_s + (min(self._rescan_s, LATE_WAIT_S) if late else self._rescan_s)
-
-    def start_is_due(self, mono_s: float) -> bool:
-        """Say whether NVML is to be started, where it is not open."""
-        return mono_s >= self._start_at_s
+        self.scan_at_s = mono_s + (min(self._rescan_s, LATE_WAIT_S) if late else self._rescan_s)
 
     def start_at(self, mono_s: float) -> None:
         """Plan the next start of NVML for this instant."""
-        self._start_at_s = mono_s
+        self.start_at_s = mono_s
 
     def start_failed(self, mono_s: float, *, seen_before: bool) -> None:
         """Put the next start off; ``seen_before``: a GPU has answered before."""
         first, longest = LOST_WAIT_S if seen_before else (ABSENT_WAIT_S, ABSENT_WAIT_S)
         self._start_pause_s = min(longest, max(first, self._start_pause_s * 2))
-        self._start_at_s = mono_s + self._start_pause_s
+        self.start_at_s = mono_s + self._start_pause_s
 
     def is_due(self, uid: str, mono_s: float) -> bool:
         """Say whether a card without a handle is to be asked for now."""
-        return self._tries.get(uid, (-math.inf, 0.0))[0] <= mono_s
+        return self.tries.get(uid, (-math.inf, 0.0))[0] <= mono_s
 
     def failed(self, uid: str, mono_s: float) -> None:
         """Note that a card was lost, or was asked for in vain."""
-        pause_s = min(LONGEST_S, max(FIRST_S, 2 * self._tries.get(uid, (0.0, 0.0))[1]))
-        self._tries[uid] = (mono_s + pause_s, pause_s)
-
-    def answered(self, uid: str) -> None:
-        """Note that a card was read."""
-        self._tries.pop(uid, None)
+        pause_s = min(LONGEST_S, max(FIRST_S, 2 * self.tries.get(uid, (0.0, 0.0))[1]))
+        self.tries[uid] = (mono_s + pause_s, pause_s)
 
     def saw(self, states: Iterable[DeviceState], mono_s: float) -> None:
         """Note in which states the cards are after a read."""
@@ -378,12 +380,13 @@ class RetryTimer:
         elif self._lost_since_s is None:
             self._lost_since_s = mono_s
 
-    def restart_is_due(self, mono_s: float) -> bool:
-        """Say whether NVML is to be started anew."""
+    @property
+    def restart_at_s(self) -> float:
+        """When NVML is to be started anew; infinite while no card is lost."""
         if self._lost_since_s is None:
-            return False
+            return math.inf
         pause_s = RESTART_EVERY_S if self._others_answer else self._pause_s
-        return mono_s >= max(self._lost_since_s + RESTART_AFTER_S, self._restarted_at_s + pause_s)
+        return max(self._lost_since_s + RESTART_AFTER_S, self._restarted_at_s + pause_s)
 
     def restarted(self, mono_s: float) -> None:
         """Note that NVML is being started anew."""

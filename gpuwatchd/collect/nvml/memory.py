@@ -14,15 +14,18 @@ import struct
 from ctypes import string_at
 from functools import lru_cache
 from operator import itemgetter
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gpuwatchd.collect.nvml.calls import (
     ABSENT_CODES,
     FUNCTION_NOT_FOUND,
     INSUFFICIENT_SIZE,
+    MEMORY_V2,
     NO_PERMISSION,
     OK,
+    Memory1,
     Memory2,
+    has_own_memory,
 )
 from gpuwatchd.collect.nvml.driver_files import (
     Memory,
@@ -277,6 +280,7 @@ class ProcessShares:
 
     def __init__(self, asked: CardCalls) -> None:
         self._asked = asked
+        self._list_samples = asked.calls.find("nvmlDeviceGetProcessUtilization")
         self.by_pid: dict[int, float | None] = {}
         """Per cent, as last asked for."""
         self._newest_us = 0
@@ -306,7 +310,6 @@ class ProcessShares:
         if "sm" in card.refused or not pids:
             return False
         code, newest = self._samples(room)
-        self._asked.calls.check(code)
         if code in ABSENT_CODES or code == NO_PERMISSION:
             card.refused.add("sm")
         elif code in {OK, _NOT_FOUND}:
@@ -318,6 +321,8 @@ class ProcessShares:
                 return False
             self.by_pid = found
             return True
+        else:
+            self._asked.calls.check(code)
         had_any, self.by_pid = bool(self.by_pid), {}
         return had_any
 
@@ -337,9 +342,8 @@ class ProcessShares:
         asked = self._asked
         asked.number.value = room
         samples = ctypes.create_string_buffer(room * _SAMPLE.size)
-        code = asked.calls.find("nvmlDeviceGetProcessUtilization")(
-            asked.handle, samples, asked.number_ref, ctypes.c_ulonglong(self._newest_us)
-        )
+        since = ctypes.c_ulonglong(self._newest_us)
+        code = self._list_samples(asked.handle, samples, asked.number_ref, since)
         return code, string_at(samples, min(asked.number.value, room) * _SAMPLE.size)
 
 
@@ -383,18 +387,6 @@ def _joined(before: tuple[int | None, str], known: int | None, kind: str) -> tup
     return memory, kinds if kind in kinds.split("+") else f"{kinds}+{kind}"
 
 
-_SHARED: Final = re.compile(r"\b(GB10|Thor|Orin|Xavier|Tegra|Jetson)\b")
-"""Names of chips whose GPU has no memory of its own, whatever the driver answers."""
-_SHARED_CAPABILITIES: Final = frozenset({(5, 3), (6, 2), (7, 2), (8, 7), (10, 1), (11, 0), (12, 1)})
-"""Compute capabilities of such chips: Tegra X1 and X2, Xavier, Orin, Thor (two numberings), GB10.
-NVML's architecture does not tell them apart: Orin and A100 are Ampere, GB10 and B200 Blackwell."""
-_OWN_CAPABILITIES: Final = frozenset(
-    {
-        *((3, 0), (3, 5), (3, 7), (5, 0), (5, 2), (6, 0), (6, 1), (7, 0), (7, 5)),
-        *((8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (10, 3), (12, 0)),
-    }
-)
-"""Compute capabilities of chips that always have memory of their own."""
 _SUPERCHIP: Final = re.compile(r"\bG[HB][23]00\b")
 """Names of chips whose GPU memory the kernel may manage as a NUMA node."""
 _ATS: Final = 2
@@ -463,6 +455,12 @@ class MemoryReader:
         self._asked = asked
         self._card = asked.card
         self._files = files
+        find, older, newer = asked.calls.find, Memory1(), Memory2(version=MEMORY_V2)
+        self._questions: dict[str, tuple[Callable[..., int], Memory1 | Memory2, Any]] = {
+            "v2": (find("nvmlDeviceGetMemoryInfo_v2"), newer, ctypes.byref(newer)),
+            "v1": (find("nvmlDeviceGetMemoryInfo"), older, ctypes.byref(older)),
+        }
+        """Version of the memory query -> its entry point, and what it fills."""
         self._used_bytes = 0
         """The driver's "used"."""
         self._ahead_bytes = 0
@@ -522,19 +520,17 @@ class MemoryReader:
 
     def _has_own(self) -> bool | None:
         """Say whether the chip has memory of its own; None where it is none of those known."""
-        if _SHARED.search(self._card.device.name):
-            return False
-        if self._capability is None:
+        name = self._card.device.name
+        if self._capability is None and has_own_memory(name, None) is None:
             code, capability = self._asked.capability()
             if code == OK or code in ABSENT_CODES:
                 self._capability = capability if code == OK else (0, 0)
-        if self._capability in _SHARED_CAPABILITIES:
-            return False
-        return True if self._capability in _OWN_CAPABILITIES else None
+        return has_own_memory(name, self._capability)
 
     def _by(self, api: str) -> Figures:
         """Return what one version says."""
-        code, answer = self._asked.memory(api)
+        ask, answer, place = self._questions[api]
+        code = ask(self._asked.handle, place)
         if code != OK:
             return Figures(code)
         self._used_bytes = answer.used

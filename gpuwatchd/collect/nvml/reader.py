@@ -8,25 +8,37 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
-import time
 from collections import defaultdict, deque
-from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gpuwatchd.collect import control_groups
 from gpuwatchd.collect.nvml.calls import (
     ABSENT_CODES,
+    CLOCK_SM,
     FUNCTION_NOT_FOUND,
     NO_PERMISSION,
     OK,
+    TEMPERATURE_GPU,
+    TEMPERATURE_V1,
     TIMEOUT,
     CardCalls,
+    ErrorCounts,
+    Rates,
+    Temperature,
     state_of,
 )
-from gpuwatchd.collect.nvml.events import ERRORS_EVERY_S, DeviceHealth
-from gpuwatchd.collect.nvml.events import MOST_EVENTS as MOST_HEALTH_EVENTS
+from gpuwatchd.collect.nvml.events import (
+    ACCOUNTING,
+    ERRORS_EVERY_S,
+    EXHAUSTED,
+    HARDWARE,
+    RESET_DUE,
+    Accounting,
+    DeviceHealth,
+    throttle_words,
+)
 from gpuwatchd.collect.nvml.memory import NOT_CREDIBLE, MemoryReader, ProcessLists
-from gpuwatchd.core import units
 from gpuwatchd.core.codes import LimitKind
 from gpuwatchd.core.model import DeviceReading, Event, MemoryLimit
 from gpuwatchd.core.state_log import StateLog
@@ -34,7 +46,7 @@ from gpuwatchd.core.state_log import StateLog
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from gpuwatchd.collect.nvml.calls import Calls, Card
+    from gpuwatchd.collect.nvml.calls import Answer, Calls, Card
     from gpuwatchd.collect.nvml.driver_files import KernelFiles, Memory
     from gpuwatchd.collect.nvml.memory import Uses
     from gpuwatchd.core.model import Fault, ProcessUse
@@ -47,52 +59,52 @@ BLIND: Final = (
 OVER_S: Final = 2 * ERRORS_EVERY_S
 """A fault that was not met for so long is over: what is asked for now and then is asked again."""
 
+_MOST: Final = {
+    "util": 100,
+    "temp": 200,
+    "power": 10_000_000,
+    "clock": 20_000,
+    "ecc": 2**48,
+    "retired": 2**24,
+    "remapped": 2**24,
+}
+"""More than any card says, in the driver's units (%, °C, mW, MHz, and counts)."""
+
 log = logging.getLogger(__name__)
 
 
 class Reader:
     """Reads cards through the library that nvidia-ml-py has loaded.
 
-    Cards share nothing here that a read changes, so several may be read at once.
+    Cards share nothing here that a read changes, so several may be read at once. What has become
+    worse, and which process has ended, is added to ``happened``.
 
-    Temperature, power and clock are asked for every ``slow_every`` ticks, and again when what is
-    carried of them is older than ``fresh_s``.
+    What is carried of temperature, power and clock for longer than ``fresh_s`` is asked for again.
     """
 
     def __init__(
         self,
         calls: Calls,
         files: KernelFiles,
+        happened: deque[Event],
         *,
-        slow_every: int,
         fresh_s: float,
-        clock: Callable[[], float] = time.time,
-        monotonic: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float],
+        monotonic: Callable[[], float],
     ) -> None:
         self._calls = calls
-        self._files = files
-        self._slow_every = slow_every
-        self._fresh_s = fresh_s
-        self._clock = clock
-        self._tick = 0
-        """Number of the read."""
-        self._worse: deque[Event] = deque(maxlen=MOST_HEALTH_EVENTS)
-        """What has become worse and was not fetched yet."""
-        self._accounting = Accounting(clock)
-        self._limits = GroupLimits(files)
+        self.files = files
+        self.happened = happened
+        self.fresh_s = fresh_s
+        self.clock = clock
+        self.accounting = Accounting(clock, happened)
+        self.limits = GroupLimits(files)
         self._fault_logs = defaultdict[str, FaultLog](lambda: FaultLog(monotonic))
 
-    def end_round(self) -> tuple[Event, ...]:
-        """End one read of all cards; return what has become worse, and who has ended, since."""
-        self._tick += 1
-        events: list[Event] = []
-        for heap in (self._worse, self._accounting.happened):
-            while heap:
-                events.append(heap.popleft())
-        return tuple(events)
-
-    def read(self, card: Card, mono_s: float, faults: list[Fault]) -> DeviceReading:
+    def read(self, card: Card, mono_s: float, faults: list[Fault], *, turn: bool) -> DeviceReading:
         """Return one look at a card; what could not be read is added to ``faults``.
+
+        ``turn``: it is time for what is not asked every tick.
 
         Raises
         ------
@@ -100,14 +112,11 @@ class Reader:
             Only when the card or NVML itself is gone.
         """
         reader: CardReader | None = card.reader
-        if reader is None or not reader.asked.are_by(card.handle):
-            asked = CardCalls(self._calls, card)
-            health = DeviceHealth(asked, self._clock, self._worse)
-            reader = CardReader(asked, self._files, health, self._accounting, self._limits)
-            card.reader = reader
-        # Of all cards at once: what is not asked every tick is then not even touched in most.
-        turn = self._tick % self._slow_every == 0
-        reading = reader.read(mono_s, faults, turn=turn, fresh_s=self._fresh_s)
+        if reader is None or (
+            card.handle is not reader.asked.handle and not reader.asked.are_by(card.handle)
+        ):
+            reader = card.reader = CardReader(CardCalls(self._calls, card), self)
+        reading = reader.read(mono_s, faults, turn=turn)
         if faults or card.uid in self._fault_logs:
             self._fault_logs[card.uid].note(mono_s, faults)
         return reading
@@ -145,48 +154,48 @@ class Gauges(NamedTuple):
     """Why the clocks are held down, in words."""
 
 
+_QUESTIONS: Final = {
+    "util": "nvmlDeviceGetUtilizationRates",
+    "temp": "nvmlDeviceGetTemperature",
+    "power": "nvmlDeviceGetPowerUsage",
+    "clock": "nvmlDeviceGetClockInfo",
+    "throttle": "nvmlDeviceGetCurrentClocksEventReasons",
+    "older throttle": "nvmlDeviceGetCurrentClocksThrottleReasons",
+}
+"""Field -> entry point."""
+
+
 class CardReader:
     """Reads one card by one handle, and keeps what it answered last."""
 
-    def __init__(
-        self,
-        asked: CardCalls,
-        files: KernelFiles,
-        health: DeviceHealth,
-        accounting: Accounting,
-        limits: GroupLimits,
-    ) -> None:
+    def __init__(self, asked: CardCalls, shared: Reader) -> None:
         self.asked = asked
         self._card = asked.card
-        self._memory = MemoryReader(asked, files)
-        self._lists = ProcessLists(asked, files.proc)
-        self._health = health
-        self._accounting = accounting
-        self._limits = limits
+        self._shared = shared
+        self._memory = MemoryReader(asked, shared.files)
+        self._lists = ProcessLists(asked, shared.files.proc)
+        self._health = DeviceHealth(asked.card.uid, shared.clock, shared.happened)
+        self._ask = {field: asked.calls.find(name) for field, name in _QUESTIONS.items()}
+        self._rates = Rates()
+        self._rates_ref = ctypes.byref(self._rates)
         self._gauges = Gauges()
         self._gauges_at_s = self._errors_at_s = float("-inf")
 
-    def read(
-        self, mono_s: float, faults: list[Fault], *, turn: bool, fresh_s: float
-    ) -> DeviceReading:
-        """Return one look at the card; see :meth:`Reader.read`.
-
-        ``turn``: it is time for what is not asked every tick.
-        """
-        card, lists = self._card, self._lists
-        memory = self._read_memory(faults)
-        busy, memory_busy = self._rates(faults)
-        memory, uses, reason = self._processes(memory, mono_s, busy, faults, turn=turn)
+    def read(self, mono_s: float, faults: list[Fault], *, turn: bool) -> DeviceReading:
+        """Return one look at the card; see :meth:`Reader.read`."""
+        card = self._card
+        busy, memory_busy = self._read_rates(faults)
+        memory, uses, reason = self._read_memory(mono_s, busy, faults, turn=turn)
         total = memory.total_bytes if memory else None
         if total is not None and card.device.memory_total_bytes != total:
             card.learn_total(total)
-        if turn or mono_s - self._gauges_at_s > fresh_s:
-            self._gauges = self._look_slowly(mono_s, faults)
+        if turn or mono_s - self._gauges_at_s > self._shared.fresh_s:
+            self._gauges = self._read_gauges(mono_s, faults)
             self._gauges_at_s = mono_s
         if mono_s - self._errors_at_s >= ERRORS_EVERY_S and card.device.parent_uid is None:
             self._errors_at_s = mono_s
-            card.errors = self._health.errors(faults)
-        gauges = self._gauges
+            card.errors = self._read_errors(faults)
+        gauges, by_pid = self._gauges, self._lists.by_pid
         return DeviceReading(
             device_uid=card.uid,
             used_bytes=memory.used_bytes if memory else None,
@@ -206,25 +215,23 @@ class CardReader:
             throttle=gauges.throttle,
             ecc_errors=card.errors.uncorrected,
             retired_pages=card.errors.retired,
-            limits=self._limits.read(self.asked, lists.by_pid, mono_s) if lists.by_pid else (),
+            limits=self._shared.limits.read(self.asked, by_pid, mono_s) if by_pid else (),
         )
 
-    def _processes(
-        self,
-        memory: Memory | None,
-        mono_s: float,
-        busy_pct: float | None,
-        faults: list[Fault],
-        *,
-        turn: bool,
+    def _read_memory(
+        self, mono_s: float, busy_pct: float | None, faults: list[Fault], *, turn: bool
     ) -> tuple[Memory | None, Uses | None, str | None]:
         """Return the memory, the processes, and why they or their memory are unknown."""
         card, lists = self._card, self._lists
+        # Always by the same call for one device.
+        code, memory, fault = self._memory.read()
+        if code != OK or fault is not None:
+            self._memory_fault(code, fault, faults)
         if card.is_parent:
             return memory, None, "memory is read per MIG instance"
         uses, reason = lists.read(mono_s, turn=turn, busy_pct=busy_pct)
-        if uses is not None and "accounting" not in card.refused:
-            self._accounting.follow(self.asked, lists.by_pid)
+        if uses is not None and ACCOUNTING not in card.refused:
+            self._shared.accounting.follow(self.asked, lists.by_pid)
         if uses is None:
             # A driver that has no such list at all is no fault: ``uses_reason`` says so.
             if "C" not in card.unlisted or lists.raw.get("C"):
@@ -243,45 +250,105 @@ class CardReader:
             memory = self._memory.shared(uses)
         return memory, uses, reason
 
-    def _rates(self, faults: list[Fault]) -> tuple[float | None, float | None]:
+    def _memory_fault(self, code: int, why: str | None, faults: list[Fault]) -> None:
+        """Note what is wrong with the memory: a code instead of it, or with its figures."""
+        if code != OK:
+            self.asked.calls.check(code)
+            why = self.asked.calls.text(code)
+        if code in {NO_PERMISSION, TIMEOUT}:
+            self._card.state = state_of(code)
+        faults.append(self._card.fault(why or "", "memory"))
+
+    def _read_rates(self, faults: list[Fault]) -> tuple[float | None, float | None]:
         """Return how busy compute units and memory are, per cent."""
         if "util" in self._card.refused:
             return None, None
-        code, rates = self.asked.rates()
-        if code == OK:
-            if self.asked.believed("util", max(rates.gpu, rates.memory), faults) is None:
-                return None, None
-            return float(rates.gpu), float(rates.memory)
-        self.asked.refused("util", code, faults)
-        return None, None
+        code, rates = self._ask["util"](self.asked.handle, self._rates_ref), self._rates
+        if self._number("util", (code, max(rates.gpu, rates.memory)), faults) is None:
+            return None, None
+        return float(rates.gpu), float(rates.memory)
 
-    def _look_slowly(self, mono_s: float, faults: list[Fault]) -> Gauges:
+    def _read_gauges(self, mono_s: float, faults: list[Fault]) -> Gauges:
         """Ask for what changes slowly: now and then; until the next time it is carried."""
-        asked = self.asked
-        temp_c = asked.gauge("temp", asked.temperature, faults)
-        power_mw = asked.gauge("power", asked.power, faults)
-        clock_mhz = asked.gauge("clock", asked.clock, faults)
-        whole = self._card.device.parent_uid is None
+        temp_c = self._gauge("temp", self._temperature, faults)
+        power_mw = self._gauge("power", partial(self._plain, "power"), faults)
+        clock_mhz = self._gauge("clock", partial(self._plain, "clock", CLOCK_SM), faults)
+        bits = None
+        if self._card.device.parent_uid is None:
+            bits = self._gauge("throttle", self._reasons, faults)
+        if bits is not None and (bits & HARDWARE or self._health.slow_since_s is not None):
+            self._health.throttled(mono_s, bits & HARDWARE)
         return Gauges(
             None if temp_c is None else float(temp_c),
             None if power_mw is None else power_mw / 1000,
             None if clock_mhz is None else float(clock_mhz),
-            self._health.throttle(mono_s, faults) if whole else None,
+            None if bits is None else throttle_words(bits),
         )
 
-    def _read_memory(self, faults: list[Fault]) -> Memory | None:
-        """Return the card's memory, always by the same call for one device."""
-        card = self._card
-        code, memory, fault = self._memory.read()
+    def _read_errors(self, faults: list[Fault]) -> ErrorCounts:
+        """Ask for the errors of the memory: pages or rows, whichever the card counts."""
+        asked, what, due, rows = self.asked, "row", 0, None
+        fresh = self._gauge("ecc", asked.ecc, faults)
+        if "remapped" not in self._card.refused:
+            code, number, pending, failed = asked.remapped()
+            rows = self._number("remapped", (code, number), faults)
+            due = 0 if rows is None else EXHAUSTED if failed else RESET_DUE if pending else 0
+        if rows is None:
+            what, rows = "page", self._gauge("retired", asked.retired, faults)
+        counts = ErrorCounts(fresh, rows, due)
+        self._health.compare(self._card.errors, counts, what)
+        return counts
+
+    def _gauge(self, field: str, ask: Callable[[], Answer], faults: list[Fault]) -> int | None:
+        """Ask for one number; None when it is refused."""
+        return None if field in self._card.refused else self._number(field, ask(), faults)
+
+    def _number(self, field: str, answer: Answer, faults: list[Fault]) -> int | None:
+        """Return a number as it is; None when it is refused, or no card can have said it.
+
+        What does not exist is not asked for again; else that is a fault.
+
+        Raises
+        ------
+        NVMLError
+            The card or NVML itself is gone.
+        """
+        code, number = answer
         if code == OK:
-            if fault is not None:
-                faults.append(card.fault(fault, "memory"))
-            return memory
-        self.asked.calls.check(code)
-        if code in {NO_PERMISSION, TIMEOUT}:
-            card.state = state_of(code)
-        faults.append(card.fault(self.asked.calls.text(code), "memory"))
+            if number <= _MOST.get(field, number):
+                return number
+            why = f"the driver says {number}: not credible"
+        else:
+            self.asked.calls.check(code)
+            if code in ABSENT_CODES:
+                self._card.refused.add(field)
+                return None
+            why = self.asked.calls.text(code)
+        faults.append(self._card.fault(why, field))
         return None
+
+    def _temperature(self) -> Answer:
+        """Return degrees Celsius."""
+        code, degrees = self._plain("temp", TEMPERATURE_GPU)
+        if code != FUNCTION_NOT_FOUND:
+            return code, degrees
+        # The next libraries leave the older question out.
+        answer = Temperature(version=TEMPERATURE_V1, sensor=TEMPERATURE_GPU)
+        ask = self.asked.calls.find("nvmlDeviceGetTemperatureV")
+        return ask(self.asked.handle, ctypes.byref(answer)), answer.value
+
+    def _plain(self, field: str, *words: int) -> Answer:
+        """Return one number as NVML gives it."""
+        asked = self.asked
+        return self._ask[field](asked.handle, *words, asked.number_ref), asked.number.value
+
+    def _reasons(self) -> Answer:
+        """Return the bits that say why clocks are held down."""
+        asked = self.asked
+        code = self._ask["throttle"](asked.handle, asked.wide_ref)
+        if code == FUNCTION_NOT_FOUND:  # It is under its older name then.
+            code = self._ask["older throttle"](asked.handle, asked.wide_ref)
+        return code, asked.wide.value
 
 
 # What the driver allows control groups (driver 615 and later). Not verified on hardware.
@@ -324,7 +391,7 @@ class GroupLimits:
         since_s, pids, limits = self._asked.get(card.uid, (-LIMITS_EVERY_S, None, ()))
         if pids != by_pid.keys() or mono_s - since_s >= LIMITS_EVERY_S:
             places = {control_groups.group_of(pid, *self._places) for pid in by_pid}
-            found = [self._ask_for(asked, place) for place in sorted(filter(None, places))]
+            found = map(partial(self._ask_for, asked), sorted(filter(None, places)))
             limits = tuple([limit for limit in found if limit is not None])
             self._asked[card.uid] = mono_s, frozenset(by_pid), limits
         return limits
@@ -341,154 +408,7 @@ class GroupLimits:
             size if code == OK and 0 < size < _MOST_BYTES else None
             for size in (found.hard, found.soft, found.used)
         )
+        if hard is None and soft is None:
+            return None
         kind = LimitKind.DRIVER
-        limit = MemoryLimit(
-            kind=kind, name=group, hard_bytes=hard, soft_bytes=soft, used_bytes=used
-        )
-        return None if hard is None and soft is None else limit
-
-
-# What a process held at most, from the driver's own accounting, once it has ended.
-# A bonus where an administrator has switched accounting mode on (``nvidia-smi -am 1``); nothing
-# here switches it. It is off under MIG. Between two samples a process may have held far more
-# than was seen: the driver knows. Nothing here imports pynvml. Not verified on hardware.
-
-FIELD: Final = "accounting"
-"""What it is called among a card's refusals."""
-TRIES: Final = 3
-"""A process leaves the list before the driver has closed its account: it is asked so often."""
-MOST_EVENTS: Final = 64
-_UNKNOWN: Final = 0xFFFF_FFFF_FFFF_FFFF
-_EPOCH_US: Final = 10**15
-"""A start above this (2001) counts from 1970; what a lower one counts from is not known."""
-_SLACK_S: Final = 10.0
-_LEAST_SHARE: Final = 0.9
-"""An account that knows of less than this of what the process was seen to hold is another's."""
-
-
-class Account(ctypes.Structure):
-    """``nvmlAccountingStats_t``."""
-
-    _fields_ = (
-        ("util", ctypes.c_uint),
-        ("memory_util", ctypes.c_uint),
-        ("peak_bytes", ctypes.c_ulonglong),
-        ("lasted_ms", ctypes.c_ulonglong),
-        ("started_us", ctypes.c_ulonglong),
-        ("running", ctypes.c_uint),
-        ("reserved", ctypes.c_uint * 5),
-    )
-
-
-@dataclass(slots=True)
-class Listed:
-    """What is remembered of the processes on one card."""
-
-    before: dict[int, ProcessUse] = field(default_factory=dict)
-    """Who was last listed, by pid."""
-    since_s: dict[int, float] = field(default_factory=dict)
-    """pid -> when (epoch seconds) it was first listed."""
-    asking: dict[int, tuple[int, int, float]] = field(default_factory=dict)
-    """pid that has left -> (tries left, what it held last, when it was first listed)."""
-
-    def compare(self, present: dict[int, ProcessUse], now_s: float) -> None:
-        """Take over who has left, and who is new."""
-        for pid in self.before.keys() - present.keys():
-            held = self.before[pid].used_bytes or 0
-            self.asking[pid] = (TRIES, held, self.since_s.pop(pid, now_s))
-        for pid in present.keys() - self.before.keys():
-            self.since_s[pid] = now_s
-            self.asking.pop(pid, None)  # It is back, or another one has its number.
-
-
-class Accounting:
-    """Asks for the account of every process that leaves a card's list.
-
-    While no process leaves, nothing is asked. Where the driver keeps no accounts that is asked
-    once per card, and nothing is done from then on.
-    """
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._listed: dict[str, Listed] = {}
-        self.happened: deque[Event] = deque(maxlen=MOST_EVENTS)
-        """What was found and not fetched yet."""
-
-    def follow(self, asked: CardCalls, present: dict[int, ProcessUse]) -> None:
-        """Look who has left the list that was just read; runs in the card's lane."""
-        card = asked.card
-        if FIELD in card.refused or card.is_parent or card.device.parent_uid is not None:
-            return
-        listed = self._listed.get(card.uid)
-        if listed is None:
-            if not present or not self._is_on(asked):
-                return
-            listed = self._listed[card.uid] = Listed()
-        before = listed.before
-        if present is not before:
-            if present.keys() != before.keys():
-                listed.compare(present, self._clock())
-            listed.before = present
-        if listed.asking:
-            self._ask(asked, listed)
-
-    def _ask(self, asked: CardCalls, listed: Listed) -> None:
-        card, account = asked.card, Account()
-        stats = asked.calls.find("nvmlDeviceGetAccountingStats")
-        for pid, (tries, held, since_s) in tuple(listed.asking.items()):
-            code = stats(asked.handle, ctypes.c_uint(pid), ctypes.byref(account))
-            asked.calls.check(code)
-            if code in ABSENT_CODES or code == NO_PERMISSION:
-                # It was switched off, or the driver is a new one.
-                card.refused.add(FIELD)
-                del self._listed[card.uid]
-                return
-            if code == OK and not account.running:
-                del listed.asking[pid]
-                if _is_of(account, held, since_s):
-                    self._report(card, pid, account.peak_bytes)
-            elif tries > 1:
-                listed.asking[pid] = (tries - 1, held, since_s)
-            else:
-                del listed.asking[pid]
-
-    def _is_on(self, asked: CardCalls) -> bool:
-        """Return whether the driver keeps accounts; where it does not, it is asked no more."""
-        mode = ctypes.c_uint()
-        ask = asked.calls.find("nvmlDeviceGetAccountingMode")
-        code = ask(asked.handle, ctypes.byref(mode))
-        asked.calls.check(code)
-        if code == OK and mode.value == 1:
-            return True
-        asked.card.refused.add(FIELD)
-        return False
-
-    def _report(self, card: Card, pid: int, peak_bytes: int) -> None:
-        self.happened.append(
-            Event(
-                at_s=self._clock(),
-                kind="process-peak",
-                device_uid=card.uid,
-                text=units.peak_text(f"pid {pid}", peak_bytes),
-                pid=pid,
-                peak_bytes=peak_bytes,
-            )
-        )
-
-
-def _is_of(account: Account, held_bytes: int, since_s: float) -> bool:
-    """Say whether an account is that of the process that left, and tells its memory.
-
-    The driver keeps one account per number: that of whoever ended last under it.
-    ``held_bytes`` is 0 where that is unknown; ``since_s`` is when it was first listed (epoch).
-    """
-    peak: int = account.peak_bytes
-    if peak in {0, _UNKNOWN} or peak < _LEAST_SHARE * held_bytes:
-        return False
-    started_us: int = account.started_us
-    if started_us < _EPOCH_US or started_us == _UNKNOWN:
-        return True
-    # It was on the card when it was first listed: neither over by then nor yet to begin.
-    started_s = started_us / 1e6
-    ended_s = started_s + account.lasted_ms / 1e3
-    return started_s <= since_s + _SLACK_S and ended_s >= since_s - _SLACK_S
+        return MemoryLimit(kind=kind, name=group, hard_bytes=hard, soft_bytes=soft, used_bytes=used)

@@ -13,6 +13,7 @@ No call to the driver is made in the caller's thread: one that hangs holds up it
 from __future__ import annotations
 
 import time
+from collections import deque
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,7 +22,7 @@ import pynvml
 
 from gpuwatchd.collect.nvml.calls import GLOBAL_CODES, Calls, Card, code_of, state_of
 from gpuwatchd.collect.nvml.driver_files import KernelFiles, read_text
-from gpuwatchd.collect.nvml.events import EventWatch
+from gpuwatchd.collect.nvml.events import EventWatch, StateChanges
 from gpuwatchd.collect.nvml.lifecycle import NvmlSession
 from gpuwatchd.collect.nvml.reader import Reader
 from gpuwatchd.core.errors import SourceUnavailable
@@ -30,7 +31,7 @@ from gpuwatchd.core.model import DeviceReading, Fault, Sample
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpuwatchd.core.model import Availability, Device, DeviceState
+    from gpuwatchd.core.model import Availability, Device, DeviceState, Event
 
 NVMLError: type[Exception] = pynvml.NVMLError
 
@@ -65,8 +66,6 @@ class NvmlSource:
         Time between two looks for new cards and MIG instances.
     deadline_s
         A card that has not answered after so many seconds is hung; the others are not delayed.
-    events
-        Ask for what the driver reports by itself (XIDs).
     """
 
     name = "nvml"
@@ -78,7 +77,6 @@ class NvmlSource:
         fresh_s: float = 30.0,
         rescan_s: float = 60.0,
         deadline_s: float = 1.0,
-        events: bool = True,
         proc_root: str = "/proc",
         sys_root: str = "/sys",
         clock: Callable[[], float] = time.time,
@@ -89,19 +87,16 @@ class NvmlSource:
         self._clock = clock
         self._monotonic = monotonic
         self._boot_id = read_text(files.proc / "sys/kernel/random/boot_id")
+        self._happened: deque[Event] = deque(maxlen=512)
+        """What is in the next sample: events of the driver, of processes and of cards."""
+        self._slow_every, self._reads = max(1, slow_every), 0
         self._reader = Reader(
-            self._calls,
-            files,
-            slow_every=max(1, slow_every),
-            fresh_s=fresh_s,
-            clock=clock,
-            monotonic=monotonic,
+            self._calls, files, self._happened, fresh_s=fresh_s, clock=clock, monotonic=monotonic
         )
-        self._events = None
-        if events:
-            self._events = EventWatch(pynvml, clock, monotonic)
+        self._events = EventWatch(pynvml, self._happened, clock, monotonic)
+        news = StateChanges(self._calls, self._happened, clock)
         self._life = NvmlSession(
-            self._calls, files, rescan_s=rescan_s, clock=clock, events=self._events
+            self._calls, files, rescan_s=rescan_s, news=news, events=self._events
         )
         self._lanes = self._life.lanes
 
@@ -127,32 +122,36 @@ class NvmlSource:
         """
         taken_at_s, mono_s = self._clock(), self._monotonic()
         life = self._life
-        life.drive(mono_s, self._deadline_s if life.cards else START_S)
-        if not life.cards:
-            raise SourceUnavailable(life.why.reason, hint=life.why.hint, brief=life.why.brief)
         faults: list[Fault] = []
-        if not life.is_open and not life.why.ok:
-            faults.append(Fault(where="nvml", why=life.why.reason, brief=life.why.brief))
-        elif life.is_open and (stuck_s := life.stuck_s) > self._deadline_s:
-            why = f"the search for new GPUs has not ended for {stuck_s:.0f} s"
-            faults.append(Fault(where="nvml", why=why))
-        if life.is_between:
+        is_between, is_due = False, mono_s >= life.due_mono_s
+        if is_due:
+            life.drive(mono_s, self._deadline_s if life.cards else START_S)
+            if not life.cards:
+                raise SourceUnavailable(life.why.reason, hint=life.why.hint, brief=life.why.brief)
+            if not life.is_open and not life.why.ok:
+                faults.append(Fault(where="nvml", why=life.why.reason, brief=life.why.brief))
+            elif life.is_open and (stuck_s := life.stuck_s) > self._deadline_s:
+                why = f"the search for new GPUs has not ended for {stuck_s:.0f} s"
+                faults.append(Fault(where="nvml", why=why))
+            is_between = life.is_between
+        if is_between:
             # Never absent: who is not in a sample might as well be idle, or gone.
             readings = [card.blank("hung", life.why.reason) for card in life.cards.values()]
         else:
             readings = self._read_cards(mono_s, faults)
-        life.after(mono_s, readings)
+        all_well = all(card.state == "ok" for card in life.cards.values())
+        if is_due or not (all_well and life.news.all_well):
+            life.after(taken_at_s, mono_s, readings)
+        self._reads += 1
+        # Lanes may still add to it.
+        events = tuple([self._happened.popleft() for _ in range(len(self._happened))])
         return Sample(
             taken_at_s=taken_at_s,
             taken_mono_s=mono_s,
             boot_id=self._boot_id,
             readings=tuple(readings),
             faults=tuple(faults),
-            events=(
-                *life.news.take(life.cards.values(), taken_at_s, mono_s),
-                *self._reader.end_round(),
-                *(self._events.happened() if self._events is not None else ()),
-            ),
+            events=events,
         )
 
     def close(self) -> None:
@@ -171,7 +170,7 @@ class NvmlSource:
 
     def may_wait(self) -> bool:
         """Say whether the next read opens files of the driver: none has a deadline of its own."""
-        return self._life.opens_files(self._monotonic())
+        return self._monotonic() >= self._life.due_mono_s
 
     def release_driver(self, duration_s: float) -> None:
         """Let go of the driver for so long, so that a GPU can be reset or a module unloaded.
@@ -214,10 +213,13 @@ class NvmlSource:
         faults: list[Fault],
     ) -> tuple[dict[str, list[Card]], int]:
         """Ask every lane once; return the cards to read again, and NVML's code if it is gone."""
+        # Of all cards at once: what is not asked every tick is then not even touched in most.
+        turn = self._reads % self._slow_every == 0
         jobs: dict[str, Callable[[], Any]] = {
-            lane: partial(self._read_lane, cards, mono_s) for lane, cards in lanes.items()
+            lane: partial(self._read_lane, cards, mono_s, turn=turn)
+            for lane, cards in lanes.items()
         }
-        if self._events is not None and jobs:
+        if jobs:
             jobs[_EVENTS] = self._events.poll
         answers = self._lanes.run(jobs, deadline_s)
         back: dict[str, list[Card]] = {}
@@ -233,7 +235,7 @@ class NvmlSource:
                 self._hangs(lane, cards, answer, faults)
         return back, gone
 
-    def _read_lane(self, cards: list[Card], mono_s: float) -> list[_Part]:
+    def _read_lane(self, cards: list[Card], mono_s: float, *, turn: bool) -> list[_Part]:
         """Read one card and its MIG instances; runs in a lane."""
         parts: list[_Part] = []
         for card in cards:
@@ -244,7 +246,8 @@ class NvmlSource:
                     parts.append(_Part(card, None, 0, faults, handle))
                     continue
                 card.state = "ok"
-                parts.append(_Part(card, self._reader.read(card, mono_s, faults), 0, faults))
+                reading = self._reader.read(card, mono_s, faults, turn=turn)
+                parts.append(_Part(card, reading, 0, faults))
             except NVMLError as error:
                 code = code_of(error)
                 parts.append(_Part(card, None, code, faults))
@@ -270,7 +273,7 @@ class NvmlSource:
             if part.handle is not None:
                 card.handle = part.handle
             elif part.reading is not None:
-                again.answered(card.uid)
+                again.tries.pop(card.uid, None)
                 readings[card.uid] = part.reading
                 card.code = None
             elif part.code in GLOBAL_CODES:
