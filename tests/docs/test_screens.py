@@ -99,10 +99,10 @@ def followed(page: str, folder: Path, **more: str) -> str:
         ["bash", "-c", script((TUTORIALS / page).read_text(encoding="utf-8"))],
         check=False, cwd=folder, capture_output=True, text=True, timeout=115,
         env={**kept, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-             "LC_ALL": "C.UTF-8", "XDG_RUNTIME_DIR": str(folder), **more},
+             "LC_ALL": "C.UTF-8", "XDG_RUNTIME_DIR": str(folder), "PYTHONDONTWRITEBYTECODE": "1",
+             **more},
     )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert sorted(folder.iterdir()) == before
+    assert (done.returncode, sorted(folder.iterdir())) == (0, before), done.stdout + done.stderr
     return done.stdout
 
 
@@ -110,10 +110,8 @@ def test_the_first_leak_is_caught_as_the_page_says(tmp_path: Path) -> None:
     (tmp_path / "contrib").symlink_to(ROOT / "contrib")
     log, _, watched = followed("first-leak.md", tmp_path).partition("exit code 3")
     assert "alert firing: 50.0 MB/min" in log
-    for words in (
-        "nothing leaks", "critical since", "growth rate   +", "What to do", "firing critical",
-        "takes it back",
-    ):  # fmt: skip
+    for words in ("nothing leaks", "critical since", "growth rate   +", "What to do",
+                  "firing critical", "takes it back"):  # fmt: skip
         assert words in watched, words
 
 
@@ -123,8 +121,7 @@ def test_an_alert_gets_to_slack_and_prometheus_as_the_page_says(tmp_path: Path) 
     slack = test_chat.Service()
     (tmp_path / "webhook").write_text(test_add.HOOK)
     (tmp_path / "sitecustomize.py").write_text(SLACK % slack.at)
-    shown = followed("to-slack-and-prometheus.md", tmp_path, PYTHONPATH=str(tmp_path),
-                     PYTHONDONTWRITEBYTECODE="1")  # fmt: skip
+    shown = followed("to-slack-and-prometheus.md", tmp_path, PYTHONPATH=str(tmp_path))
     slack.close()
     tested, alert = (json.loads(got.body)["attachments"][0]["title"] for got in slack.got[:2])
     assert tested.startswith("Test:")

@@ -120,17 +120,11 @@ def test_a_virtual_environment(tmp_path: Path) -> None:
     assert all("site-packages" not in place or place.startswith(prefix) for place in places)
 
 
-@pytest.mark.parametrize(
-    "named", ["XDG_RUNTIME_DIR", "GPUWATCHD_STATE_DIR", "XDG_STATE_HOME", "HOME"]
-)
+@pytest.mark.parametrize("named", ["XDG_RUNTIME_DIR", "GPUWATCHD_STATE_DIR", "XDG_STATE_HOME"])
 def test_the_import_alone_writes_where_gpuwatchctl_looks(
     named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where no login made a runtime directory: under cron, su, in a container."""
-    for name in ("GPUWATCHD_PROBE_DIR", "GPUWATCHD_RUNTIME_DIR", "GPUWATCHD_STATE_DIR",
-                 "XDG_RUNTIME_DIR", "XDG_STATE_HOME"):  # fmt: skip
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv(named, str(tmp_path))
+    monkeypatch.setattr(os, "environ", {"HOME": str(tmp_path), named: str(tmp_path)})
     directories.state_dir().mkdir(parents=True, exist_ok=True)
     assert mailbox.directory() == str(directories.runtime_dir() / "probe")

@@ -27,14 +27,15 @@ def directory() -> str | None:
     folder = env.get("GPUWATCHD_PROBE_DIR")
     if folder:
         return folder if os.path.isabs(folder) else None  # no reader believes another
-    runtime = env.get("GPUWATCHD_RUNTIME_DIR")
-    if not runtime:
-        home = env.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
-        state = env.get("GPUWATCHD_STATE_DIR") or os.path.join(home, "gpuwatchd")
-        base = env.get("XDG_RUNTIME_DIR") or "/run/user/%d" % os.getuid()
-        places = (base, "gpuwatchd"), (state, "run")  # the second under cron, su, in a container
-        runtime = next((os.path.join(*one) for one in places if os.path.isdir(one[0])), None)
-    return os.path.join(runtime, "probe") if runtime else None
+    if env.get("GPUWATCHD_RUNTIME_DIR"):
+        return os.path.join(env["GPUWATCHD_RUNTIME_DIR"], "probe")
+    home = env.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    state = env.get("GPUWATCHD_STATE_DIR") or os.path.join(home, "gpuwatchd")
+    base = env.get("XDG_RUNTIME_DIR") or "/run/user/%d" % os.getuid()
+    if os.path.isdir(base):
+        return os.path.join(base, "gpuwatchd", "probe")
+    # Under cron, su or in a container no login has made one.
+    return os.path.join(state, "run", "probe") if os.path.isdir(state) else None
 
 
 def started_ticks() -> int | None:
