@@ -12,6 +12,7 @@ import click
 import pytest
 
 from gpuwatchd.cli import COMMANDS, command_line, options
+from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.daemon.main import command as daemon_command
 from gpuwatchd.fleet.main import command as fleet_command
 from tests.conftest import ROOT
@@ -33,6 +34,7 @@ _CALL = re.compile(
     re.MULTILINE,
 )
 _OPEN = re.compile(r"[A-Z…]|\.\.\.|\[|latest|/")
+_BLANK = re.compile(r"^[A-Z]{2,}$|[…$\[]|\.\.\.")
 OWN = frozenset(name for one in options.global_options() for name in one.opts) | {"-h", "--help"}
 
 
@@ -56,31 +58,38 @@ def calls(page: Path) -> list[list[str]]:
     return found
 
 
-def flags(command: click.Command) -> set[str]:
-    return {name for one in command.params for name in [*one.opts, *one.secondary_opts]} | OWN
+def refused(command: click.Command, words: list[str]) -> str:
+    """Return why a command does not take its words; what only names it lacks some of them."""
+    try:
+        command.make_context(command.name, list(words))
+    except click.NoSuchOption as error:
+        return error.format_message()
+    except click.BadParameter as error:
+        lacks = isinstance(error, click.MissingParameter) or any(map(_BLANK.search, words))
+        return "" if lacks else error.format_message()
+    except (click.UsageError, click.exceptions.Exit, GpuwatchdError):  # only named, or on nobody
+        return ""
+    return ""
 
 
 def wrong(call: list[str]) -> str:
-    """Return what is wrong with a call; "" where nothing is."""
+    """Return what is wrong with a call, also with the values of its flags; "" where nothing is."""
     name, *words = call
     words = words[: words.index("--")] if "--" in words else words  # the rest is another program's
-    given = [word.partition("=")[0] for word in words if word.startswith("-") and word != "-"]
     if name == "gpuwatchd":
-        of = fleet_command if words[:1] == ["fleet"] else daemon_command
-        known = flags(of) | {"--version", "--help"}
-        return next((f"no flag {one}" for one in given if one not in known), "")
+        of_fleet = words[:1] == ["fleet"]
+        return refused(fleet_command if of_fleet else daemon_command, words[of_fleet:])
     verb = next((word for word in words if not word.startswith("-")), None)
     if verb is None:
-        return next((f"no flag {one}" for one in given if one not in OWN | {"--version"}), "")
+        return next((f"no flag {one}" for one in words if one not in OWN | {"--version"}), "")
     if verb not in COMMANDS:
         return "" if _OPEN.search(verb) else f"no verb {verb}"
-    command = command_line.load(verb)
-    known = flags(command)
+    command, words = command_line.load(verb), words[words.index(verb) + 1 :]
     if isinstance(command, click.Group):
-        below = [command.commands[word] for word in words if word in command.commands]
-        for child in below or command.commands.values():
-            known |= flags(child)
-    return next((f"no flag {one} of {verb}" for one in given if one not in known), "")
+        below = next((word for word in words if word in command.commands), None)
+        if below is not None:
+            command, words = command.commands[below], words[words.index(below) + 1 :]
+    return refused(command, words)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))

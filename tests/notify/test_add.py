@@ -68,21 +68,15 @@ def mode(file: Path) -> int:
     return stat.S_IMODE(file.stat().st_mode)
 
 
-def test_from_nothing_to_slack_in_one_command(folder: Path, slack: Service, ctl: Ctl) -> None:
-    added = ctl.data("notify add slack --url", HOOK)
-    (got,) = slack.got
-    assert got.path == HOOK.removeprefix("https://hooks.slack.com/services")
-    assert (added["channels"], added["test"]["result"]) == (["chat"], "arrived")
-    assert (folder / "chat-urls").read_text() == f"{HOOK}\n"
-    assert {mode(file) for file in folder.iterdir()} == {0o600}
-    assert added["daemon"] == "not-running"
-
-
 def test_a_second_service_joins_it_and_hears_its_test_alone(
     folder: Path, slack: Service, ctl: Ctl
 ) -> None:
     ctl("notify add telegram --no-test --chat-id 7 --token", BOT)
-    ctl("notify add slack --url", HOOK)
+    added = ctl.data("notify add slack --url", HOOK)
+    assert slack.got[0].path == HOOK.removeprefix("https://hooks.slack.com/services")
+    assert (added["channels"], added["test"]["result"]) == (["chat"], "arrived")
+    assert added["daemon"] == "not-running"
+    assert {mode(file) for file in folder.iterdir()} == {0o600}
     ctl("notify add slack --url", HOOK)
     assert (folder / "chat-urls").read_text() == f"tgram://{BOT}/7\n{HOOK}\n"
     assert len(slack.got) == 2

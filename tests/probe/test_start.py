@@ -9,7 +9,9 @@ import venv
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from _gpuwatchd_probe import mailbox
 
+from gpuwatchd.core import directories
 from tests.cli import world
 from tests.conftest import ON_LINUX, not_here
 from tests.probe import gate
@@ -116,3 +118,13 @@ def test_a_virtual_environment(tmp_path: Path) -> None:
     prepared, prefix, *places = answer.stdout.decode().splitlines()
     assert (prepared, prefix) == ("True", f"{tmp_path}/venv")
     assert all("site-packages" not in place or place.startswith(prefix) for place in places)
+
+
+@pytest.mark.parametrize("named", ["XDG_RUNTIME_DIR", "GPUWATCHD_STATE_DIR", "XDG_STATE_HOME"])
+def test_the_import_alone_writes_where_gpuwatchctl_looks(
+    named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where no login made a runtime directory: under cron, su, in a container."""
+    monkeypatch.setattr(os, "environ", {"HOME": str(tmp_path), named: str(tmp_path)})
+    directories.state_dir().mkdir(parents=True, exist_ok=True)
+    assert mailbox.directory() == str(directories.runtime_dir() / "probe")

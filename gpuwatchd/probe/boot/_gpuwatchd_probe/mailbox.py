@@ -22,15 +22,20 @@ ANSWER_BYTES = 1 << 20
 
 
 def directory() -> str | None:
-    """Return where mailboxes lie: as ``gpuwatchctl run`` says, else the user's own place."""
-    folder = os.environ.get("GPUWATCHD_PROBE_DIR")
+    """Return where mailboxes lie: as ``gpuwatchctl run`` says, else where gpuwatchctl looks."""
+    env = os.environ
+    folder = env.get("GPUWATCHD_PROBE_DIR")
     if folder:
         return folder if os.path.isabs(folder) else None  # no reader believes another
-    runtime = os.environ.get("GPUWATCHD_RUNTIME_DIR")
-    if not runtime:
-        base = os.environ.get("XDG_RUNTIME_DIR") or "/run/user/%d" % os.getuid()
-        runtime = os.path.join(base, "gpuwatchd") if os.path.isdir(base) else None
-    return os.path.join(runtime, "probe") if runtime else None
+    if env.get("GPUWATCHD_RUNTIME_DIR"):
+        return os.path.join(env["GPUWATCHD_RUNTIME_DIR"], "probe")
+    home = env.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    state = env.get("GPUWATCHD_STATE_DIR") or os.path.join(home, "gpuwatchd")
+    base = env.get("XDG_RUNTIME_DIR") or "/run/user/%d" % os.getuid()
+    if os.path.isdir(base):
+        return os.path.join(base, "gpuwatchd", "probe")
+    # Under cron, su or in a container no login has made one.
+    return os.path.join(state, "run", "probe") if os.path.isdir(state) else None
 
 
 def started_ticks() -> int | None:
