@@ -50,7 +50,7 @@ def index() -> Iterator[str]:
 @pytest.fixture(scope="module")
 def text(index: str) -> str:
     resources = formula.gather(formula.wanted(PINNED), index)
-    url = f"{HOME}/gpuwatchd-0.1.0.tar.gz"
+    url = f"{HOME}/gpuwatchd-{project.version()}.tar.gz"
     return formula.render(resources, homepage=HOME, url=url, digest="0" * 64)
 
 
