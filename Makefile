@@ -127,7 +127,8 @@ release-check: $(VENV)/dev.stamp  ## Say whether this tree can be released, and 
 
 SUITES = $(shell awk '/^[a-z]/ {print $$1}' packaging/debian/suites)
 release: release-check  ## The same, then all that a release has in dist, with SHA256SUMS (SUITES= KEY= URL= HOMEPAGE=)
-	@for suite in $(SUITES); do $(MAKE) --no-print-directory deb SUITE=$$suite || exit 1; done
+	@for suite in $(SUITES); do \
+	  WHEEL=$$(echo dist/*.whl) PYTHON=$(RUN) packaging/debian/build $$suite dist || exit 1; done
 	@cd dist && sha256sum gpuwatchd[-_]* >SHA256SUMS
 	@$(if $(KEY),gpg --batch --yes --armor --local-user "$(KEY)" --detach-sign dist/SHA256SUMS,echo "unsigned: KEY= names whose key signs")
 	@$(if $(URL),$(MAKE) --no-print-directory formula,echo "no Homebrew formula: URL= and HOMEPAGE= are addresses that it names")
