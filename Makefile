@@ -100,7 +100,10 @@ site: $(VENV)/dev.stamp  ## Build the documentation as a site in build/site
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file .mkdocs.yml
 	@echo "build/site/index.html"
 
-.PHONY: dist pins formula release-check
+.PHONY: version dist pins formula release-check release
+version: $(VENV)/dev.stamp  ## Set the version of the next release, and date its changelog: VERSION=1.2.0rc1
+	@$(RUN) packaging/set_version.py "$(VERSION)"
+
 dist: $(VENV)/dev.stamp  ## Build the wheel and the source distribution, twice, and compare
 	@$(RUN) packaging/dist.py --check
 
@@ -121,6 +124,14 @@ formula: $(VENV)/dev.stamp  ## Write the Homebrew formula (URL= of the release's
 
 release-check: $(VENV)/dev.stamp  ## Say whether this tree can be released, and what mends it
 	@$(RUN) packaging/release_check.py $(if $(KEY),--sign "$(KEY)")
+
+SUITES = $(shell awk '/^[a-z]/ {print $$1}' packaging/debian/suites)
+release: release-check  ## The same, then all that a release has in dist, with SHA256SUMS (SUITES= KEY= URL= HOMEPAGE=)
+	@for suite in $(SUITES); do \
+	  WHEEL=$$(echo dist/*.whl) PYTHON=$(RUN) packaging/debian/build $$suite dist || exit 1; done
+	@cd dist && sha256sum gpuwatchd[-_]* >SHA256SUMS
+	@$(if $(KEY),gpg --batch --yes --armor --local-user "$(KEY)" --detach-sign dist/SHA256SUMS,echo "unsigned: KEY= names whose key signs")
+	@$(if $(URL),$(MAKE) --no-print-directory formula,echo "no Homebrew formula: URL= and HOMEPAGE= are addresses that it names")
 
 clean:  ## Remove what the targets above have made
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

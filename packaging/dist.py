@@ -1,8 +1,8 @@
 """Build the source distribution and the wheel, the same bytes whoever builds them.
 
-``python packaging/dist.py [OUT]`` builds into ``dist/``, in place of earlier wheels and source
-distributions; other files stay. ``--check`` builds a second time, from the source distribution in
-another folder under another umask, compares, and asks twine.
+``python packaging/dist.py [OUT]`` builds into ``dist/``, in place of all that earlier releases have
+left there, Debian packages and signatures included; other files stay. ``--check`` builds a second
+time, from the source distribution in another folder under another umask, compares, and asks twine.
 The build tools are those of ``packaging/constraints-build.txt``, hash by hash.
 """
 
@@ -19,8 +19,8 @@ from project import NAME, PINS_BUILD, ROOT, Failed, environment, epoch_s, run, s
 
 
 def forget(out: Path) -> None:
-    """Remove earlier wheels and source distributions from a folder, and nothing else."""
-    for pattern in (f"{NAME}-*.whl", f"{NAME}-*.tar.gz"):
+    """Remove the files of earlier releases from a folder, and nothing else."""
+    for pattern in (f"{NAME}-[0-9]*", f"{NAME}_[0-9]*", "SHA256SUMS*"):
         for path in out.glob(pattern):
             path.unlink()
 

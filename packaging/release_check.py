@@ -7,6 +7,7 @@ what was built when everything is in order. It ends with 0 when nothing has to b
 from __future__ import annotations
 
 import argparse
+import datetime as dt
 import json
 import re
 import sys
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
 
 import dist
 import licences
@@ -62,29 +64,35 @@ def version(tree: Tree) -> list[Fault]:
     said = []
     if not SEMANTIC.fullmatch(found):
         said.append(
-            Fault(what=f"{found} is no semantic version", mend=f"edit {NAME}/__init__.py: 1.2.3")
+            Fault(what=f"{found} is no semantic version", mend="make version VERSION=1.2.3")
         )
-    released = {name for name, date, _ in project.sections(tree.root) if date}
-    tag = ["git", "tag", "--list", f"v{found}", "--no-contains", "HEAD"]
-    if project.run(tag, cwd=tree.root).split():
-        said.append(Fault(what=f"v{found} is tagged already", mend=f"raise {NAME}/__init__.py"))
-    later = sorted(name for name in released if _order(name) > _order(found))
+    taken = ["git", "tag", "--list", f"v{found}", "--no-contains", "HEAD"]
+    if project.run(taken, cwd=tree.root).split():
+        said.append(Fault(what=f"v{found} is tagged already", mend="make version VERSION=..."))
+    here = project.run(["git", "tag", "--points-at", "HEAD"], cwd=tree.root).split()
+    for tag in here:
+        if re.match(r"v\d", tag) and tag != f"v{found}":
+            what = f"this commit is tagged {tag}, and its version is {found}"
+            said.append(Fault(what=what, mend=f"git tag --delete {tag}, or the version"))
+    dated = [name for name, date, _ in project.sections(tree.root) if date]
+    later = [name for name in dated if _after(name, found)]
     if later:
-        said.append(
-            Fault(
-                what=f"{later[-1]} in CHANGELOG.md is later than {found}", mend="raise the version"
-            )
-        )
+        what = f"{later[0]} in CHANGELOG.md is later than {found}"
+        said.append(Fault(what=what, mend="make version VERSION=..."))
     return said
 
 
-def _order(name: str) -> tuple[int, ...]:
-    return tuple(int(digits) for digits in re.findall(r"\d+", name.split("rc", maxsplit=1)[0])[:3])
+def _after(one: str, other: str) -> bool:
+    """Say whether a version comes after another; a candidate comes before its release."""
+    try:
+        return Version(one) > Version(other)
+    except InvalidVersion:
+        return False
 
 
 def changelog(tree: Tree) -> list[Fault]:
     """Look at the section of this version: dated, not empty, nothing left above it."""
-    mend = f"CHANGELOG.md: ## [{tree.version}] - {'YYYY-MM-DD'}, with what is new below"
+    mend = f"make version VERSION={tree.version}"
     sections = list(project.sections(tree.root))
     said = []
     for name, _, text in sections:
@@ -96,6 +104,8 @@ def changelog(tree: Tree) -> list[Fault]:
     date, text = mine[0]
     if date is None:
         said.append(Fault(what=f"section {tree.version} has no date", mend=mend))
+    elif date > dt.datetime.now(dt.UTC).date() + dt.timedelta(days=1):  # somewhere it is tomorrow
+        said.append(Fault(what=f"section {tree.version} is dated {date}, a day to come", mend=mend))
     if not re.search(r"^- \S", text, re.MULTILINE):
         said.append(Fault(what=f"section {tree.version} is empty", mend=mend))
     return said
@@ -105,7 +115,7 @@ def upgrade_notes(tree: Tree) -> list[Fault]:
     """Look for what users must know who come from the version before."""
     path = tree.root / UPGRADING
     text = path.read_text("utf-8") if path.is_file() else ""
-    head = re.escape(tree.version.split("rc")[0])
+    head = re.escape(re.split(r"a|b|rc", tree.version)[0])
     found = re.search(rf"^## {head}\b[^\n]*\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
     if found and found[1].strip():
         return []
@@ -181,7 +191,8 @@ def _tests(tree: Tree, names: list[str], mend: str) -> list[Fault]:
 
 
 def built(tree: Tree) -> list[Fault]:
-    """Build twice, compare, and ask twine."""
+    """Build twice, compare, and ask twine; what earlier builds have left is gone."""
+    dist.forget(tree.out)
     dist.build(tree.root, tree.out)
     dist.same_again(tree.root, tree.out)
     dist.accepted(tree.out)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import fcntl
 import functools
 import hashlib
+import io
 import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +25,10 @@ from tests.conftest import ROOT, need, need_index, ran
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-PARTS = ("gpuwatchd", "docs", "packaging", "contrib", "tests")
+RELEASED = "dcd164969f0233ff20d8e0a80527827c9b1c8ee1"
+"""The commit whose daemon people run."""
+SHIPPED = ("gpuwatchd", "docs", "packaging")
+PARTS = (*SHIPPED, "contrib", "tests")
 FILES = ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "Makefile")
 SCRATCH = ROOT / "build" / "packages"
 KEPT_S = 7 * 86400.0
@@ -70,6 +75,33 @@ def distributions() -> tuple[Path, Path]:
 def wheel() -> Path:
     """Return the wheel of the present tree."""
     return distributions()[1]
+
+
+def released() -> Path:
+    """Return the tree that people run, its wheel in ``dist``; skip without git's history."""
+    need(shutil.which("git"), "git is not installed")
+    out = SCRATCH / f"released-{RELEASED[:7]}"
+    with alone("released"):
+        if not out.exists():
+            words = ["git", "-C", str(ROOT), "archive", RELEASED, "--", *SHIPPED, *FILES[:4]]
+            done = subprocess.run(words, capture_output=True, check=False)
+            need(not done.returncode, f"not here: {done.stderr.decode().strip()}")
+            scratch = SCRATCH / "released.new"
+            shutil.rmtree(scratch, ignore_errors=True)
+            with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
+                archive.extractall(scratch, filter="data")
+            hatched(scratch)
+            scratch.rename(out)
+    return out
+
+
+def hatched(source: Path) -> Path:
+    """Build the wheel of a tree with what the tests run with: no index is asked."""
+    words = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(source / "dist")]
+    done = call(words, cwd=source)
+    assert done.returncode == 0, done.stderr
+    (wheel,) = (source / "dist").glob("*.whl")
+    return wheel
 
 
 def interpreter(version: str) -> Path | None:

@@ -92,9 +92,21 @@ def older(suite: str) -> Path:
         return out
 
 
-def build(suite: str, out: Path, **more: str) -> Path:
-    """Run ``packaging/debian/build`` and return the package that it made."""
-    said = project.run([DEBIAN / "build", suite, out], env=surroundings(**more))
+def released(suite: str) -> Path:
+    """Return the package of the commit whose daemon people run."""
+    top = built.released()
+    (ours,) = (top / "dist").glob("*.whl")
+    with built.alone(f"deb-{suite}"):
+        if not (found := [*(top / "dist").glob(f"*_{suite}/*.deb")]):
+            out = top / "dist" / f"deb_{suite}"
+            found = [build(suite, out, top=str(top), WHEEL=str(ours), **QUICK)]
+    return found[0]
+
+
+def build(suite: str, out: Path, *, top: str = str(ROOT), **more: str) -> Path:
+    """Run the ``packaging/debian/build`` of a tree and return the package that it made."""
+    words = [f"{top}/packaging/debian/build", suite, out]
+    said = project.run(words, env=surroundings(**more))
     return Path(said.strip())
 
 

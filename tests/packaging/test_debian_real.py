@@ -143,14 +143,6 @@ def test_lintian_has_nothing_to_say(package: Package) -> None:
     assert (done.returncode, done.stdout) == (0, "")
 
 
-def test_the_older_build_differs_in_its_version_alone(tmp_path: Path) -> None:
-    fresh = Package(debs.deb("bookworm"), tmp_path / "fresh")
-    older = Package(debs.older("bookworm"), tmp_path / "older")
-    assert "-0~deb12" in older.text("DEBIAN/control")
-    assert older.text("DEBIAN/control").replace("-0~", "-1~") == fresh.text("DEBIAN/control")
-    assert older.names == fresh.names
-
-
 def test_built_elsewhere_it_is_the_same_bit_for_bit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ import pins
 import project
 import release_check
 import sbom
+import set_version
 import vendored
 from release_check import Tree, look
 from tests.conftest import ROOT, not_here
@@ -72,14 +73,9 @@ def test_nothing_is_wrong_with_a_good_tree(tree: Tree, name: str) -> None:
         ("changelog", "gpuwatchd/__init__.py", "1.2.0", "1.3.0", "no section 1.3.0"),
         ("changelog", "CHANGELOG.md", " - 2026-11-22", "", "no date"),
         ("changelog", "CHANGELOG.md", "2026-11-22", "2026-02-31", "2026-02-31 is no date"),
+        ("changelog", "CHANGELOG.md", "2026-11-22", "9999-01-01", "a day to come"),
         ("changelog", "CHANGELOG.md", "- A.\n", "", "is empty"),
-        (
-            "changelog",
-            "CHANGELOG.md",
-            "[Unreleased]\n",
-            "[Unreleased]\n- B.\n",
-            "unreleased entries",
-        ),
+        ("changelog", "CHANGELOG.md", "ed]\n", "ed]\n- B.\n", "unreleased entries"),
         ("upgrade-notes", "docs/reference/upgrading.md", "1.2.0", "1.1.0", "says nothing of 1.2.0"),
         ("upgrade-notes", "docs/reference/upgrading.md", "Nothing to do.", "", "says nothing"),
         ("clean", "CHANGELOG.md", "- A.", "- C.", "CHANGELOG.md among them"),
@@ -107,6 +103,8 @@ def test_each_fault_is_named(
 def test_a_version_that_is_tagged_is_not_released_again(tree: Tree) -> None:
     subprocess.run(["git", "tag", "v1.2.0"], cwd=tree.root, check=True)
     assert look("version", tree) == []  # this is what the tag makes a release of
+    subprocess.run(["git", "tag", "v1.2.1"], cwd=tree.root, check=True)
+    assert ["tagged v1.2.1" in fault.what for fault in look("version", tree)] == [True]
     words = [
         "git",
         "-c",
@@ -122,6 +120,23 @@ def test_a_version_that_is_tagged_is_not_released_again(tree: Tree) -> None:
     assert [fault.what for fault in look("version", tree)] == ["v1.2.0 is tagged already"]
 
 
+def test_the_next_version_is_set_with_what_is_new(tree: Tree) -> None:
+    file = tree.root / "CHANGELOG.md"
+    before = file.read_text()
+    words = ["--root", str(tree.root)]
+    assert set_version.main(["1.3.0rc1", *words]) == 1  # with nothing to say
+    file.write_text(before.replace("[Unreleased]\n", "[Unreleased]\n\n- B.\n"))
+    for wrong in ("1.3", "1.1.0"):
+        assert set_version.main([wrong, *words]) == 1
+    assert (set_version.main(["1.3.0rc1", *words]), tree.version) == (0, "1.3.0rc1")
+    assert (look("version", tree), look("changelog", tree)) == ([], [])
+    assert [name for name, *_ in project.sections(tree.root)] == ["Unreleased", "1.3.0rc1", "1.2.0"]
+    assert set_version.main(["1.3.0rc1", *words]) == 0  # on another day
+    file.write_text(file.read_text().replace("1.3.0rc1", "1.3.0"))
+    (fault,) = look("version", tree)
+    assert fault.what == "1.3.0 in CHANGELOG.md is later than 1.3.0rc1"
+
+
 def test_workflows_call_make_targets_that_exist() -> None:
     folder = ROOT / ".github" / "workflows"
     if not folder.is_dir():
@@ -132,7 +147,7 @@ def test_workflows_call_make_targets_that_exist() -> None:
         for target in re.findall(r"run: make (?:[A-Z]+=\S+ )*([a-z-]+)", file.read_text())
     }
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    assert {"lint", "test-quick", "coverage", "dist", "deb", "site", "release-check"} <= called
+    assert {"lint", "test-quick", "coverage", "dist", "deb", "site", "release"} <= called
     assert called <= targets
 
 

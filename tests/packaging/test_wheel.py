@@ -161,10 +161,11 @@ def test_the_source_has_all_that_a_packager_needs(source: set[str]) -> None:
 
 def test_earlier_builds_make_room_and_nothing_else_goes(tmp_path: Path) -> None:
     for name in (
-        "gpuwatchd-0.0.9.tar.gz",
-        "gpuwatchd-0.0.9-py3-none-any.whl",
-        "gpuwatchd_0.0.9.deb",
+        "gpuwatchd-0.0.9.tar.gz.asc",
+        "gpuwatchd_0.0.9~rc1-1~deb12_amd64.deb",
+        "SHA256SUMS",
+        "mine.deb",
     ):
         (tmp_path / name).touch()
     dist.forget(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["gpuwatchd_0.0.9.deb"]
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.deb"]

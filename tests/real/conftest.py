@@ -44,12 +44,14 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
 
 @pytest.fixture(scope="module")
 def debian(request: pytest.FixtureRequest) -> Iterator[World]:
-    """Boot a Debian 12, or the SUITE of the module; one test goes on with what another left."""
+    """Boot a Debian 12, or the module's SUITE, with what was there BEFORE; tests share it."""
+    from tests.packaging import debs
     from tests.real.machine import why_not
     from tests.real.machine.world import world
 
     need(not why_not(), why_not())
-    yield from world(getattr(request.module, "SUITE", "bookworm"))
+    module = request.module
+    yield from world(getattr(module, "SUITE", "bookworm"), getattr(module, "BEFORE", debs.older))
 
 
 @pytest.hookimpl(trylast=True)

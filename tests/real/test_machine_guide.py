@@ -1,6 +1,7 @@
 """The page that tells how to install, word by word, on a Debian that was really booted.
 
-The second test goes on with the machine of the first.
+It begins with the release that people run, whose daemon has an alert open when the present one is
+installed over it: by apt, then by pip. The second test goes on with the machine of the first.
 """
 
 from __future__ import annotations
@@ -14,14 +15,17 @@ from pathlib import Path
 import pytest
 
 import indexfiles
+import project
 from tests.conftest import ROOT
-from tests.packaging import debs
+from tests.packaging import built, debs
 from tests.real.machine.machine import until
 from tests.real.machine.roots import mirror
-from tests.real.machine.world import CONF, SOURCES, UNIT, World, publish
+from tests.real.machine.world import CONF, MANY_S, QUICK, SOURCES, UNIT, World, publish
 
 pytestmark = [pytest.mark.real_machine, pytest.mark.timeout(900)]
 
+BEFORE = debs.released
+CONFIG = "/home/mleng/.config/gpuwatchd/config.toml"
 PAGE = ROOT / "docs" / "how-to" / "install.md"
 BLOCK = re.compile(r"<!-- run: bookworm(, user)? -->\n```sh\n(.*?)```", re.DOTALL)
 PIP = re.compile(r"<!-- run: bookworm with pip, user -->\n```sh\n(.*?)```", re.DOTALL)
@@ -36,34 +40,96 @@ def blocks() -> list[tuple[str | None, str]]:
     return [("mleng" if user else None, script) for user, script in BLOCK.findall(text)]
 
 
+class Incident:
+    """An alert of the release that people run: told, and still open when it is replaced."""
+
+    def __init__(self, debian: World) -> None:
+        self.debian = debian
+        (alert,) = until(debian.firing, f"an alert\n{debian.machine.journal()}", MANY_S, 1.0)
+        until(lambda: debian.counts()["sent"], "noted as told")
+        self.alert = {name: alert[name] for name in ("id", "key", "opened_at", "firing_at")}
+        self.pid, self.counts = debian.running(), debian.counts()
+        self.settings, self.told = debian.machine.read(CONFIG), len(debian.notes())
+
+    def goes_on(self, anew: str) -> None:
+        """Look what is lost by the present release a minute later, and by a service made anew."""
+        debian, began = self.debian, time.monotonic()
+        start = f"start version={project.version()} "
+        until(lambda: start in self._log(), f"it starts anew\n{debian.machine.journal()}", MANY_S)
+        print(f"goes on as {project.version()} after {time.monotonic() - began:.0f} s")
+        self.is_whole()
+        assert debian.running() == self.pid
+        assert len(debian.notes()) == self.told, "nobody is told twice"
+        assert "Traceback" not in self._log()
+        assert " ERROR " not in self._log()
+        assert debian.ctl("config", "validate").returncode == 0
+        assert debian.machine.read(CONFIG) == self.settings
+        assert debian.ctl("service", anew).returncode == 0
+        debian.running(other_than=self.pid)
+        self.is_whole()
+
+    def is_whole(self) -> None:
+        """Ask for the alert, the state and the history."""
+        debian = self.debian
+        found = until(debian.firing, "the alert is there")
+        assert [{name: one[name] for name in self.alert} for one in found] == [self.alert]
+        (status,) = debian.data("status")
+        assert status["verdict"]["tier"] == "alert"
+        counts = debian.counts()
+        assert {table: n for table, n in counts.items() if n < self.counts[table]} == {}
+        (recorded,) = debian.data("history")
+        assert recorded["rows"][0]["at"] <= self.alert["firing_at"]
+
+    def _log(self) -> str:
+        return self.debian.machine.journal(f"_PID={self.pid}", "--lines=all")
+
+
+def begin(debian: World) -> None:
+    """Write every setting that the program there knows, and let a job leak."""
+    assert debian.ctl("config", "init").returncode == 0
+    text = re.sub(r"(?m)^#(?=[a-z-]+ = .)", "", debian.machine.read(CONFIG))
+    for key, value in re.findall(r"(?m)^([a-z-]+) = (.*)$", QUICK):
+        text, count = re.subn(rf"(?m)^{key} = .*$", f"{key} = {value}", text)
+        assert count == 1, key
+    debian.machine.write(CONFIG, text, mode=0o600, owner="mleng")
+    debian.leak("mleng", "100M")
+
+
+def follow(debian: World, user: str | None, script: str, **env: str) -> str:
+    """Do what the page says, and return what was said."""
+    begun = time.monotonic()
+    words = ("bash", "-euo", "pipefail", "-c", script)
+    done = debian.machine.run(*words, user=user, timeout=300, env={"FAKE_NVML_CONF": CONF, **env})
+    assert done.returncode == 0, f"{script}\n{done.stdout}{done.stderr}{debian.machine.journal()}"
+    count, took_s = len(script.strip().splitlines()), time.monotonic() - begun
+    print(f"{debian.suite}: {count} commands of the page, {took_s:.0f} s")
+    return done.stdout
+
+
 def test_the_page_from_install_to_removal(debian: World) -> None:
     machine = debian.machine
-    marked = blocks()
-    assert len(marked) == 5, "install, use, upgrade, and two to remove"
+    install, use, upgrade, *remove = blocks()
+    assert len(remove) == 2
     machine.write("/usr/bin/sudo", AS_ROOT, mode=0o755)
     (machine.files / SOURCES[1:]).unlink()
     name = f"/root/{debian.suite}.sources"
     machine.write(name, machine.read(f"/srv/repo{name.removeprefix('/root')}"))
     debian.linger("mleng")
-    taken, commands = 0.0, 0
-    for number, (user, script) in enumerate(marked):
-        if number == 2:
-            key = machine.read(SOURCES)
-            publish(machine.root, debian.builds[1])
-            assert key != machine.read(f"/srv/repo/{debian.suite}.sources")
-            machine.write(SOURCES, machine.read(f"/srv/repo/{debian.suite}.sources"))
-        began = time.monotonic()
-        done = machine.run("bash", "-euo", "pipefail", "-c", script, user=user, timeout=300)
-        taken += time.monotonic() - began
-        assert done.returncode == 0, f"{script}\n{done.stdout}{done.stderr}{machine.journal()}"
-        commands += len(script.strip().splitlines())
-        if number == 1:
-            assert debian.running() > 0
-            assert "A100" in done.stdout
-        if number == 2:
-            assert "-1~" in debian.version()
-            assert debian.ctl("service", "status").returncode == 0
-    print(f"{debian.suite}: {commands} commands, {taken:.0f} s from nothing to nothing")
+    follow(debian, *install)
+    assert debian.version().startswith("0.1.0-")
+    debian.serve_notifications()
+    begin(debian)
+    assert "A100" in follow(debian, *use)
+    incident = Incident(debian)
+    key = machine.read(SOURCES)
+    publish(machine.root, debian.builds[1])
+    assert key != machine.read(f"/srv/repo/{debian.suite}.sources")
+    machine.write(SOURCES, machine.read(f"/srv/repo/{debian.suite}.sources"))
+    follow(debian, *upgrade)
+    assert debian.version() == debian.builds[1].name.split("_")[1]
+    incident.goes_on("restart")
+    for script in remove:
+        follow(debian, *script)
     assert debian.version() == ""
     until(lambda: not machine.run("pidof", "-x", UNIT).stdout, "no daemon runs on")
     (machine.files / "usr/bin/sudo").unlink()
@@ -85,26 +151,23 @@ def test_with_pip_alone_by_an_ordinary_user(debian: World) -> None:
     done = debian.apt("install", "-y", "--no-install-recommends", needed, timeout=300)
     assert done.returncode == 0, done.stderr
     # No index has it before its first release: pip takes our own wheel from here, the rest there.
-    wheel = debs.wheel()
-    machine.write(f"/srv/wheels/{wheel.name}", wheel.read_bytes())
+    before, wheel = built.released() / "dist/gpuwatchd-0.1.0-py3-none-any.whl", debs.wheel()
+    machine.write(f"/srv/wheels/{before.name}", before.read_bytes())
     certificates = Path(os.environ.get("PIP_CERT", "/etc/ssl/certs/ca-certificates.crt"))
     machine.write("/srv/certificates", certificates.read_bytes())
     env = {
         "PIP_INDEX_URL": indexfiles.configured_index(), "PIP_FIND_LINKS": "/srv/wheels",
-        "PIP_CERT": "/srv/certificates", "FAKE_NVML_CONF": CONF,
-        "PATH": "/home/mleng/.local/bin:/usr/bin:/bin",
+        "PIP_CERT": "/srv/certificates",
     }  # fmt: skip
-    began = time.monotonic()
-    for script in (install, use):
-        done = machine.run(
-            "bash", "-uo", "pipefail", "-c", script, user="mleng", env=env, timeout=300
-        )
-        assert done.returncode == 0, f"{script}\n{done.stdout}{done.stderr}{machine.journal()}"
-    taken = time.monotonic() - began
-    count = len(f"{install}{use}".strip().splitlines())
-    print(f"pip on {debian.suite}: {count} commands, {taken:.0f} s until it watches")
-    assert debian.running() > 0
-    assert "A100" in done.stdout
+    follow(debian, "mleng", install, **env)
+    begin(debian)
+    assert "A100" in follow(debian, "mleng", f"set +e\n{use}", **env)
+    incident = Incident(debian)
+    machine.write(f"/srv/wheels/{wheel.name}", wheel.read_bytes())
+    (upgrade,) = re.findall(r"To upgrade that, `(.*)`;", PAGE.read_text(encoding="utf-8"))
+    # Named, as the page says: it may be a candidate, which pip takes in no other way.
+    follow(debian, "mleng", f"{upgrade}=={project.version()}", **env)
+    incident.goes_on("install")
     told = machine.run("sh", "-c", "gpuwatchctl doctor --json", user="mleng", env=env).stdout
     checks = [one for one in json.loads(told)["data"] if one["name"] == "service"]
     assert checks

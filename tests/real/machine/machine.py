@@ -88,7 +88,7 @@ class Machine:
         number = self.uid(user)
         given = {
             "HOME": f"/home/{user}", "USER": user, "LOGNAME": user,
-            "PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8",
+            "PATH": f"/home/{user}/.local/bin:/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8",
             "XDG_RUNTIME_DIR": f"/run/user/{number}",
             "DBUS_SESSION_BUS_ADDRESS": f"unix:path=/run/user/{number}/bus", **(env or {}),
         }  # fmt: skip

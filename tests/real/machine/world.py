@@ -19,7 +19,7 @@ from tests.real.machine.roots import ENVIRONMENT, Root, prepare, root
 
 if TYPE_CHECKING:
     import signal
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from tests.real.machine.machine import Done
 
@@ -172,12 +172,12 @@ def publish(tree: Root, *packages: Path) -> None:
     shutil.copytree(debs.repository(made, *packages), place)
 
 
-def world(suite: str) -> Iterator[World]:
-    """Boot a machine and put GPUs and the repository of the previous build into it."""
+def world(suite: str, before: Callable[[str], Path] = debs.older) -> Iterator[World]:
+    """Boot a machine and put GPUs and a repository of an earlier package into it."""
     # The one loads and waits for a disk, the other computes.
     with ThreadPoolExecutor(1) as aside:
         prepared = aside.submit(prepare, suite)
-        fresh, older = debs.deb(suite), debs.older(suite)
+        fresh, older = debs.deb(suite), before(suite)
         prepared.result()
     with root(suite) as tree:
         library = cached() / LIBRARY
