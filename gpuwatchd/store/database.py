@@ -439,6 +439,8 @@ class WriteProblems:
         self._directory = directory
         self._floor_bytes = min_free_mib * _MIB
         self._sentences: dict[str, str] = {}
+        self.problems: tuple[str, ...] = ()
+        """The sentences."""
         self._busy = 0
         self._sound_until_mono_s = 0.0
         self.disk_low = False
@@ -447,11 +449,6 @@ class WriteProblems:
         self._sound: tuple[int, ...] | None = None
         """The file as it was when its description of the tables was looked at last."""
         self._log = StateLog(mono)
-
-    @property
-    def problems(self) -> tuple[str, ...]:
-        """The sentences."""
-        return tuple(self._sentences.values())
 
     @property
     def well(self) -> bool:
@@ -474,10 +471,13 @@ class WriteProblems:
 
     def set(self, kind: str, sentence: str | None, *, cause: str = "") -> None:
         """Set the sentence of a kind, and log it where it is new; None takes it back."""
+        if sentence is None and kind not in self._sentences:
+            return
         if sentence is None:
-            self._sentences.pop(kind, None)
+            del self._sentences[kind]
         else:
             self._sentences[kind] = sentence
+        self.problems = tuple(self._sentences.values())
         # Figures that count on are no news.
         state = "" if sentence is None else "counting" if kind in _COUNTING else sentence
         change = self._log.change(kind, state, first="")
@@ -561,7 +561,7 @@ class WriteProblems:
         except OSError:
             size = 0
         if size > _WAL_GUARD_BYTES:
-            with suppress(sqlite3.Error, MemoryError):
+            with suppress(*schema.SUSPECT):
                 busy = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
                 size = size if busy else 0
         self.set(

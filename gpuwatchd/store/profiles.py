@@ -80,16 +80,11 @@ _RUNS: Final = records.Table(
 class ProfileStore:
     """The two tables as the daemon sees them.
 
-    ``connection`` returns the open history, None where nothing can be read at present; ``failed``
-    is told what could not be done: one of :data:`schema.SUSPECT`.
+    ``failed`` is told what could not be done: one of :data:`schema.SUSPECT`.
     """
 
-    def __init__(
-        self,
-        connection: Callable[[], sqlite3.Connection | None],
-        failed: Callable[[Exception], None],
-    ) -> None:
-        self._connection = connection
+    def __init__(self, failed: Callable[[Exception], None]) -> None:
+        self._connection: sqlite3.Connection | None = None
         self._failed = failed
         self._waiting: dict[tuple[Any, ...], Run] = {}
         self._levels: dict[str, IdleLevel] = {}
@@ -98,6 +93,10 @@ class ProfileStore:
         self._seen: tuple[int, int] | None = None
         self.outside = 0
         """How often another program has been seen to write: silences and checkpoints, too."""
+
+    def use(self, connection: sqlite3.Connection | None) -> None:
+        """Read from this history from now on; None while nothing can be read."""
+        self._connection = connection
 
     @property
     def waiting(self) -> bool:
@@ -150,11 +149,10 @@ class ProfileStore:
 
     def read(self, question: Callable[..., _T], *args: object) -> _T | None:
         """Return what a question about the open history finds; None where that fails."""
-        connection = self._connection()
-        if connection is None:
+        if self._connection is None:
             return None
         try:
-            return question(connection, *args)
+            return question(self._connection, *args)
         except schema.SUSPECT as error:
             self._failed(error)
             return None

@@ -100,6 +100,8 @@ def refused(write: Callable[[_Any], object], values: Iterable[_Any]) -> int:
     for value in values:
         try:
             write(value)
+        except UnicodeDecodeError:  # of a name in the file: damage
+            raise
         except REFUSED:
             count += 1
     return count
@@ -358,7 +360,13 @@ def save_process(
     row |= {"boot_id": boot_id, "started_ts_ms": to_ms(info.key.started_at_s)}
     row |= {"first_ts_ms": seen_ms[0], "last_ts_ms": seen_ms[1]}
     conflict = f"ON CONFLICT(boot_id, pid, ifnull(started_ts_ms, -1)) {change}"
-    return insert(connection, "process", row, conflict)
+    try:
+        return insert(connection, "process", row, conflict)
+    except REFUSED:
+        # A text that is no Unicode got this far; who it is stays known.
+        if info == (nameless := ProcessInfo(key=info.key, name="?")):
+            raise
+        return save_process(connection, boot_id, nameless, seen_ms)
 
 
 def load_processes(
@@ -415,6 +423,23 @@ def save_alert(connection: sqlite3.Connection, alert: Alert) -> int:
     }
     whole = {"id": row, "key": alert.key, "kind": alert.kind} | changing
     return insert(connection, "alert", whole, f"ON CONFLICT(id) {updating(changing)}")
+
+
+def save_deliveries(
+    connection: sqlite3.Connection, deliveries: Mapping[int, Delivery]
+) -> tuple[dict[int, int], int]:
+    """Write deliveries under the rows that they were promised, inside the caller's transaction.
+
+    Return those that got another row, and how many were refused because a value did not fit.
+    """
+    moved: dict[int, int] = {}
+
+    def save(promised: int) -> None:
+        row = save_delivery(connection, deliveries[promised], promised)
+        if row != promised:
+            moved[promised] = row
+
+    return moved, refused(save, deliveries)
 
 
 def load_alerts(

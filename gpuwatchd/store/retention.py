@@ -149,6 +149,8 @@ def reopen_buckets(connection: sqlite3.Connection, oldest_ms: int) -> None:
 
     Works inside the caller's transaction.
     """
+    if oldest_ms >= tables.rolled_s(connection, "gpu_1m") * 1000:
+        return  # hours are complete up to there at most
     for table, width_s in (("gpu_1m", MINUTE_S), ("gpu_1h", HOUR_S), ("process_1h", HOUR_S)):
         start_s = oldest_ms // 1000 // width_s * width_s
         until_s = tables.rolled_s(connection, table)

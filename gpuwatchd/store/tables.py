@@ -196,7 +196,7 @@ DECISIONS: Final = records.Table("decision", Decision, finding_id="")
 
 def save_decisions(connection: sqlite3.Connection, decisions: Collection[Decision]) -> int:
     """Write decisions inside the caller's transaction; return how many were refused."""
-    refused = records.refused(lambda decision: DECISIONS.insert(connection, decision), decisions)
+    refused = records.refused(functools.partial(DECISIONS.insert, connection), decisions)
     connection.executemany(
         "DELETE FROM decision WHERE alert_key = :key AND id NOT IN"
         " (SELECT id FROM decision WHERE alert_key = :key ORDER BY id DESC LIMIT :most)",
