@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 FILE_NAME = "history.db"
 APPLICATION_ID = 0x67707764
 """Marks the file as ours: "gpwd"."""
-PAGE_BYTES = 4096
+PAGE_BYTES = 1024
+"""Of a new file: rows of many series change a page each, and a changed page is written whole."""
 
 # STRICT: without it sqlite3 stores a numpy.int64 as an 8-byte BLOB in an INTEGER column, silently.
 # Raw rows are keyed by time first (15 times less writing than by series), roll-ups by series first

@@ -444,8 +444,8 @@ class History:
 
     def _open(self, now_s: float) -> None:
         self._drop_connection()
-        max_pages = self._retention.max_pages
-        opening = database.open_writer(self._directory, max_pages=max_pages, now_s=now_s)
+        max_bytes = self._retention.max_bytes
+        opening = database.open_writer(self._directory, max_bytes=max_bytes, now_s=now_s)
         self._file = opening.watched(self._directory)
         self.shelf.use(opening.connection if opening.mode == "writing" else None)
         self._reopen_mono_s = self._monotonic() + _REOPEN_S
