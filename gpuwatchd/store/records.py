@@ -425,23 +425,6 @@ def save_alert(connection: sqlite3.Connection, alert: Alert) -> int:
     return insert(connection, "alert", whole, f"ON CONFLICT(id) {updating(changing)}")
 
 
-def save_deliveries(
-    connection: sqlite3.Connection, deliveries: Mapping[int, Delivery]
-) -> tuple[dict[int, int], int]:
-    """Write deliveries under the rows that they were promised, inside the caller's transaction.
-
-    Return those that got another row, and how many were refused because a value did not fit.
-    """
-    moved: dict[int, int] = {}
-
-    def save(promised: int) -> None:
-        row = save_delivery(connection, deliveries[promised], promised)
-        if row != promised:
-            moved[promised] = row
-
-    return moved, refused(save, deliveries)
-
-
 def load_alerts(
     connection: sqlite3.Connection, where: str = "TRUE", values: tuple[Any, ...] = ()
 ) -> tuple[list[Alert], int]:
@@ -463,12 +446,15 @@ _LASTING: Final = {"alert_key", "channel", "payload", "created_ts_ms", "fallback
 """Columns of a delivery that do not change."""
 
 
-def save_delivery(connection: sqlite3.Connection, delivery: Delivery, row: int) -> int:
-    """Insert a delivery under ``row``, or update it, and return the row that it has.
+def save_delivery(
+    connection: sqlite3.Connection, moved: dict[int, int], promised: tuple[int, Delivery]
+) -> None:
+    """Insert a delivery under the row that it was promised, or update it.
 
     The same message on the same channel is one delivery: then its older row is kept. Where the row
-    is another message's, it gets a new one.
+    is another message's, it gets a new one. ``moved`` then gets the row that it has.
     """
+    row, delivery = promised
     message = delivery.message
     alert = connection.execute(
         "SELECT id FROM alert WHERE key = ? ORDER BY opened_ts_ms DESC LIMIT 1",
@@ -492,7 +478,8 @@ def save_delivery(connection: sqlite3.Connection, delivery: Delivery, row: int) 
         "INSERT OR IGNORE INTO told(delivery, alert_key) VALUES(?,?)",
         [(found, key) for key in message.also],
     )
-    return found
+    if found != row:
+        moved[row] = found
 
 
 def bounded(message: Message) -> Message:

@@ -135,19 +135,20 @@ class AlertBuffer:
             Nothing was written, and all of it waits; as any of :data:`schema.SUSPECT`.
         """
         with schema.transaction(connection, durable=True):
+            moved: dict[int, int] = {}
             subjects = [alert.subject for alert in self._alerts.values()]
             refused = records.refused(partial(samples.save_subject, connection), subjects)
             for write, values in (
                 (partial(records.insert, connection, "segment"), self.segments),
                 (partial(records.insert, connection, "event"), self.events),
                 (partial(records.save_alert, connection), self._alerts.values()),
+                (partial(records.save_delivery, connection, moved), self._deliveries.items()),
             ):
                 refused += records.refused(write, values)
-            moved, more = records.save_deliveries(connection, self._deliveries)
             if self.decisions:
                 refused += tables.save_decisions(connection, self.decisions)
         self._written(moved)
-        return moved, refused + more
+        return moved, refused
 
     def _written(self, moved: dict[int, int]) -> None:
         self.drop()
