@@ -101,9 +101,12 @@ FROM (SELECT process, max(used_max_bytes) AS peak FROM process_1h
     WHERE p.last_ts_ms >= max(:since_ms, :hours_s * 1000) AND p.first_ts_ms < :until_ms
       AND m.process = p.id AND m.gpu = :card AND m.ts_s < :until_ms / 1000
       AND m.ts_s >= max(:since_ms / 1000, :hours_s)
-    GROUP BY m.process) h
+    GROUP BY m.process
+  UNION ALL
+  SELECT process, max(used_bytes) FROM process_raw WHERE gpu = :card
+    AND ts_ms >= max(:since_ms, :minutes_s * 1000) AND ts_ms < :until_ms GROUP BY process) h
 JOIN process p ON p.id = h.process GROUP BY p.id"""
-"""Of what is rolled up by the hour; since ``hours_s`` from minutes."""
+"""By the hour; since ``hours_s`` from minutes, since ``minutes_s`` from samples."""
 
 
 HOUR_S: Final = 3600
@@ -228,6 +231,7 @@ def present(connection: sqlite3.Connection, uid: str, span: Span) -> list[Presen
     values = {
         "card": card,
         "hours_s": tables.rolled_s(connection, "process_1h"),
+        "minutes_s": tables.rolled_s(connection, "gpu_1m"),
         "since_ms": round(span[0] * 1000),
         "until_ms": round(span[1] * 1000),
     }
@@ -319,12 +323,11 @@ class _Source:
         if level == "raw":
             return queries.raw
         minute_s = tables.rolled_s(self._connection, "gpu_1m")
+        late = queries.late.format(from_s=minute_s)
         if level == "minute":
-            late = queries.late.format(from_s=minute_s)
             return f"{queries.minute.format(from_s=0, to_s=minute_s)} UNION ALL {late}"
         hour_s = tables.rolled_s(self._connection, queries.hourly)
-        # The last minutes are missing: a long span never reads raw rows.
-        late = queries.minute.format(from_s=hour_s, to_s=minute_s)
+        late = f"{queries.minute.format(from_s=hour_s, to_s=minute_s)} UNION ALL {late}"
         return f"{queries.hour.format(from_s=0, to_s=hour_s)} UNION ALL {late}"
 
     def _points(self, level: Level, span: Span, width_s: float) -> list[Point]:

@@ -115,7 +115,7 @@ def trouble(error: BaseException) -> Trouble:
     return "refused"
 
 
-def open_writer(directory: Path, *, max_pages: int, now_s: float) -> Opening:
+def open_writer(directory: Path, *, max_bytes: int, now_s: float) -> Opening:
     """Open the history of ``directory`` for writing, creating or replacing it where needed.
 
     Never raises for anything that a file, a disk or another program can do.
@@ -123,13 +123,13 @@ def open_writer(directory: Path, *, max_pages: int, now_s: float) -> Opening:
     try:
         _prepare(directory)
         try:
-            return _open(directory, max_pages)
+            return _open(directory, max_bytes)
         except (DamagedError, sqlite3.Error) as error:
             if trouble(error) != "damaged":
                 raise
             why = str(error)
             text = set_aside(directory, now_s)
-            opening = _open(directory, max_pages)
+            opening = _open(directory, max_bytes)
             return opening._replace(
                 damaged=why,
                 problem=f"the history was damaged ({why}) and was set aside as {text}; "
@@ -179,7 +179,7 @@ def _prepare(directory: Path) -> None:
             directory.chmod(mode)
 
 
-def _open(directory: Path, max_pages: int) -> Opening:
+def _open(directory: Path, max_bytes: int) -> Opening:
     path = directory / schema.FILE_NAME
     if not path.exists():
         _create(path)
@@ -193,13 +193,13 @@ def _open(directory: Path, max_pages: int) -> Opening:
         private_files.settle_file(path, private_files.file_mode(path.parent))
     connection = _connect(path, "rw")
     try:
-        return _judge(path, connection, max_pages)
+        return _judge(path, connection, max_bytes)
     except BaseException:
         connection.close()
         raise
 
 
-def _judge(path: Path, connection: sqlite3.Connection, max_pages: int) -> Opening:
+def _judge(path: Path, connection: sqlite3.Connection, max_bytes: int) -> Opening:
     """Decide what may be done with an open file; the connection stays open."""
     if _pragma(connection, "application_id") != schema.APPLICATION_ID:
         raise DamagedError("not a history of gpuwatchd")
@@ -219,11 +219,11 @@ def _judge(path: Path, connection: sqlite3.Connection, max_pages: int) -> Openin
         connection.execute("ROLLBACK")
         if version < schema.VERSION:
             _upgrade(path, connection, version)
-        _tune(connection, max_pages)
+        _tune(connection, max_bytes)
     except sqlite3.OperationalError as error:
         kind = trouble(error)
         if kind == "busy" and version == schema.VERSION:
-            _tune(connection, max_pages)
+            _tune(connection, max_bytes)
             return Opening(connection, "writing", None)
         if kind in {"read-only", "full", "other"}:
             return Opening(connection, "memory", cannot_write(path.parent, error))
@@ -354,13 +354,15 @@ def _connect(path: Path, mode: Literal["rw", "ro", "ro&immutable=1"]) -> sqlite3
     return schema.connect(path, f"mode={mode}", BUSY_MS / 1000)
 
 
-def _tune(connection: sqlite3.Connection, max_pages: int) -> None:
+def _tune(connection: sqlite3.Connection, max_bytes: int) -> None:
     """Set what belongs to a connection and is not stored in the file."""
+    page_bytes = _pragma(connection, "page_size")  # files of earlier versions have larger ones
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute(f"PRAGMA journal_size_limit = {WAL_LIMIT_BYTES}")
-    connection.execute(f"PRAGMA max_page_count = {max_pages}")
+    connection.execute(f"PRAGMA max_page_count = {max_bytes // page_bytes}")
     connection.execute("PRAGMA foreign_keys = ON")
-    connection.execute("PRAGMA wal_autocheckpoint = 1000")
+    # A page that changes every minute is written back once for many changes.
+    connection.execute(f"PRAGMA wal_autocheckpoint = {WAL_LIMIT_BYTES // page_bytes}")
     # Journals of a statement and rows that are sorted: megabytes a day that nobody needs later.
     connection.execute("PRAGMA temp_store = MEMORY")
     # Debian's SQLite writes each page once more when it is freed, to overwrite it.
@@ -439,6 +441,8 @@ class WriteProblems:
         self._directory = directory
         self._floor_bytes = min_free_mib * _MIB
         self._sentences: dict[str, str] = {}
+        self.problems: tuple[str, ...] = ()
+        """The sentences."""
         self._busy = 0
         self._sound_until_mono_s = 0.0
         self.disk_low = False
@@ -447,11 +451,6 @@ class WriteProblems:
         self._sound: tuple[int, ...] | None = None
         """The file as it was when its description of the tables was looked at last."""
         self._log = StateLog(mono)
-
-    @property
-    def problems(self) -> tuple[str, ...]:
-        """The sentences."""
-        return tuple(self._sentences.values())
 
     @property
     def well(self) -> bool:
@@ -474,10 +473,13 @@ class WriteProblems:
 
     def set(self, kind: str, sentence: str | None, *, cause: str = "") -> None:
         """Set the sentence of a kind, and log it where it is new; None takes it back."""
+        if sentence is None and kind not in self._sentences:
+            return
         if sentence is None:
-            self._sentences.pop(kind, None)
+            del self._sentences[kind]
         else:
             self._sentences[kind] = sentence
+        self.problems = tuple(self._sentences.values())
         # Figures that count on are no news.
         state = "" if sentence is None else "counting" if kind in _COUNTING else sentence
         change = self._log.change(kind, state, first="")
@@ -561,7 +563,7 @@ class WriteProblems:
         except OSError:
             size = 0
         if size > _WAL_GUARD_BYTES:
-            with suppress(sqlite3.Error, MemoryError):
+            with suppress(*schema.SUSPECT):
                 busy = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
                 size = size if busy else 0
         self.set(

@@ -408,13 +408,13 @@ def write(directory: Path, state: LiveState, pieces: Pieces | None = None) -> No
     """
     target = os.path.join(directory, FILE_NAME)  # noqa: PTH118 - once a tick: Path costs 20 µs
     temporary = f"{target}.new"
+    content = encode(state, Pieces() if pieces is None else pieces)
+    if len(content) > _MOST_PIECES:
+        content = [b"".join(content)]
     try:
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
         try:
             private_files.fit(handle, directory)
-            content = encode(state, Pieces() if pieces is None else pieces)
-            if len(content) > _MOST_PIECES:
-                content = [b"".join(content)]
             if os.writev(handle, content) < sum(map(len, content)):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         finally:

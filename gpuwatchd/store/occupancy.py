@@ -143,6 +143,65 @@ def use(
     }
 
 
+PROCESS_MINUTES: Final = """
+SELECT process, gpu, ts_ms / 60000 * 60 AS ts_s, count(used_bytes) AS n,
+  min(used_bytes) AS used_min_bytes, max(used_bytes) AS used_max_bytes,
+  max(last_bytes) AS used_last_bytes, max(last_host_bytes) AS host_last_bytes
+FROM (SELECT process, gpu, ts_ms, used_bytes,
+        first_value(used_bytes) OVER (PARTITION BY process, gpu, ts_ms / 60000
+          ORDER BY used_bytes IS NULL, ts_ms DESC) AS last_bytes,
+        first_value(host_bytes) OVER (PARTITION BY process, gpu, ts_ms / 60000
+          ORDER BY host_bytes IS NULL, ts_ms DESC) AS last_host_bytes
+      FROM process_raw WHERE ts_ms >= :from_ms AND ts_ms < :to_ms)
+GROUP BY process, gpu, ts_ms / 60000
+"""
+"""The minutes of processes from samples, as ``process_1m`` has them."""
+# Minutes that are to be rolled up again (a clock was set back) are as their samples are.
+_BY_MINUTE = """WITH late AS (SELECT ts_ms / 60000 * 60 AS ts_s, {value} AS value,
+    max(CASE WHEN {sampled} IS NOT NULL THEN ts_ms END)
+  FROM {samples} WHERE ts_ms >= max(:since_s / 60 * 60, :rolled_s) * 1000
+    AND ts_ms < (:until_s + 60) * 1000 AND {of} GROUP BY 1)
+SELECT ts_s + 60, {column} AS value FROM {minutes}
+WHERE ts_s BETWEEN :since_s AND :until_s AND {of} AND value IS NOT NULL
+  AND (ts_s < :rolled_s OR ts_s NOT IN (SELECT ts_s FROM late))
+UNION ALL
+SELECT ts_s + 60, value FROM late
+WHERE ts_s BETWEEN :since_s AND :until_s AND value IS NOT NULL ORDER BY 1"""
+_LAST = {"column": "used_last_bytes", "value": "used_bytes", "sampled": "used_bytes"}
+_MEAN_USE = {
+    "column": "util_mean_percent",
+    "value": "CAST(round(avg(util_percent)) AS INTEGER)",
+    "sampled": "util_percent",
+}
+_CARD = "gpu = (SELECT id FROM gpu WHERE uuid = :uid)"
+
+
+def by_minute(
+    connection: sqlite3.Connection,
+    uid: str,
+    span: tuple[int, int],
+    process: tuple[int, float | None] | None = None,
+    *,
+    is_use: bool = False,
+) -> list[tuple[float, int]]:
+    """Return what a device, or a process on it, held at the end of each minute: (end, bytes).
+
+    ``is_use``: how busy the device was instead, mean per cent. ``span``: in what the first and the
+    last minute begin. What is not rolled up yet comes from samples.
+    """
+    of, kind = _CARD, "gpu"
+    values: dict[str, Any] = {"uid": uid, "since_s": span[0], "until_s": span[1]}
+    if process is not None:
+        kind, values["pid"], values["started_at_s"] = "process", *process
+        of += """ AND process = (SELECT id FROM process WHERE pid = :pid
+          AND started_at_s IS :started_at_s ORDER BY last_ts_ms DESC LIMIT 1)"""
+    query = _BY_MINUTE.format(
+        minutes=f"{kind}_1m", samples=f"{kind}_raw", of=of, **(_MEAN_USE if is_use else _LAST)
+    )
+    values["rolled_s"] = tables.rolled_s(connection, "gpu_1m")
+    return [(float(at_s), int(value)) for at_s, value in connection.execute(query, values)]
+
+
 # The minute that the instant lies in is left out: it has what came after it, too.
 _LEVELS = """SELECT g.uuid, l.used_bytes, max(l.ts_ms) FROM (
   SELECT gpu, ts_ms, used_bytes FROM process_raw

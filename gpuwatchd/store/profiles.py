@@ -80,16 +80,11 @@ _RUNS: Final = records.Table(
 class ProfileStore:
     """The two tables as the daemon sees them.
 
-    ``connection`` returns the open history, None where nothing can be read at present; ``failed``
-    is told what could not be done: one of :data:`schema.SUSPECT`.
+    ``failed`` is told what could not be done: one of :data:`schema.SUSPECT`.
     """
 
-    def __init__(
-        self,
-        connection: Callable[[], sqlite3.Connection | None],
-        failed: Callable[[Exception], None],
-    ) -> None:
-        self._connection = connection
+    def __init__(self, failed: Callable[[Exception], None]) -> None:
+        self._connection: sqlite3.Connection | None = None
         self._failed = failed
         self._waiting: dict[tuple[Any, ...], Run] = {}
         self._levels: dict[str, IdleLevel] = {}
@@ -98,6 +93,10 @@ class ProfileStore:
         self._seen: tuple[int, int] | None = None
         self.outside = 0
         """How often another program has been seen to write: silences and checkpoints, too."""
+
+    def use(self, connection: sqlite3.Connection | None) -> None:
+        """Read from this history from now on; None while nothing can be read."""
+        self._connection = connection
 
     @property
     def waiting(self) -> bool:
@@ -150,11 +149,10 @@ class ProfileStore:
 
     def read(self, question: Callable[..., _T], *args: object) -> _T | None:
         """Return what a question about the open history finds; None where that fails."""
-        connection = self._connection()
-        if connection is None:
+        if self._connection is None:
             return None
         try:
-            return question(connection, *args)
+            return question(self._connection, *args)
         except schema.SUSPECT as error:
             self._failed(error)
             return None
@@ -171,31 +169,15 @@ class ProfileStore:
     def minutes(
         self, uid: str, process: ProcessKey | None, since_s: float, until_s: float
     ) -> list[tuple[float, int]]:
-        """Return a subject's memory at the end of each minute, as far as it is rolled up."""
-        values: tuple[Any, ...] = (int(since_s), int(until_s) - 60, uid)
-        if process is None:
-            return self._minutes("gpu_1m", "used_last_bytes", values)
-        own = (
-            " AND process = (SELECT id FROM process WHERE pid = ? AND started_at_s IS ?"
-            " ORDER BY last_ts_ms DESC LIMIT 1)"
-        )
-        values = (*values, process.pid, process.started_at_s)
-        return self._minutes("process_1m", "used_last_bytes", values, own)
+        """Return a subject's memory at the end of each minute that is written down."""
+        span = (int(since_s), int(until_s) - 60)
+        own = None if process is None else (process.pid, process.started_at_s)
+        return self.read(occupied.by_minute, uid, span, own) or []
 
     def load_pct(self, uid: str, since_s: float, until_s: float) -> list[tuple[float, int]]:
-        """Return a device's utilisation (minute's end, mean per cent), as far as rolled up."""
-        values = (int(since_s) - 60, int(until_s), uid)
-        return self._minutes("gpu_1m", "util_mean_percent", values)
-
-    def _minutes(
-        self, table: str, column: str, values: tuple[Any, ...], own: str = ""
-    ) -> list[tuple[float, int]]:
-        query = (
-            f"SELECT ts_s + 60, {column} FROM {table} WHERE ts_s BETWEEN ? AND ?"  # noqa: S608
-            f" AND gpu = (SELECT id FROM gpu WHERE uuid = ?){own} ORDER BY ts_s"
-        )
-        rows = self.read(lambda it: it.execute(query, values).fetchall()) or ()
-        return [(float(at_s), int(value)) for at_s, value in rows if value is not None]
+        """Return a device's utilisation (minute's end, mean per cent), as far as written down."""
+        span = (int(since_s) - 60, int(until_s))
+        return self.read(partial(occupied.by_minute, uid=uid, span=span, is_use=True)) or []
 
     def occupancy(self, uid: str, since_s: float, until_s: float) -> list[MemoryBucket] | None:
         """Return who held what on a device, minute by minute; None where that fails.

@@ -44,13 +44,23 @@ PROCESS_RAW = """SELECT r.ts_ms, p.pid, p.started_at_s, r.used_bytes, r.used_byt
 FROM process_raw r JOIN process p ON p.id = r.process
 WHERE r.ts_ms >= :since_ms AND r.ts_ms < :until_ms AND r.gpu = :card ORDER BY p.id, r.ts_ms"""
 # CROSS JOIN fixes the order: processes of that time first, then the range of each.
-PROCESS_MINUTES = """SELECT m.ts_s * 1000, p.pid, p.started_at_s, m.used_max_bytes,
-  m.used_last_bytes, m.host_last_bytes
-FROM process p CROSS JOIN process_1m m
-WHERE p.last_ts_ms >= :since_ms AND p.first_ts_ms < :until_ms
-  AND m.process = p.id AND m.gpu = :card
-  AND m.ts_s >= :since_ms / 60000 * 60 AND m.ts_s * 1000 < :until_ms
-ORDER BY p.id, m.ts_s"""
+# Minutes that are to be rolled up again (a clock was set back) are as their samples are.
+PROCESS_MINUTES = f"""WITH late AS ({occupancy.PROCESS_MINUTES})
+SELECT at_ms, pid, started_at_s, used_max_bytes, used_last_bytes, host_last_bytes
+FROM (SELECT p.id, m.ts_s * 1000 AS at_ms, p.pid, p.started_at_s, m.used_max_bytes,
+    m.used_last_bytes, m.host_last_bytes
+  FROM process p CROSS JOIN process_1m m
+  WHERE p.last_ts_ms >= :since_ms AND p.first_ts_ms < :until_ms
+    AND m.process = p.id AND m.gpu = :card
+    AND m.ts_s >= :since_ms / 60000 * 60 AND m.ts_s * 1000 < :until_ms
+    AND (m.ts_s * 1000 < :from_ms OR NOT EXISTS (SELECT 1 FROM late l
+      WHERE l.process = m.process AND l.gpu = m.gpu AND l.ts_s = m.ts_s))
+  UNION ALL
+  SELECT p.id, m.ts_s * 1000, p.pid, p.started_at_s, m.used_max_bytes, m.used_last_bytes,
+    m.host_last_bytes
+  FROM late m JOIN process p ON p.id = m.process
+  WHERE m.gpu = :card AND m.ts_s >= :since_ms / 60000 * 60)
+ORDER BY id, at_ms"""  # noqa: S608 - our own text
 
 
 def joined(source: str, bucket_ms: int) -> str:
@@ -221,10 +231,14 @@ class Reader:
             return []
         span = (_ms(since_s), _ms(until_s))
         raw = until_s - since_s <= RAW_SPAN_S + MOMENT_S and self.ask(_raw_reaches, span[0])
+        values = {"card": card, "since_ms": span[0], "until_ms": span[1]}
+        if not raw:
+            from_ms = self.ask(small.rolled_s, "gpu_1m") * 1000
+            values |= {"from_ms": from_ms, "to_ms": span[1]}
         return self._each(
             partial(_process_row, 0.0 if raw else 60.0),
             PROCESS_RAW if raw else PROCESS_MINUTES,
-            {"card": card, "since_ms": span[0], "until_ms": span[1]},
+            values,
         )
 
     def oldest_s(self, uid: str) -> float | None:
@@ -374,18 +388,16 @@ def _width(connection: sqlite3.Connection, card: int, since_s: float, until_s: f
     return (0, MINUTE_S, HOUR_S)[level]
 
 
-def _minutes(connection: sqlite3.Connection) -> str:
+def _minutes(connection: sqlite3.Connection, from_s: int = 0) -> str:
     split_s = small.rolled_s(connection, "gpu_1m")
     late = joined(RAW.format(from_ms=split_s * 1000), MINUTE_S * 1000)
-    closed = BUCKETS.format(table="gpu_1m", from_s=0, to_s=split_s)
+    closed = BUCKETS.format(table="gpu_1m", from_s=from_s, to_s=split_s)
     return f"{closed} UNION ALL SELECT * FROM ({late})"  # noqa: S608 - our own text
 
 
 def _hours(connection: sqlite3.Connection) -> str:
-    # The last minutes are missing: a long span never reads raw rows.
-    split_s, end_s = small.rolled_s(connection, "gpu_1h"), small.rolled_s(connection, "gpu_1m")
-    minutes = BUCKETS.format(table="gpu_1m", from_s=split_s, to_s=end_s)
-    late = joined(minutes, HOUR_S * 1000)
+    split_s = small.rolled_s(connection, "gpu_1h")
+    late = joined(_minutes(connection, split_s), HOUR_S * 1000)
     closed = BUCKETS.format(table="gpu_1h", from_s=0, to_s=split_s)
     return f"{closed} UNION ALL SELECT * FROM ({late})"  # noqa: S608 - our own text
 

@@ -100,6 +100,8 @@ def refused(write: Callable[[_Any], object], values: Iterable[_Any]) -> int:
     for value in values:
         try:
             write(value)
+        except UnicodeDecodeError:  # of a name in the file: damage
+            raise
         except REFUSED:
             count += 1
     return count
@@ -358,7 +360,13 @@ def save_process(
     row |= {"boot_id": boot_id, "started_ts_ms": to_ms(info.key.started_at_s)}
     row |= {"first_ts_ms": seen_ms[0], "last_ts_ms": seen_ms[1]}
     conflict = f"ON CONFLICT(boot_id, pid, ifnull(started_ts_ms, -1)) {change}"
-    return insert(connection, "process", row, conflict)
+    try:
+        return insert(connection, "process", row, conflict)
+    except REFUSED:
+        # A text that is no Unicode got this far; who it is stays known.
+        if info == (nameless := ProcessInfo(key=info.key, name="?")):
+            raise
+        return save_process(connection, boot_id, nameless, seen_ms)
 
 
 def load_processes(
@@ -438,12 +446,15 @@ _LASTING: Final = {"alert_key", "channel", "payload", "created_ts_ms", "fallback
 """Columns of a delivery that do not change."""
 
 
-def save_delivery(connection: sqlite3.Connection, delivery: Delivery, row: int) -> int:
-    """Insert a delivery under ``row``, or update it, and return the row that it has.
+def save_delivery(
+    connection: sqlite3.Connection, moved: dict[int, int], promised: tuple[int, Delivery]
+) -> None:
+    """Insert a delivery under the row that it was promised, or update it.
 
     The same message on the same channel is one delivery: then its older row is kept. Where the row
-    is another message's, it gets a new one.
+    is another message's, it gets a new one. ``moved`` then gets the row that it has.
     """
+    row, delivery = promised
     message = delivery.message
     alert = connection.execute(
         "SELECT id FROM alert WHERE key = ? ORDER BY opened_ts_ms DESC LIMIT 1",
@@ -467,7 +478,8 @@ def save_delivery(connection: sqlite3.Connection, delivery: Delivery, row: int) 
         "INSERT OR IGNORE INTO told(delivery, alert_key) VALUES(?,?)",
         [(found, key) for key in message.also],
     )
-    return found
+    if found != row:
+        moved[row] = found
 
 
 def bounded(message: Message) -> Message:

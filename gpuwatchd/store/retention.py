@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from gpuwatchd.store import profiles, schema, tables
+from gpuwatchd.store.occupancy import PROCESS_MINUTES
 
 if TYPE_CHECKING:
     import sqlite3
@@ -24,13 +25,16 @@ SETTLE_S = 600.0
 that starts in 1970 (or 2099) until its time is set must not lose its history."""
 _BUDGET_S = 0.03
 """After this a chore leaves the rest for the next call; each does at least one step."""
-_ROLL_MINUTES = 10
-"""Minutes of a step: some 10 ms for 8 devices with 64 processes."""
+_ROLL_MINUTES = 15
+"""Minutes of a step: some 15 ms for 8 devices with 64 processes."""
+_ROLL_ROWS = 1000
+"""Fewer rows of processes than that wait, for as many minutes: each series has pages of its own,
+which are written whole for one row or for fifteen."""
 _STEP_MS = 10 * MINUTE_S * 1000
 """Raw rows of a step: some 5 ms."""
 _HIGH_SHARE = 0.90
 _LOW_SHARE = 0.85
-_VACUUM_PAGES = 256
+_VACUUM_BYTES = 2**20
 _SPARE_SHARE: Final = 0.1
 """Free pages, as a share of the used ones, that are left to the rows to come: to give each back and
 to ask for it again would move and write several pages."""
@@ -59,19 +63,9 @@ FROM (SELECT gpu, ts_ms, used_bytes, util_percent, temp_c, power_mw,
       FROM gpu_raw WHERE ts_ms >= ? - 60000 AND ts_ms < ?)
 WHERE ts_ms >= ? GROUP BY gpu, ts_ms / 60000
 """
-_ROLL_PROCESSES = """
+_ROLL_PROCESSES = f"""
 INSERT OR REPLACE INTO process_1m(process, gpu, ts_s, n, used_min_bytes, used_max_bytes,
-  used_last_bytes, host_last_bytes)
-SELECT process, gpu, ts_ms / 60000 * 60, count(used_bytes), min(used_bytes), max(used_bytes),
-  max(last_bytes), max(last_host_bytes)
-FROM (SELECT process, gpu, ts_ms, used_bytes,
-        first_value(used_bytes) OVER (PARTITION BY process, gpu, ts_ms / 60000
-          ORDER BY used_bytes IS NULL, ts_ms DESC) AS last_bytes,
-        first_value(host_bytes) OVER (PARTITION BY process, gpu, ts_ms / 60000
-          ORDER BY host_bytes IS NULL, ts_ms DESC) AS last_host_bytes
-      FROM process_raw WHERE ts_ms >= ? AND ts_ms < ?)
-GROUP BY process, gpu, ts_ms / 60000
-"""
+  used_last_bytes, host_last_bytes) {PROCESS_MINUTES}"""
 _ROLL_COUNTERS = """
 INSERT OR REPLACE INTO process_counters_1m(process, gpu, ts_s, allocated_last_bytes,
   allocated_max_bytes, reserved_last_bytes, inactive_split_last_bytes)
@@ -149,6 +143,8 @@ def reopen_buckets(connection: sqlite3.Connection, oldest_ms: int) -> None:
 
     Works inside the caller's transaction.
     """
+    if oldest_ms >= tables.rolled_s(connection, "gpu_1m") * 1000:
+        return  # hours are complete up to there at most
     for table, width_s in (("gpu_1m", MINUTE_S), ("gpu_1h", HOUR_S), ("process_1h", HOUR_S)):
         start_s = oldest_ms // 1000 // width_s * width_s
         until_s = tables.rolled_s(connection, table)
@@ -164,7 +160,7 @@ class Retention:
     def __init__(self, settings: StoreSection, monotonic: Callable[[], float]) -> None:
         self._settings = settings
         self._monotonic = monotonic
-        self.max_pages = settings.max_db_mib * (2**20 // schema.PAGE_BYTES)
+        self.max_bytes = settings.max_db_mib * 2**20
         """The largest that the file may be."""
         self._steady: tuple[float, float, float] | None = None
 
@@ -215,9 +211,10 @@ class Retention:
             ("process_raw", self._settings.process_raw),
             ("process_counters", self._settings.process_raw),
         ):
-            # Whole minutes: a roll-up that is made again finds all of its rows or none. And
-            # nothing goes before it is rolled up.
-            before_ms = int(min(now_s - keep_s, rolled_s)) // MINUTE_S * MINUTE_S * 1000
+            # Whole steps: pages become free, instead of being written again with fewer rows; and a
+            # roll-up that is made again finds all of its rows or none. Nothing goes before it is
+            # rolled up.
+            before_ms = int(min(now_s - keep_s, rolled_s) * 1000) // _STEP_MS * _STEP_MS
             gone += _delete_oldest(connection, table, before_ms)
             connection.execute(
                 f"DELETE FROM {table} WHERE ts_ms > ?",  # noqa: S608 - our own table names
@@ -280,11 +277,15 @@ def _roll_minutes(connection: sqlite3.Connection, open_s: float) -> int:
         return 0
     start_s = max(start_s, first_ms // 1000 // MINUTE_S * MINUTE_S)
     end_s = min(int(open_s) // MINUTE_S, start_s // MINUTE_S + _ROLL_MINUTES) * MINUTE_S
-    if end_s <= start_s:
-        return 0
     start_ms, end_ms = start_s * 1000, end_s * 1000
+    if end_s - start_s < _ROLL_MINUTES * MINUTE_S:
+        (rows,) = connection.execute(
+            "SELECT count(*) FROM process_raw WHERE ts_ms >= ? AND ts_ms < ?", (start_ms, end_ms)
+        ).fetchone()
+        if end_s <= start_s or rows < _ROLL_ROWS:
+            return 0
     connection.execute(_ROLL_DEVICES, (start_ms, end_ms, start_ms))
-    connection.execute(_ROLL_PROCESSES, (start_ms, end_ms))
+    connection.execute(_ROLL_PROCESSES, {"from_ms": start_ms, "to_ms": end_ms})
     connection.execute(_ROLL_COUNTERS, (start_ms, end_ms))
     tables.save_meta(connection, "gpu_1m.until", end_s)
     minutes: int = (end_s - start_s) // MINUTE_S
@@ -401,7 +402,8 @@ def _shrink(connection: sqlite3.Connection, least: float = 0.0) -> None:
     (free,) = connection.execute("PRAGMA freelist_count").fetchone()
     if free > least:
         # execute() of this pragma frees a single page; executescript() all of them.
-        connection.executescript(f"PRAGMA incremental_vacuum({_VACUUM_PAGES})")
+        (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
+        connection.executescript(f"PRAGMA incremental_vacuum({_VACUUM_BYTES // page_bytes})")
 
 
 def _used_pages(connection: sqlite3.Connection) -> int:

@@ -5,7 +5,8 @@ the version, and it changes in the same transaction as the tables.
 
 One damaged byte may hide behind any error: sqlite3 cannot decode its own message when a name in
 the schema is no Unicode, a column "does not exist", a number comes back as text. So whoever asks
-the history catches :data:`SUSPECT` and asks :func:`damage` before the file is blamed.
+the history catches :data:`SUSPECT` and asks :func:`damage` before the file is blamed. Our
+statements are plain ASCII: a ``UnicodeDecodeError`` of one is of a name in the file's schema.
 """
 
 from __future__ import annotations
@@ -14,21 +15,20 @@ import sqlite3
 import threading
 import time
 from contextlib import closing, contextmanager, suppress
-from functools import cache, wraps
-from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
+from functools import cache, partial
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
 FILE_NAME = "history.db"
 APPLICATION_ID = 0x67707764
 """Marks the file as ours: "gpwd"."""
-PAGE_BYTES = 4096
+PAGE_BYTES = 1024
+"""Of a new file: rows of many series change a page each, and a changed page is written whole."""
 
 # STRICT: without it sqlite3 stores a numpy.int64 as an 8-byte BLOB in an INTEGER column, silently.
 # Raw rows are keyed by time first (15 times less writing than by series), roll-ups by series first
@@ -215,34 +215,13 @@ _DOUBTFUL: Final = {
     sqlite3.SQLITE_MISMATCH,
     sqlite3.SQLITE_TOOBIG,
 }
+_UNREADABLE: Final = "its schema is not readable text"
 _LATEST_VERSIONS: Final = 100
 """A format so much newer than ours is no format."""
 
 
-def _readable(run: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Return a method that reports undecodable messages of SQLite as what they are: damage."""
-
-    @wraps(run)
-    def _run(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-        try:
-            return run(*args, **kwargs)
-        except UnicodeDecodeError as error:
-            damage = sqlite3.DatabaseError("its schema is not readable text")
-            damage.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
-            raise damage from error
-
-    return _run
-
-
 class Connection(sqlite3.Connection):
-    """A connection that reports undecodable messages of SQLite as what they are: damage.
-
-    Our statements are plain ASCII, so a name that is no Unicode is one in the schema of the file.
-    """
-
-    execute = _readable(sqlite3.Connection.execute)
-    executemany = _readable(sqlite3.Connection.executemany)
-    executescript = _readable(sqlite3.Connection.executescript)
+    """A connection to a history: of its own class, so that its calls can be made to fail."""
 
 
 @contextmanager
@@ -256,9 +235,7 @@ def transaction(connection: sqlite3.Connection, *, durable: bool = False) -> Ite
     """
     if connection.in_transaction:  # of an earlier one whose rollback failed as well
         connection.execute("ROLLBACK")
-    # The level cannot be changed inside a transaction.
-    level = connection.execute("PRAGMA synchronous").fetchone()[0] if durable else None
-    if durable:
+    if durable:  # the level cannot be changed inside a transaction
         connection.execute("PRAGMA synchronous = FULL")
     try:
         connection.execute("BEGIN IMMEDIATE")
@@ -269,7 +246,7 @@ def transaction(connection: sqlite3.Connection, *, durable: bool = False) -> Ite
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         if durable:
-            connection.execute(f"PRAGMA synchronous = {level}")
+            connection.execute("PRAGMA synchronous = NORMAL")
 
 
 def connect(path: Path, how: str, timeout_s: float) -> Connection:
@@ -295,7 +272,7 @@ def connect(path: Path, how: str, timeout_s: float) -> Connection:
         factory=Connection,
     )
     # One damaged name must not hide all the rest.
-    connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
+    connection.text_factory = partial(str, encoding="utf-8", errors="replace")
     return connection
 
 
@@ -346,6 +323,8 @@ def damage(connection: sqlite3.Connection) -> str | None:
             (found,) = connection.execute(check).fetchone()
             if found != "ok" and not _is_sound(connection, check):
                 return str(found).replace("\n", " ")
+    except UnicodeDecodeError:
+        return _UNREADABLE
     except sqlite3.Error as error:
         return str(error) if is_damage(error) or is_doubtful(error) else None
     return None
@@ -376,8 +355,11 @@ def damage_within(connection: sqlite3.Connection, limit_s: float) -> str | None:
 
 
 def is_damage(error: BaseException) -> bool:
-    """Say whether SQLite itself calls the file damaged."""
-    return _code(error) in {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT}
+    """Say whether SQLite itself calls the file damaged, or cannot even say it in Unicode."""
+    return isinstance(error, UnicodeDecodeError) or _code(error) in {
+        sqlite3.SQLITE_NOTADB,
+        sqlite3.SQLITE_CORRUPT,
+    }
 
 
 def is_doubtful(error: BaseException) -> bool:
@@ -401,7 +383,10 @@ def missing(connection: sqlite3.Connection, version: int) -> str | None:
     sqlite3.Error
         The schema cannot be read.
     """
-    lost = _needed(version) - _parts(connection)
+    try:
+        lost = _needed(version) - _parts(connection)
+    except UnicodeDecodeError:
+        return _UNREADABLE
     return f"{' '.join(min(lost)[:2])} is missing" if lost else None
 
 

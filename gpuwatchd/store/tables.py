@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import math
 import re
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import msgspec
 
@@ -24,17 +24,24 @@ from gpuwatchd.store import legacy_text, records
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from gpuwatchd.core.model import Alert
 
 
+_T = TypeVar("_T")
+
+
 def load_instant(connection: sqlite3.Connection, name: str) -> float | None:
     """Return an instant (epoch seconds); None where none was kept, or nobody understands it."""
+    return _kept(connection, name, float)
+
+
+def _kept(connection: sqlite3.Connection, name: str, kind: Callable[[str], _T]) -> _T | None:
     row = connection.execute("SELECT value FROM meta WHERE key = ?", (name,)).fetchone()
     try:
-        return None if row is None else float(row[0])
-    except ValueError:
+        return None if row is None else kind(row[0])
+    except (TypeError, ValueError):
         return None
 
 
@@ -43,11 +50,7 @@ def whole(connection: sqlite3.Connection, name: str) -> int:
 
     Also where nobody understands it: then the roll-up is made again from what is there.
     """
-    row = connection.execute("SELECT value FROM meta WHERE key = ?", (name,)).fetchone()
-    try:
-        return 0 if row is None else int(row[0])
-    except (TypeError, ValueError):
-        return 0
+    return _kept(connection, name, int) or 0
 
 
 def rolled_s(connection: sqlite3.Connection, table: str) -> int:
@@ -196,7 +199,7 @@ DECISIONS: Final = records.Table("decision", Decision, finding_id="")
 
 def save_decisions(connection: sqlite3.Connection, decisions: Collection[Decision]) -> int:
     """Write decisions inside the caller's transaction; return how many were refused."""
-    refused = records.refused(lambda decision: DECISIONS.insert(connection, decision), decisions)
+    refused = records.refused(functools.partial(DECISIONS.insert, connection), decisions)
     connection.executemany(
         "DELETE FROM decision WHERE alert_key = :key AND id NOT IN"
         " (SELECT id FROM decision WHERE alert_key = :key ORDER BY id DESC LIMIT :most)",

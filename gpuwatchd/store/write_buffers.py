@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gpuwatchd.core.model import Device, ProcessInfo
-from gpuwatchd.store import records, tables
+from gpuwatchd.store import records, schema, tables
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from gpuwatchd.core.model import (
         Alert,
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         ProcessKey,
         ProcessUse,
         Sample,
+        Subject,
     )
 
 
@@ -119,35 +120,37 @@ class AlertBuffer:
         for row, delivery in self.pending.items():
             self._deliveries.setdefault(row, delivery)
 
-    def write(
-        self, connection: sqlite3.Connection, subject: Callable[[Alert], None]
+    def commit(
+        self, connection: sqlite3.Connection, samples: SampleBuffer
     ) -> tuple[dict[int, int], int]:
-        """Write what waits, inside the caller's transaction; then call :meth:`written`.
+        """Write what waits, power-cut-safe, and forget that it waited.
 
-        ``subject`` writes the device and process of an alert before the alert itself. Return
-        deliveries that got another row than they were promised, and how many rows were refused
-        because a value did not fit.
+        The devices and processes of alerts are written before them. Return deliveries that got
+        another row than they were promised, and how many rows were refused because a value did
+        not fit.
+
+        Raises
+        ------
+        sqlite3.Error
+            Nothing was written, and all of it waits; as any of :data:`schema.SUSPECT`.
         """
-        moved: dict[int, int] = {}
-
-        def save_alert(alert: Alert) -> None:
-            subject(alert)
-            records.save_alert(connection, alert)
-
-        def save_delivery(delivery: tuple[int, Delivery]) -> None:
-            row = records.save_delivery(connection, delivery[1], delivery[0])
-            if row != delivery[0]:
-                moved[delivery[0]] = row
-
-        refused = records.refused(partial(records.insert, connection, "segment"), self.segments)
-        refused += records.refused(partial(records.insert, connection, "event"), self.events)
-        refused += records.refused(save_alert, self._alerts.values())
-        refused += tables.save_decisions(connection, self.decisions)
-        refused += records.refused(save_delivery, self._deliveries.items())
+        with schema.transaction(connection, durable=True):
+            moved: dict[int, int] = {}
+            subjects = [alert.subject for alert in self._alerts.values()]
+            refused = records.refused(partial(samples.save_subject, connection), subjects)
+            for write, values in (
+                (partial(records.insert, connection, "segment"), self.segments),
+                (partial(records.insert, connection, "event"), self.events),
+                (partial(records.save_alert, connection), self._alerts.values()),
+                (partial(records.save_delivery, connection, moved), self._deliveries.items()),
+            ):
+                refused += records.refused(write, values)
+            if self.decisions:
+                refused += tables.save_decisions(connection, self.decisions)
+        self._written(moved)
         return moved, refused
 
-    def written(self, moved: dict[int, int]) -> None:
-        """Forget what waited, after the commit."""
+    def _written(self, moved: dict[int, int]) -> None:
         self.drop()
         for row, saved in moved.items():
             # What is not pending under the row that it was promised has come to its end.
@@ -222,6 +225,11 @@ class _Track:
     """Where it is in the file, once ``saved`` has been written there."""
     saved: ProcessInfo | None = None
     allocator: tuple[int | None, ...] = ()
+
+    def save(self, connection: sqlite3.Connection) -> int:
+        """Write who it is, inside the caller's transaction, and return its row."""
+        info = self.info or ProcessInfo(key=self.key, name="")
+        return records.save_process(connection, self.boot_id, info, (self.first_ms, self.last_ms))
 
     def is_new(self, allocator: tuple[int | None, ...]) -> bool:
         """Say whether a minute and the figures of its allocator in it differ from the last ones."""
@@ -393,7 +401,7 @@ class SampleBuffer:
             tracks.update((one, one.row) for one in known if one.row is not None)
         for track, row in tracks.items():
             if not row:
-                tracks[track] = _save_process(connection, track)
+                tracks[track] = track.save(connection)
         self._saved = [(track, row, track.info) for track, row in tracks.items()]
 
     def write(self, connection: sqlite3.Connection) -> int:
@@ -412,7 +420,8 @@ class SampleBuffer:
         tracks.update(dict.fromkeys((row[1] for row in of_processes), 0))
         if connection is not self._file:
             self._file = connection
-            for track in tracks:
+            everybody = [it for card in self._cards.values() for it in card.tracks.values()]
+            for track in (*everybody, *tracks):
                 track.row = None
         self._save_processes(connection, tracks)
         devices = [(row[0], cards[row[1]], *row[2:]) for row in self._device_rows]
@@ -447,29 +456,18 @@ class SampleBuffer:
         self._process_rows.clear()
         self._allocator_rows.clear()
 
-    def save_subject(
-        self, connection: sqlite3.Connection, device_uid: str, key: ProcessKey | None
-    ) -> None:
+    def save_subject(self, connection: sqlite3.Connection, subject: Subject) -> None:
         """Write the rows of a device and a process now, so that an alert can refer to them."""
-        card = self._cards.get(device_uid)
+        card = self._cards.get(subject.device_uid)
         if card is None:
             return
-        records.save_device(connection, card.device, (card.first_ms, card.last_ms))
+        track = None if subject.process is None else card.tracks.get(subject.process)
+        if track is not None and track.row is not None and connection is self._file:
+            return  # a flush has written both
         card.settle(card.last_ms)
-        track = card.tracks.get(key) if key is not None else None
+        records.save_device(connection, card.device, (card.first_ms, card.last_ms))
         if track is not None:
-            _save_process(connection, track)
-
-
-def _save_process(connection: sqlite3.Connection, track: _Track) -> int:
-    pair = (track.first_ms, track.last_ms)
-    info = track.info or ProcessInfo(key=track.key, name="")
-    try:
-        return records.save_process(connection, track.boot_id, info, pair)
-    except records.REFUSED:
-        # A text that is no Unicode got this far; who it is stays known.
-        nameless = ProcessInfo(key=track.key, name="?")
-        return records.save_process(connection, track.boot_id, nameless, pair)
+            track.save(connection)
 
 
 _TOUCH = "UPDATE process SET last_ts_ms = max(last_ts_ms, ?) WHERE id = ?"

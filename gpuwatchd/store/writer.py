@@ -135,10 +135,7 @@ class History:
         self._schedule = _FlushSchedule(settings.flush, monotonic)
         self._retention = Retention(settings, monotonic)
         self._health = WriteProblems(directory, min_free_mib=settings.min_free_mib, mono=monotonic)
-        self.shelf = ProfileStore(
-            lambda: self._file.connection if self._file.mode == "writing" else None,
-            self._health.failed,
-        )
+        self.shelf = ProfileStore(self._health.failed)
 
     @classmethod
     def open(
@@ -447,9 +444,10 @@ class History:
 
     def _open(self, now_s: float) -> None:
         self._drop_connection()
-        max_pages = self._retention.max_pages
-        opening = database.open_writer(self._directory, max_pages=max_pages, now_s=now_s)
+        max_bytes = self._retention.max_bytes
+        opening = database.open_writer(self._directory, max_bytes=max_bytes, now_s=now_s)
         self._file = opening.watched(self._directory)
+        self.shelf.use(opening.connection if opening.mode == "writing" else None)
         self._reopen_mono_s = self._monotonic() + _REOPEN_S
         lost = opening.damaged is not None
         self._health.set("opening", None if lost else opening.problem)
@@ -474,6 +472,7 @@ class History:
 
     def _drop_connection(self) -> None:
         opening, self._file = self._file, _CLOSED
+        self.shelf.use(None)
         opening.close()
 
     def _replace_damaged(self, now_s: float) -> None:
@@ -516,7 +515,7 @@ class History:
         return self._file.connection if self._file.mode == "writing" else None
 
     def _commit(self) -> dict[int, int]:
-        """Write the ledger with synchronous=FULL; return deliveries that got another row."""
+        """Write the ledger, power-cut-safe; return deliveries that got another row."""
         if self._file.mode == "newer":
             self._ledger.drop()
             return {}
@@ -525,19 +524,12 @@ class History:
             return {}
         self._retry_mono_s = self._monotonic() + _RETRY_S
         try:
-            with schema.transaction(connection, durable=True):
-                moved, refused = self._ledger.write(connection, self._subject)
+            moved, refused = self._ledger.commit(connection, self._intake)
         except schema.SUSPECT as error:
             self._health.failed(error)
             return {}
-        self._ledger.written(moved)
         self._health.succeeded(refused=refused)
         return moved
-
-    def _subject(self, alert: Alert) -> None:
-        if self._file.connection is not None:
-            subject = alert.subject
-            self._intake.save_subject(self._file.connection, subject.device_uid, subject.process)
 
     def _has_space(self, connection: sqlite3.Connection, now_s: float) -> bool:
         enough = self._health.has_space()
@@ -550,20 +542,25 @@ class History:
         return enough
 
     def _write_samples(self, connection: sqlite3.Connection) -> None:
-        if not len(self._intake) and not self.shelf.waiting:
+        runs_wait = self.shelf.waiting
+        if not len(self._intake) and not runs_wait:
             return
+        oldest_ms = self._intake.oldest_ms
         try:
             with schema.transaction(connection):
-                refused = self._intake.write(connection) + self.shelf.write(connection)
-                if (oldest_ms := self._intake.oldest_ms) is not None:
+                refused = self._intake.write(connection)
+                if runs_wait:
+                    refused += self.shelf.write(connection)
+                if oldest_ms is not None:
                     reopen_buckets(connection, oldest_ms)
-        except records.REFUSED:
+        except schema.SUSPECT as error:
+            if schema.is_damage(error) or not isinstance(error, records.REFUSED):
+                self._health.failed(error)
+                return
             # A device or a process itself does not fit: without them their rows mean nothing.
             refused = len(self._intake)
-        except schema.SUSPECT as error:
-            self._health.failed(error)
-            return
         self._intake.written()
-        self.shelf.written()
+        if runs_wait:
+            self.shelf.written()
         self._health.lost(0)
         self._health.succeeded(refused=refused)

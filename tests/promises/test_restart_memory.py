@@ -111,7 +111,7 @@ def test_a_daemon_that_is_killed_every_40_seconds_keeps_nine_tenths_of_its_sampl
 
 
 def test_minutes_in_which_a_daemon_was_killed_are_rolled_up_as_they_were(tmp_path: Path) -> None:
-    machine = lived(Machine(tmp_path, leak(17, 24), kills_s=THREE), 420.0)
+    machine = lived(Machine(tmp_path, leak(17, 24), kills_s=THREE), 1000.0)
     whole = rows(
         machine,
         "SELECT ts_ms / 60000 * 60, count(*), min(used_bytes), max(used_bytes) FROM gpu_raw"
@@ -120,7 +120,7 @@ def test_minutes_in_which_a_daemon_was_killed_are_rolled_up_as_they_were(tmp_pat
     rolled = rows(
         machine, "SELECT ts_s, n, used_min_bytes, used_max_bytes FROM gpu_1m ORDER BY ts_s"
     )
-    assert len(rolled) >= 5
+    assert len(rolled) >= 15
     assert rolled == whole[: len(rolled)]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gpuwatchd.core.model import Decision, Matcher, ProcessKey, Silence, Subject
-from gpuwatchd.store import curves, occupancy, tables
+from gpuwatchd.store import curves, occupancy, schema, tables
 from gpuwatchd.store.checked_connection import transaction
 from gpuwatchd.store.profiles import IdleLevel, Run
 from gpuwatchd.store.tables import Action, Checkpoint
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gpuwatchd.store.reader import Reader
     from gpuwatchd.store.writer import History
 
-PAGE_BYTES = 4096
+PAGE_BYTES = schema.PAGE_BYTES
 SPAN_S = 3 * 3600.0
 UID = CARDS[0].uid
 KEY = INFOS[0].key

@@ -10,7 +10,7 @@ from gpuwatchd.core.codes import Hold
 from gpuwatchd.core.model import Decision
 from gpuwatchd.store import tables
 from gpuwatchd.store.reader import Reader
-from gpuwatchd.store.write_buffers import AlertBuffer
+from gpuwatchd.store.write_buffers import AlertBuffer, SampleBuffer
 from gpuwatchd.store.writer import Notice
 from tests.making import alert
 from tests.store.world import T0, Time, delivery, opened, rows
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from gpuwatchd.core.model import Alert, Delivery
+    from gpuwatchd.core.model import Delivery
     from gpuwatchd.store.writer import History
 
 
@@ -170,14 +170,9 @@ def test_what_is_old_is_forgotten(tmp_path: Path) -> None:
     history.close()
 
 
-def no_subject(_: Alert) -> None:
-    """Write nothing besides the alert."""
-
-
 def write(ledger: AlertBuffer, file: sqlite3.Connection) -> dict[int, int]:
-    moved, refused = ledger.write(file, no_subject)
+    moved, refused = ledger.commit(file, SampleBuffer())
     assert refused == 0
-    ledger.written(moved)
     return moved
 
 

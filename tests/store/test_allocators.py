@@ -110,14 +110,14 @@ def test_minutes_are_made_and_made_again_for_a_late_row(tmp_path: Path, history:
         split = None if step == 23 else step
         tick(history, T0 + 5 * step, said(T0 + 5 * step, 90 - step, inactive_split_bytes=split))
     history.flush(T0 + 120)
-    history.chores(T0 + 120)
+    history.chores(T0 + 900)
     assert rows(tmp_path, MINUTES) == [
         (T0, 79, 90, 500, 11),
         (T0 + 60, 67, 78, 500, None),
     ]
     tick(history, T0 + 121, said(T0 + 119, 95, reserved_bytes=600))
     history.flush(T0 + 122)
-    history.chores(T0 + 122)
+    history.chores(T0 + 960)
     assert rows(tmp_path, MINUTES)[1] == (T0 + 60, 95, 95, 600, None)
 
 

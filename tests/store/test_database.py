@@ -33,7 +33,7 @@ def test_what_is_stored_in_a_new_file(tmp_path: Path) -> None:
         "application_id": 0x67707764,
         "user_version": schema.VERSION,
         "journal_mode": "wal",
-        "page_size": 4096,
+        "page_size": schema.PAGE_BYTES,
     }.items():
         assert rows(tmp_path, f"PRAGMA {pragma}") == [(value,)]
 
@@ -45,7 +45,7 @@ def test_what_belongs_to_the_connection_is_set_each_time(tmp_path: Path) -> None
         for pragma, value in {
             "synchronous": 1,
             "journal_size_limit": 16 * 2**20,
-            "max_page_count": 9 * 256,
+            "max_page_count": 9 * 2**20 // schema.PAGE_BYTES,
             "foreign_keys": 1,
             "busy_timeout": database.BUSY_MS,
         }.items():

@@ -101,7 +101,7 @@ def test_host_memory_and_use_of_processes_are_kept(tmp_path: Path) -> None:
     host = Subject(device_uid="GPU-0", process=INFOS[0].key, host=True)
     assert found[host] == [(T0, 5000), (T0 + 50, 7000)]
     history = opened(tmp_path, time)
-    history.chores(T0 + 600)
+    history.chores(T0 + 960)
     history.close()
     assert rows(tmp_path, "SELECT used_last_bytes, host_last_bytes FROM process_1m") == [
         (100, 7000),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpuwatchd.core.errors import StoreBusy, StoreDamaged, StoreError, StoreNewer
+from gpuwatchd.store import schema
 from gpuwatchd.store.reader import Reader
 from tests.making import alert
 from tests.store.world import CARDS, INFOS, KNOWN, Time, delivery, opened, sample
@@ -66,7 +67,7 @@ def test_days_come_from_minutes_and_are_complete_to_the_last_sample(past: Path) 
         assert found[100].energy_j == 6000.0
 
 
-def test_a_month_comes_from_hours_and_never_touches_raw_samples(past: Path) -> None:
+def test_a_month_comes_from_hours_and_from_samples_since_the_last_roll_up(past: Path) -> None:
     with Reader.open(past) as reader:
         asked: list[str] = []
         reader._connection.set_trace_callback(asked.append)
@@ -75,6 +76,7 @@ def test_a_month_comes_from_hours_and_never_touches_raw_samples(past: Path) -> N
             (0, 3600, 120),
             (3600, 3600, 120),
             (7200, 3600, 120),
+            (10800, 3600, 20),
         ]
         assert (found[1].used_min_bytes, found[1].used_max_bytes) == (1060, 1149)
         assert found[2].used_last_bytes == 1209
@@ -83,7 +85,7 @@ def test_a_month_comes_from_hours_and_never_touches_raw_samples(past: Path) -> N
             plans += reader._connection.execute(f"EXPLAIN QUERY PLAN {statement}").fetchall()
         touched = " ".join(str(step) for step in plans)
         assert "gpu_1h" in touched
-        assert "gpu_raw" not in touched
+        assert "SCAN gpu_raw" not in touched
         assert "SCAN gpu_1h" not in touched
 
 
@@ -206,8 +208,8 @@ def test_damage_that_shows_while_reading(past: Path) -> None:
     with closing(sqlite3.connect(file)) as connection:
         query = "SELECT rootpage FROM sqlite_schema WHERE name = 'gpu_raw'"
         (page,) = connection.execute(query).fetchone()
-    content = bytearray(file.read_bytes())
-    content[4096 * (page - 1) : 4096 * page] = b"\xa5" * 4096
+    content, size = bytearray(file.read_bytes()), schema.PAGE_BYTES
+    content[size * (page - 1) : size * page] = b"\xa5" * size
     file.write_bytes(content)
     with Reader.open(past) as reader:
         assert reader.events() == []

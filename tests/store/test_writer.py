@@ -318,7 +318,7 @@ def test_alerts_are_synced_fully_and_samples_normally(history: History) -> None:
     said: list[str] = []
     history._file.connection.set_trace_callback(said.append)
     history.apply([alert()], [])
-    full, back = (said.index(f"PRAGMA synchronous = {level}") for level in ("FULL", 1))
+    full, back = (said.index(f"PRAGMA synchronous = {level}") for level in ("FULL", "NORMAL"))
     assert full < said.index("BEGIN IMMEDIATE") < said.index("COMMIT") < back
     said.clear()
     history.record(sample(T0), CARDS, {})
