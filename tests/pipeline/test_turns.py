@@ -116,7 +116,8 @@ def test_many_that_grow_take_turns_and_nobody_waits_for_good(count: int) -> None
     ticks = 4 * count
     judged, sizes = played(many + others, ticks)
     sustained = tracks.JUDGED_PER_S * TICK_S
-    assert max(sizes[10:]) <= 2 * sustained, "calm ones count half"
+    assert max(sizes) <= 2 * tracks.MOST
+    assert max(sizes[ticks // 2 :]) <= 2 * sustained, "calm ones count half"
     end_s = 1000.0 + TICK_S * ticks
     # Three quarters of the time are for what grows, a quarter for what moves and counts half.
     assert max(longest_s(judged[id(one)], end_s) for one in many) <= 1.5 * count / (
@@ -162,6 +163,44 @@ def test_memory_of_the_host_waits_for_its_turn_though_it_is_seldom_read(
     turns._saved = 0.0
     assert turns.take([own], lambda _: SETTINGS, 1000.0) == []
     assert turns.waiting == [own]
+
+
+LEAKS, CARD = 16, msgspec.structs.replace(making.CARD, memory_total_bytes=48 * GIB)
+
+
+def leaking(tick: int) -> Sample:
+    """Return processes that leak at 1 to 8 MB/s from the first minute on."""
+    infos = [ProcessInfo(key=ProcessKey(pid=n, started_at_s=5.0), name="a") for n in range(LEAKS)]
+    rates = [1e6 + 7e6 * (n * 5 % LEAKS) / LEAKS for n in range(LEAKS)]
+    grown = [int(max(0, tick - 12) * TICK_S * rate / (2 * MIB)) * 2 * MIB for rate in rates]
+    uses = zip(infos, [GIB + more for more in grown], strict=True)
+    return sample(1000.0 + TICK_S * tick, list(uses), device=CARD)
+
+
+def opened(ticks: int) -> tuple[dict[str, dict[int, int]], int]:
+    """Return the tick of each watch and alert by process, and how many judgements that took."""
+    pipeline = make_pipeline(config=EAGER, sources=[Script(leaking, devices=(CARD,))])
+    out: dict[str, dict[int, int]] = {}
+    for tick in range(ticks):
+        for change in pipeline.tick().changes:
+            if change.subject.process is not None:
+                out.setdefault(change.state, {}).setdefault(change.subject.process.pid, tick)
+    return out, pipeline.state.tracks.evaluations
+
+
+def test_a_crowd_of_leaks_is_told_as_soon_as_without_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracks, "FEW", 1e9)
+    free, every = opened(96)
+    # A quarter of the crowd that the constants are for.
+    monkeypatch.setattr(tracks, "FEW", 1.0)
+    monkeypatch.setattr(tracks, "JUDGED_PER_S", tracks.JUDGED_PER_S / 4)
+    monkeypatch.setattr(tracks, "SAVED", tracks.SAVED / 4)
+    turns, fewer = opened(106)
+    assert (len(free["watch"]), len(free["firing"])) == (16, 7)
+    for state, most_s in (("watch", 10.0), ("firing", 60.0)):
+        late = [turns[state][pid] - tick for pid, tick in free[state].items()]
+        assert max(late) * TICK_S <= most_s, state
+    assert fewer < 0.6 * every
 
 
 def crowd(leak_from: int) -> Callable[[int], Sample]:
