@@ -246,7 +246,9 @@ class Growth(NamedTuple):
     """The growth that scores best, and what is known about it."""
 
     found: forecast.Windows
-    weights: forecast.Weights
+    law: FloatArray
+    """(laws,) what each growth law weighs, and ``reach_s`` when it says that memory is full."""
+    reach_s: FloatArray
     best: int
     """Index of the window."""
     confidence: float
@@ -290,10 +292,13 @@ class Growth(NamedTuple):
 class Candidates(NamedTuple):
     """Every growth that may be the one."""
 
-    groups: list[tuple[forecast.Windows, FloatArray | None, forecast.Weights]]
-    """Windows, headroom (k,) in bytes or None without a limit, and what the laws say."""
+    groups: list[forecast.Windows]
     whole: forecast.Windows
-    """The windows of all groups as one."""
+    """The windows of all groups as one: most of the cost of weighing is by call, not by window."""
+    headroom: FloatArray | None
+    """Of these (k,) in bytes; None without a limit."""
+    weights: forecast.Weights
+    """What the laws say about them."""
     plain: bool
     steady_s: float
     """Length of the longest rise that is steady under the noise, 0 without one."""
@@ -332,12 +337,13 @@ def candidates(
     room = room + _taken(series, whole)
     rises = forecast.earlier_rises(view, whole)
     weights = forecast.weigh(whole, room, personal=personal, bounds=bounds, rises=rises)
-    weighed = _by_group(groups, headroom, weights)
     # A rise that is steady over its length is not to be judged by a lucky moment of it.
     oldest = float(whole.age_s.max())
     youngest_s = min(0.5 * steady_s, oldest)
     plain = _plain(whole, expected)
-    return Candidates(weighed, whole, plain, steady_s, youngest_s, personal, expected, bounds)
+    return Candidates(
+        groups, whole, headroom, weights, plain, steady_s, youngest_s, personal, expected, bounds
+    )
 
 
 def find(
@@ -347,23 +353,25 @@ def find(
     every = candidates(series, view, least, most_events)
     if every is None:
         return None
-    scored = []
-    for k, (windows, _, weights) in enumerate(every.groups):
-        scores = np.where(windows.age_s >= every.youngest_s, weights.score, -np.inf)
-        scored.append((float(scores.max()), k, int(scores.argmax())))
-    score, k, best = max(scored)
-    windows, headroom, weights = every.groups[k]
+    scored, first = [], 0
+    for k, windows in enumerate(every.groups):
+        score = every.weights.score[first : first + windows.size]
+        scores = np.where(windows.age_s >= every.youngest_s, score, -np.inf)
+        scored.append((float(scores.max()), k, int(scores.argmax()), first))
+        first += windows.size
+    confidence, k, best, first = max(scored)
+    windows, headroom, rank = every.groups[k], every.headroom, first + best
     onset_s = _onset(windows.view, windows, best)
     steady_s = every.steady_s
-    rank = best + sum(group.size for group, _, _ in every.groups[:k])
     expected = every.expected is not None and bool(every.expected[rank])
     return Growth(
         found=windows,
-        weights=weights,
+        law=every.weights.law[rank],
+        reach_s=every.weights.reach_s[rank],
         best=best,
-        confidence=1.0 / (1.0 + math.exp(SHIFT - score)),
+        confidence=1.0 / (1.0 + math.exp(SHIFT - confidence)),
         onset_s=onset_s if onset_s <= -0.5 * steady_s else -steady_s,
-        headroom=float(headroom[best]) if headroom is not None else None,
+        headroom=float(headroom[rank]) if headroom is not None else None,
         plain=every.plain or (steady_s > 0.0 and not expected),
         expected=expected,
         personal=every.personal,
@@ -372,25 +380,6 @@ def find(
         bounds=every.bounds,
         most_events=most_events,
     )
-
-
-def _by_group(
-    groups: list[forecast.Windows], headroom: FloatArray | None, weights: forecast.Weights
-) -> list[tuple[forecast.Windows, FloatArray | None, forecast.Weights]]:
-    """Return each group with its headroom (k,) in bytes, None without a limit, and its weights.
-
-    All groups were weighed at once: most of the cost is by call, not by window.
-    """
-    if len(groups) == 1:
-        return [(groups[0], headroom, weights)]
-    out, first = [], 0
-    for group in groups:
-        last = first + group.size
-        values = None if headroom is None else headroom[first:last]
-        part = forecast.Weights._make(column[first:last] for column in weights)
-        out.append((group, values, part))
-        first = last
-    return out
 
 
 FASTER = 4.0
