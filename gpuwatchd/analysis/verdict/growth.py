@@ -201,8 +201,11 @@ def decelerates(view: SeriesWindow, growth: Growth) -> Slowing | None:
     onset_s = min(growth.onset_s, float(growth.found.begin_s[growth.best]))
     if proof is None and onset_s > 0.6 * float(view.t_s[view.start]):
         proof = slowing(view, onset_s)
-    if proof is None or (growth.confidence >= LIKELY and not _beyond_doubt(proof)):
+    if proof is None:
         return None
+    sure = proof.explained >= 0.85 and proof.rate_now <= 0.6 * proof.rate_before
+    if growth.confidence >= LIKELY and not (proof.stopped or sure):
+        return None  # Laws that call it a leak by themselves outweigh what is not beyond doubt.
     if growth.headroom is None:
         return proof
     now = float(view.mean[-1])
@@ -213,11 +216,6 @@ def decelerates(view: SeriesWindow, growth: Growth) -> Slowing | None:
         more = 2.0 * (proof.ahead_bytes - now)
     room = growth.headroom
     return proof if max(more, LEAST_ROOM * proof.growth_bytes) < SAFE_SHARE * room else None
-
-
-def _beyond_doubt(proof: Slowing) -> bool:
-    """Say whether a proof outweighs laws that call the growth a leak by themselves."""
-    return proof.stopped or (proof.explained >= 0.85 and proof.rate_now <= 0.6 * proof.rate_before)
 
 
 def line(view: SeriesWindow, onset_s: float) -> tuple[float, float, float]:
