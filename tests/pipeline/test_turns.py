@@ -141,18 +141,6 @@ def test_nearest_to_the_limit_and_about_to_be_told_go_first() -> None:
     assert min(told) > 1
 
 
-def test_what_grows_alone_is_never_later_for_those_that_only_move() -> None:
-    others, leak = calm(200), growing(1)[0]
-    turns = tracks.Turns()
-    for tick in range(1, 120):
-        now_s = 1000.0 + TICK_S * tick
-        due = [*others, leak] if tick % 2 else others
-        chosen = turns.take(due, lambda _: SETTINGS, now_s)
-        for one in chosen:
-            one.judged_s = now_s
-        assert tick % 2 == 0 or leak in chosen
-
-
 def test_memory_of_the_host_waits_for_its_turn_though_it_is_seldom_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -332,12 +332,12 @@ def candidates(
         expected = np.ones(whole.size, dtype=np.bool_)
     # Without a limit nothing is known about the time that is left; the level stands in for room.
     room = np.full(whole.size, float(view.mean[-1])) if headroom is None else headroom
-    room = room + _taken(series, whole)
     rises = forecast.earlier_rises(view, whole)
-    weights = forecast.weigh(whole, room, personal=personal, bounds=bounds, rises=rises)
+    weights = forecast.weigh(
+        whole, room + _taken(series, whole), personal=personal, bounds=bounds, rises=rises
+    )
     # A rise that is steady over its length is not to be judged by a lucky moment of it.
-    oldest = float(whole.age_s.max())
-    youngest_s = min(0.5 * steady_s, oldest)
+    youngest_s = min(0.5 * steady_s, float(whole.age_s.max()))
     plain = _plain(whole, expected)
     return Candidates(
         groups, whole, headroom, weights, plain, steady_s, youngest_s, personal, expected, bounds
@@ -360,7 +360,6 @@ def find(
     confidence, k, best, first = max(scored)
     windows, headroom, rank = every.groups[k], every.headroom, first + best
     onset_s = _onset(windows.view, windows, best)
-    steady_s = every.steady_s
     expected = every.expected is not None and bool(every.expected[rank])
     return Growth(
         found=windows,
@@ -368,9 +367,9 @@ def find(
         reach_s=every.weights.reach_s[rank],
         best=best,
         confidence=1.0 / (1.0 + math.exp(SHIFT - confidence)),
-        onset_s=onset_s if onset_s <= -0.5 * steady_s else -steady_s,
+        onset_s=onset_s if onset_s <= -0.5 * every.steady_s else -every.steady_s,
         headroom=float(headroom[rank]) if headroom is not None else None,
-        plain=every.plain or (steady_s > 0.0 and not expected),
+        plain=every.plain or (every.steady_s > 0.0 and not expected),
         expected=expected,
         personal=every.personal,
         whole=every.whole,
