@@ -6,8 +6,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from gpuwatchd.pipeline.clock import Clocks
-from gpuwatchd.pipeline.live_state import Outputs
-from gpuwatchd.pipeline.tick import Inputs, Pipeline
+from gpuwatchd.pipeline.live_pipeline import LivePipeline
+from gpuwatchd.pipeline.live_state import Inputs, Outputs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ def make_pipeline(
     wall: Callable[[], float] = time.time,
     mono: Callable[[], float] = time.monotonic,
     **inputs: Any,
-) -> Pipeline:
+) -> LivePipeline:
     """Return a pipeline; ``inputs`` are the other fields of :class:`Inputs`."""
     outputs = Outputs(history, runtime_dir, message_dispatcher)
-    return Pipeline(config, Inputs(sources, **inputs), outputs, Clocks(wall, mono))
+    return LivePipeline(config, Inputs(sources, **inputs), outputs, Clocks(wall, mono))

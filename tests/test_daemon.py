@@ -359,7 +359,7 @@ def test_what_it_opens_is_given_the_same_file_of_settings(tmp_path: Path) -> Non
     (tmp_path / "mine.toml").write_text("[daemon]\ninterval = '1s'\n")
     program = (
         "import sys; from gpuwatchd.daemon import main as daemon\n"
-        "daemon.Daemon.run = lambda self, **_: print(self.pipeline.user_input.buttons.file)\n"
+        "daemon.Daemon.run = lambda self, **_: print(self.pipeline.buttons.file)\n"
         "sys.exit(daemon.main(sys.argv[1:]))"
     )
 

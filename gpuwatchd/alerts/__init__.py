@@ -32,6 +32,16 @@ from gpuwatchd.alerts.lifecycle import (
     reopened,
     watch_hold_s,
 )
-from gpuwatchd.alerts.matching import fits, is_about, matches, rules_for
 from gpuwatchd.alerts.policy_types import Outcome, Override, Route, Rules
-from gpuwatchd.alerts.routing import Until, capped_severity, may_grow, quiet_until, routes, silenced
+from gpuwatchd.alerts.routing import (
+    Until,
+    capped_severity,
+    fits,
+    is_about,
+    matches,
+    may_grow,
+    quiet_until,
+    routes,
+    rules_for,
+    silenced,
+)

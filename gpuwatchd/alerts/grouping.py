@@ -8,10 +8,16 @@ import msgspec
 
 from gpuwatchd.alerts import wording
 from gpuwatchd.alerts.lifecycle import passes_cooldown, reminder_at_s
-from gpuwatchd.alerts.matching import rules_for
 from gpuwatchd.alerts.policy_types import HOUR_S, RANK, Effective, Route, Rules
-from gpuwatchd.alerts.routing import InhibitingAlerts, capped_severity, held_route, inhibitor
-from gpuwatchd.alerts.routing import routes as routes_of
+from gpuwatchd.alerts.routing import (
+    InhibitingAlerts,
+    RoutingCase,
+    capped_severity,
+    held_route,
+    inhibitor,
+    routes_of,
+    rules_for,
+)
 from gpuwatchd.core.codes import Hold, TitleRole
 from gpuwatchd.core.model import Alert, Decision, NoticeKind, Silence, Value
 
@@ -65,7 +71,7 @@ class Due(NamedTuple):
         return self.group, self.notice == "resolved", self.signature
 
 
-def group_of(alert: Alert, beside: Iterable[Alert] = ()) -> str:
+def group_of(alert: Alert, beside: Sequence[Alert] = ()) -> str:
     """Return what an alert shares its notices with: its user's program, its job, else its device.
 
     One user's runs of one program grow for one reason, and so do ranks of one job; strangers on one
@@ -74,7 +80,7 @@ def group_of(alert: Alert, beside: Iterable[Alert] = ()) -> str:
     """
     job = "" if alert.about is None else alert.about.job
     own = f"job:{job}" if job else f"gpu:{alert.subject.device_uid}"
-    program = program_of(alert)
+    program = program_of(alert) if beside else ""
     others = {other.group for other in beside if program and program_of(other) == program}
     return program if others - {own, ""} else own
 
@@ -222,10 +228,10 @@ class _NoticeCollector:
         alert = self._inhibited(alert, due=notice is not None)
         if alert.held_code is Hold.NO_DATA and alert.notices and alert.state == "firing":
             return None  # Nobody is reminded of what nobody has heard of.
-        due_notice = None if notice is None else self._due(alert)
+        due_notice = self._due(alert, notice)
         if due_notice is None:
             if alert.held_code not in {None, Hold.NO_DATA}:
-                self._change(alert, **wording.hold_fields(None))
+                self._change(alert, **wording.NOT_HELD)
             return None
         held = next((route for route in due_notice.routes if route.kind == "hold"), None)
         if due_notice.signature or held is None:
@@ -246,19 +252,22 @@ class _NoticeCollector:
         next_s = reminder_at_s(alert.notices - 1, steps_s, self.rules, last_s)
         return self._change(alert, next_notice_at_s=next_s)
 
-    def _due(self, alert: Alert) -> Due | None:
-        """Return what is due of an alert as people are told of it; None where nothing is."""
-        effective = rules_for(alert, self.rules)
-        severity = capped_severity(alert, effective)
-        capped = alert if severity == alert.severity else _with_severity(alert, severity)
-        notice = notice_due(capped, self.now_s)
+    def _due(self, alert: Alert, notice: NoticeKind | None) -> Due | None:
+        """Return what is due of an alert as people are told of it; None where nothing is.
+
+        ``notice``: what it would be by its own severity.
+        """
         if notice is None:
             return None
+        effective = rules_for(alert, self.rules)
+        severity = capped_severity(alert, effective)
+        if severity != alert.severity:
+            notice = notice_due(_with_severity(alert, severity), self.now_s)
+            if notice is None:
+                return None
         routes = routes_of(
-            alert,
-            notice,
+            RoutingCase(alert, notice, effective, severity, self.context.local),
             self.rules,
-            local=self.context.local,
             silences=self.context.silences,
             others=self.above.near(alert),
             level_bytes=self.context.levels.get(alert.key),
@@ -267,10 +276,11 @@ class _NoticeCollector:
 
     def _inhibited(self, alert: Alert, *, due: bool) -> Alert:
         """Note which alert makes this one no news, or that none does any more."""
-        # Of a lost GPU it is shown at once; of others when there is something to tell.
-        every = due or alert.inhibited_by
-        others = self.above.near(alert) if every else self.above.lost
-        above = inhibitor(alert, others) if alert.state == "firing" else None
+        above = None
+        if alert.state == "firing":
+            # Of a lost GPU it is shown at once; of others when there is something to tell.
+            every = due or alert.inhibited_by
+            above = inhibitor(alert, self.above.near(alert) if every else self.above.lost)
         key = "" if above is None else above.key
         return alert if alert.inhibited_by == key else self._change(alert, inhibited_by=key)
 
@@ -330,14 +340,17 @@ class _NoticeCollector:
         reminded of all at once.
         """
         wanted = {due_notice.together for due_notice in due if due_notice.notice != "resolved"}
+        if not wanted:
+            return []
         names = {due_notice.alert.key for due_notice in due}
         programs = {program_of(due_notice.alert) for due_notice in due}
         out: list[Due] = []
-        for old in alerts if wanted else ():
+        for old in alerts:
             alert = self.changed.get((old.key, old.opened_at_s), old)
             if alert.key in names or not self._may_join(alert, programs):
                 continue
-            due_notice = self._due(msgspec.structs.replace(alert, next_notice_at_s=self.now_s))
+            soon = msgspec.structs.replace(alert, next_notice_at_s=self.now_s)
+            due_notice = self._due(soon, notice_due(soon, self.now_s))
             if due_notice is not None and due_notice.together in wanted:
                 out.append(due_notice._replace(alert=alert, joins=True))
         return out
@@ -402,7 +415,7 @@ class _NoticeCollector:
         alert, rules = due_notice.alert, self.rules
         changes: dict[str, object] = {
             "notices": alert.notices + 1,
-            **wording.hold_fields(None),
+            **wording.NOT_HELD,
             "told_severity": due_notice.severity,
             "told_on": tuple(
                 dict.fromkeys((*alert.told_on, *(s[0] for s in due_notice.signature)))

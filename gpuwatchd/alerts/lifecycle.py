@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gpuwatchd.alerts import wording
-from gpuwatchd.alerts.matching import rules_for
 from gpuwatchd.alerts.policy_types import HOUR_S, RANK, Outcome, Rules
+from gpuwatchd.alerts.routing import rules_for
 from gpuwatchd.core.codes import DIED, Ending, FactName
 from gpuwatchd.core.model import Alert, Finding, Value
 from gpuwatchd.core.model.alerts import SAID_FOR_S
@@ -504,7 +504,7 @@ def _resolve(alert: Alert, why: dict[str, Any], rules: Rules, now_s: float) -> A
         next_notice_at_s=notify_at_s if notified else None,
         inhibited_by="",
         # Of what nobody was told it stays known why.
-        **(wording.hold_fields(None) if alert.notices > 0 else {}),
+        **(wording.NOT_HELD if alert.notices > 0 else {}),
     )
 
 

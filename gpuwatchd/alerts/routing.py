@@ -1,24 +1,100 @@
-"""By which channels one notice goes, when, and why not."""
+"""Which rules and silences an alert is under: by which channels a notice goes, when, why not."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from gpuwatchd.alerts import wording
-from gpuwatchd.alerts.matching import matches, rules_for
 from gpuwatchd.alerts.policy_types import HOUR_S, RANK, Effective, Route, Rules
 from gpuwatchd.core.codes import Hold
 from gpuwatchd.core.config.validation import DAYS
+from gpuwatchd.core.model import AlertSubject
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from gpuwatchd.alerts.policy_types import Override
     from gpuwatchd.core.codes import Facts
     from gpuwatchd.core.config.validation import Hours
-    from gpuwatchd.core.model import Alert, NoticeKind, ProcessKey, Severity, Silence
+    from gpuwatchd.core.model import Alert, Matcher, NoticeKind, ProcessKey, Severity, Silence
     from gpuwatchd.core.units import Local
+
+
+_NOBODY = AlertSubject()
+_LONGEST = 500
+"""Making sense of a longer glob takes seconds; who wrote one by hand meant none."""
+_OF_ABOUT = ("user", "process", "framework", "command", "job", "container")
+
+
+def fits(pattern: str, *values: str) -> bool:
+    """Say whether a glob fits one of some values, whatever their case; an empty one fits all.
+
+    Examples
+    --------
+    >>> fits("A100*", "", "NVIDIA A100"), fits("*a100*", "NVIDIA A100"), fits("", "x")
+    (False, True, True)
+    """
+    if not pattern:
+        return True
+    pattern = pattern.lower()
+    # What is meant word for word may have brackets in it.
+    return any(
+        value
+        and (
+            value.lower() == pattern
+            or (len(pattern) <= _LONGEST and fnmatchcase(value.lower(), pattern))
+        )
+        for value in values
+    )
+
+
+def matches(matcher: Matcher, alert: Alert) -> bool:
+    """Say whether an alert is one of those that a matcher is about."""
+    return (
+        fits(matcher.key, alert.key)
+        and fits(matcher.kind, alert.kind)
+        and fits(matcher.pattern, alert.finding.pattern)
+        and fits(matcher.severity, alert.severity)
+        and is_about(matcher, alert.about or _NOBODY, alert.subject.device_uid)
+    )
+
+
+def is_about(matcher: Matcher, about: AlertSubject, device_uid: str) -> bool:
+    """Say whether the device and the process are those that a matcher is about."""
+    short = about.gpu_name.removeprefix("NVIDIA ").removeprefix("GeForce ")
+    return fits(matcher.gpu, about.gpu, device_uid, about.gpu_name, short) and all(
+        fits(getattr(matcher, name), getattr(about, name)) for name in _OF_ABOUT
+    )
+
+
+def rules_for(alert: Alert, rules: Rules) -> Effective:
+    """Return the rules for one alert: of the overrides that fit, the last to set a key wins."""
+    values: dict[str, Any] = {"channels": rules.channels, "repeat_s": rules.repeat_s}
+    applied: dict[str, str] = {}
+    for override in rules.overrides:
+        if not matches(override.matcher, alert):
+            continue
+        for key, value in _set_by(override).items():
+            values[key], applied[key] = value, override.name
+    return Effective(**values, applied=tuple(applied.items()))
+
+
+def _set_by(override: Override) -> dict[str, Any]:
+    """Return what an override sets."""
+    text = f"{override.name}: {override.why}" if override.why else override.name
+    found: dict[str, Any] = {
+        "severity": override.severity,
+        "channels": override.channels,
+        "repeat_s": override.repeat_s,
+        "grows_to_bytes": override.grows_to_bytes,
+        "act": override.act,
+        "mute": text if override.mute else None,
+        "grows": text if override.grows or override.grows_to_bytes is not None else None,
+    }
+    return {key: value for key, value in found.items() if value is not None}
 
 
 class InhibitingAlerts:
@@ -204,14 +280,11 @@ def routes(
     better than by its judgement.
     """
     effective = rules_for(alert, rules)
-    case = _RoutingCase(alert, notice, effective, capped_severity(alert, effective), local)
-    held = _held(case, silences, others, level_bytes)
-    if held is not None:
-        return tuple(msgspec.structs.replace(held, channel=name) for name in effective.channels)
-    return tuple(_route(name, case, rules) for name in effective.channels)
+    case = RoutingCase(alert, notice, effective, capped_severity(alert, effective), local)
+    return routes_of(case, rules, silences=silences, others=others, level_bytes=level_bytes)
 
 
-class _RoutingCase(NamedTuple):
+class RoutingCase(NamedTuple):
     """One notice, and what holds for it."""
 
     alert: Alert
@@ -219,6 +292,24 @@ class _RoutingCase(NamedTuple):
     effective: Effective
     severity: Severity
     local: Local | None
+
+
+def routes_of(
+    case: RoutingCase,
+    rules: Rules,
+    *,
+    silences: Sequence[Silence],
+    others: Iterable[Alert],
+    level_bytes: float | None,
+) -> tuple[Route, ...]:
+    """Return what :func:`routes` does, where it is known already what holds for the notice."""
+    channels = case.effective.channels
+    held = _held(case, silences, others, level_bytes)
+    if held is not None:
+        return tuple([msgspec.structs.replace(held, channel=name) for name in channels])
+    # That a job has died is news of its own, and cannot wait.
+    over = case.notice == "resolved" and not case.alert.ran_out
+    return tuple([_route(name, case, rules, over=over) for name in channels])
 
 
 def held_route(name: str, code: Hold, /, **facts: float | str) -> Route:
@@ -232,7 +323,7 @@ def _of(code: Hold, facts: Facts, now_s: float | None = None) -> Route:
 
 
 def _held(
-    case: _RoutingCase,
+    case: RoutingCase,
     silences: Sequence[Silence],
     others: Iterable[Alert],
     level_bytes: float | None,
@@ -260,9 +351,7 @@ def _held(
     return msgspec.structs.replace(route, until_at_s=silence.until_at_s)
 
 
-def _route(channel: str, case: _RoutingCase, rules: Rules) -> Route:
-    # That a job has died is news of its own, and cannot wait.
-    over = case.notice == "resolved" and not case.alert.ran_out
+def _route(channel: str, case: RoutingCase, rules: Rules, *, over: bool) -> Route:
     if over and case.alert.told_on and channel not in case.alert.told_on:
         return held_route(channel, Hold.BEGINNING_NOT_SENT)
     least = rules.severity.get(channel, "info")

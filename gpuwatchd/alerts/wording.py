@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from gpuwatchd.core import units
 from gpuwatchd.core.codes import AllocatorVerdict, Ending, Hold
@@ -169,7 +169,10 @@ def hold(code: Hold, facts: Facts, *, now_s: float | None = None) -> str:
     return _HOLDS[code].format_map(facts)
 
 
-def hold_fields(code: Hold | None, /, **facts: float | str) -> dict[str, Any]:
-    """Return the fields of an alert that say why its notice is held back; None: it is not."""
-    text = "" if code is None else hold(code, facts)
-    return {"held_back": text, "held_code": code, "held_facts": facts}
+NOT_HELD: Final[dict[str, Any]] = {"held_back": "", "held_code": None, "held_facts": {}}
+"""The fields of an alert whose notice is not held back."""
+
+
+def hold_fields(code: Hold, /, **facts: float | str) -> dict[str, Any]:
+    """Return the fields of an alert that say why its notice is held back."""
+    return {"held_back": hold(code, facts), "held_code": code, "held_facts": facts}

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gpuwatchd.collect.simulate import SimulateSource
     from gpuwatchd.core.config.schema import ActSection
     from gpuwatchd.core.model import Delivery, ProcessInfo
-    from gpuwatchd.pipeline.tick import Pipeline
+    from gpuwatchd.pipeline.live_pipeline import LivePipeline
     from gpuwatchd.store.profiles import ProfileStore
 
 SCENARIO = "idle"
@@ -31,7 +31,7 @@ _BARE = Manager("bare")
 
 
 def arm(
-    pipeline: Pipeline, source: SimulateSource, announcer: Announcer, shelf: ProfileStore
+    pipeline: LivePipeline, source: SimulateSource, announcer: Announcer, shelf: ProfileStore
 ) -> None:
     """Let a pipeline take steps on the processes of a world."""
     for name in rule_names(pipeline.state.settings.config).values():

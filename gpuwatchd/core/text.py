@@ -315,6 +315,17 @@ def cut(text: str, width: int, *, mark: str = "…") -> str:
     return text[: max(0, width - len(mark))] + mark
 
 
+def fit(text: str, width: int) -> str:
+    r"""Return text that is safe, of at most ``width`` characters: :func:`clean`, then :func:`cut`.
+
+    Examples
+    --------
+    >>> fit(" a long\x1b[2J name ", 6)
+    'a lon…'
+    """
+    return cut(clean(text, limit=4 * width).strip(), width)
+
+
 def cut_words(text: str, width: int, *, mark: str = "…") -> str:
     """Return text of at most ``width`` characters, cut after a whole word where it must be.
 

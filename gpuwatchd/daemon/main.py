@@ -33,9 +33,9 @@ from gpuwatchd.core.state_log import StateLog, masked
 from gpuwatchd.notify import credentials
 from gpuwatchd.notify.outbox import dispatcher
 from gpuwatchd.pipeline.clock import Clocks
-from gpuwatchd.pipeline.live_state import Outputs
+from gpuwatchd.pipeline.live_pipeline import LivePipeline
+from gpuwatchd.pipeline.live_state import Inputs, Outputs
 from gpuwatchd.pipeline.source_workers import DriverRelease
-from gpuwatchd.pipeline.tick import Inputs, Pipeline
 from gpuwatchd.service import own_process
 from gpuwatchd.service.own_process import NotifySocket, Wakeup, watchdog_s
 from gpuwatchd.store import live
@@ -48,8 +48,7 @@ if TYPE_CHECKING:
     from gpuwatchd.core.config import Config, DaemonSection, MetricsSection
     from gpuwatchd.core.ports import Source
     from gpuwatchd.daemon.metrics import MetricsPublisher
-    from gpuwatchd.pipeline.source_workers import Problem
-    from gpuwatchd.pipeline.tick import Tick
+    from gpuwatchd.pipeline.tick import Problem, Tick
     from gpuwatchd.pipeline.track import TrackedDevice
 
 log = logging.getLogger("gpuwatchd")
@@ -285,7 +284,7 @@ class ProblemLog:
 class Watchdog:
     """Tells the service manager that we live, unless every source is stuck for long."""
 
-    def __init__(self, manager: NotifySocket, pipeline: Pipeline) -> None:
+    def __init__(self, manager: NotifySocket, pipeline: LivePipeline) -> None:
         self.every_s = watchdog_s(os.environ) / 2
         self._manager, self._pipeline = manager, pipeline
         self._stuck_since_s: float | None = None
@@ -312,7 +311,7 @@ class Pace:
     nobody reads the live state.
     """
 
-    def __init__(self, pipeline: Pipeline, directory: Path) -> None:
+    def __init__(self, pipeline: LivePipeline, directory: Path) -> None:
         self._pipeline, self._directory = pipeline, directory
         self._moved_s = time.monotonic()
         self._is_read = False
@@ -364,7 +363,7 @@ class Daemon:
         )
         self.chores = Chores(history, self._wall)
         self._problem_log = ProblemLog(history)
-        self.pipeline = Pipeline(
+        self.pipeline = LivePipeline(
             settings,
             Inputs(
                 sources,
@@ -375,7 +374,7 @@ class Daemon:
             Outputs(history, self.runtime.path, self._new_dispatcher(settings)),
             Clocks(self._wall, mono),
         )
-        self.pipeline.user_input.buttons.file = None if file is None else file.absolute()
+        self.pipeline.buttons.file = None if file is None else file.absolute()
         self._watchdog = Watchdog(self.manager, self.pipeline)
         self._pace = Pace(self.pipeline, self.runtime.path)
         self.letting_go = DriverRelease(self.runtime.path, self.pipeline.sources.workers.values())
@@ -383,7 +382,7 @@ class Daemon:
 
     def _new_dispatcher(self, settings: Config) -> dispatcher.MessageDispatcher:
         channels = dispatcher.build(settings.notify, config.channels.used(settings))
-        put = lambda *press: self.pipeline.user_input.buttons.put(*press)  # noqa: E731, PLW0108 - comes later
+        put = lambda *press: self.pipeline.buttons.put(*press)  # noqa: E731, PLW0108 - comes later
         return dispatcher.MessageDispatcher(channels, clock=self._wall, pressed=put)
 
     def run(self, *, once: bool = False) -> int:

@@ -15,7 +15,7 @@ import msgspec
 from gpuwatchd import alerts as policy
 from gpuwatchd.act import reap, steps
 from gpuwatchd.alerts import ladder
-from gpuwatchd.alerts.matching import fits
+from gpuwatchd.alerts.routing import fits
 from gpuwatchd.collect.host import process_identity
 from gpuwatchd.core.codes import ActHold
 from gpuwatchd.pipeline.step_runner import OWN
@@ -63,7 +63,8 @@ class ActLadder:
         """Follow new settings: what counted down begins anew."""
         self.may_act = True
         self.proposals.reloaded()
-        self._cancel_all(ActHold.RELOADED)
+        for key in [*self._countdowns]:
+            self._cancel(key, ActHold.RELOADED)
 
     def acted_on(self) -> frozenset[ProcessKey]:
         """Return the processes that hold idle memory and opted in: people are told of each.
@@ -140,11 +141,8 @@ class ActLadder:
         self, alarm: ConditionAlert, alert: Alert, key: ProcessKey, look: Callable[[float], None]
     ) -> None:
         """Move the countdown of one process on; begin it, or end it, as things are."""
-        mono_s, act, info = (
-            self._runner.mono(),
-            self._state.settings.config.act,
-            self.proposals.info(alert),
-        )
+        mono_s, info = self._runner.mono(), self.proposals.info(alert)
+        act = self._state.settings.config.act
         step = self.proposals.next_step(key)
         hold = self.proposals.hold(alert, key, step)
         if hold is not None or step is None or info is None:
@@ -187,10 +185,6 @@ class ActLadder:
             rest_s = AGAIN_S if hold is ActHold.NOT_DELIVERED else countdown.gap_s
             self._countdowns.resting[key] = self._runner.mono() + rest_s, hold
 
-    def _cancel_all(self, hold: ActHold) -> None:
-        for key in [*self._countdowns]:
-            self._cancel(key, hold)
-
     def _begin(
         self,
         alert: Alert,
@@ -220,9 +214,8 @@ class ActLadder:
         self.proposals.asked_anew()
 
         def subject_now() -> reap.Subject:
-            return self.proposals.subject(info)._replace(
-                launcher=process_identity.launcher_of(info)
-            )
+            subject = self.proposals.subject(info)
+            return subject._replace(launcher=process_identity.launcher_of(info))
 
         why = alert.finding.reason
         if not self._runner.begin(request, act, subject_now, why=why, who=who, answer=answer):

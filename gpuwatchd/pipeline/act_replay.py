@@ -421,7 +421,9 @@ def budgeted(cases: Iterable[ActCase]) -> list[ActCase]:
     """Return the cases of one host in the order of time, those beyond a budget held."""
     out: list[ActCase] = []
     taken: list[tuple[float, ActCase]] = []
-    for it in sorted(cases, key=_instant_of):
+    for it in sorted(
+        cases, key=lambda it: it.case.alert_at_s or 0.0 if it.at_s is None else it.at_s
+    ):
         held = it
         if it.at_s is not None and it.hold is None:
             mine = [at_s for at_s, other in taken if is_same(other.case.subject, it.case.subject)]
@@ -431,10 +433,6 @@ def budgeted(cases: Iterable[ActCase]) -> list[ActCase]:
                 taken.append((it.at_s, it))
         out.append(held)
     return out
-
-
-def _instant_of(it: ActCase) -> float:
-    return it.at_s if it.at_s is not None else it.case.alert_at_s or 0.0
 
 
 def is_same(one: Subject, other: Subject) -> bool:

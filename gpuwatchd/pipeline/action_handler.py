@@ -202,6 +202,8 @@ class ActionHandler:
         self._windows: list[subprocess.Popen[bytes]] = []
         self._flooded = False
         self._recent: dict[tuple[str, str], float] = {}
+        self.busy = False
+        """Whether anything was pressed, or is under way: else there is no step to take."""
         self._unconfirmed: dict[ProcessKey, tuple[float, Message]] = {}
         """Who was asked to save, and is not known to have: when, and by which notice."""
 
@@ -209,6 +211,7 @@ class ActionHandler:
         """Take a press, for the next tick. Any thread may call it; of very many some are lost."""
         try:
             self._waiting.put_nowait((name, message))
+            self.busy = True
         except queue.Full:
             # Once for each flood, which may be of thousands in a second.
             if not self._flooded:
@@ -217,6 +220,7 @@ class ActionHandler:
 
     def step(self, take_step: TakeStep, now_s: float) -> None:
         """Do what was pressed since the last tick; ``take_step`` takes one on a process."""
+        self.busy = False  # First: what is pressed from now on must not be lost.
         if not self._waiting.empty():
             known = {alert.key: alert for alert in self._state.open_alerts()}
             # As many as there can be, not until there are none: a flood may never end.
@@ -235,6 +239,8 @@ class ActionHandler:
         for window in [*self._windows]:  # to which other threads add
             if window.poll() is not None:
                 self._windows.remove(window)
+        if self._running or self._windows or self._unconfirmed or not self._ended.empty():
+            self.busy = True
 
     def close(self, wait_s: float = 0.5) -> None:
         """Let go of the desktop; what still runs is left to end by itself."""

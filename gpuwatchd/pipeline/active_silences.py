@@ -46,14 +46,15 @@ class ActiveSilences:
         self.active: tuple[Silence, ...] = ()
         """Those in force, as of the last look."""
         self._held: list[_Held] = []
-        self._heard = -1
+        self.outside = -1
+        """``ProfileStore.outside`` when they were read."""
         self._offset_s = 0.0
         """Of the wall clock to the other, while anything is in force."""
         self._over: set[int] = set()
         """Rows that have ended here, whatever the file says of them."""
 
     def refresh(self, now_s: float) -> None:
-        """Read again what has changed, and drop what is over; some microseconds otherwise."""
+        """Read again what has changed, and drop what is over."""
         if self._held:
             mono_s = self._mono()
             if now_s - mono_s < self._offset_s - STEP_S:
@@ -67,10 +68,10 @@ class ActiveSilences:
             if over:
                 self._end(over, now_s)
         shelf = self._shelf
-        if shelf is not None and shelf.outside != self._heard:
+        if shelf is not None and shelf.outside != self.outside:
             found = shelf.silences(now_s)
             if found is not None:
-                self._heard = shelf.outside
+                self.outside = shelf.outside
                 self._take(found, now_s)
 
     def add(self, silence: Silence, now_s: float) -> Silence:
@@ -87,8 +88,6 @@ class ActiveSilences:
         One that goes on under another key, since it is now known who holds the memory or another
         rank leaks on, stays silenced there. One that is over ends what was to last until then.
         """
-        if not self._held:
-            return
         for alert in changes:
             mine = [held for held in self._held if held.silence.matcher.key == alert.key]
             if alert.state != "resolved" or not mine:

@@ -133,7 +133,10 @@ class CheckpointSearch:
         self._state = state
         self._shelf = shelf
         self._saves = Saves() if saves is None else saves
-        self._outside = -1
+        self.outside = -1
+        """``ProfileStore.outside`` when those that were reported were read."""
+        self.busy = False
+        """Whether files are being looked for."""
         self._looked_s: float | None = None
 
     @property
@@ -142,22 +145,20 @@ class CheckpointSearch:
         return self._saves.problem
 
     def step(self, now_s: float) -> None:
-        """Look for checkpoints, where that is due; some microseconds where it is not."""
+        """Take in what was reported, and look for files where that is due."""
         shelf = self._shelf
-        if shelf is not None and shelf.outside != self._outside:
+        if shelf is not None and shelf.outside != self.outside:
             checkpoints = shelf.checkpoints()
             if checkpoints is not None:
-                self._state.checkpoints[:], self._outside = checkpoints, shelf.outside
+                self._state.checkpoints[:], self.outside = checkpoints, shelf.outside
         for checkpoint in self._saves.collect():
             self._note(checkpoint)
-        section = self._state.settings.config.checkpoints
-        if not section.paths or self._saves.busy:
-            return
-        last_s = self._looked_s
-        if last_s is not None and 0.0 <= now_s - last_s < float(section.every):
-            return
-        self._looked_s = now_s
-        self._saves.ask(section.paths, tuple(self._wanted()), now_s)
+        section, last_s = self._state.settings.config.checkpoints, self._looked_s
+        recent = last_s is not None and 0.0 <= now_s - last_s < float(section.every)
+        if section.paths and not self._saves.busy and not recent:
+            self._looked_s = now_s
+            self._saves.ask(section.paths, tuple(self._wanted()), now_s)
+        self.busy = self._saves.busy
 
     def _note(self, checkpoint: Checkpoint) -> None:
         known = self._state.checkpoints.newest(checkpoint.process)
@@ -190,10 +191,11 @@ class AlertCosts:
         self._history = history
         self._shelf = None if history is None else history.shelf
 
-    def of(self, alert: Alert, now_s: float) -> Cost | None:
+    def of(self, alert: Alert, now_s: float, *, died: bool = False) -> Cost | None:
         """Return what an alert costs so far and until memory is full; None where that is off.
 
-        Looks into the history: for when an alert changes, not for every tick.
+        Looks into the history: for when an alert changes, not for every tick. ``died``: its
+        process has just run out of memory.
         """
         if alert.kind == "gpu":
             return None  # What a broken device costs depends on what would have run there.
@@ -213,11 +215,12 @@ class AlertCosts:
         rows = self._rows if keys else self._watched
         end_s = float("inf") if alert.resolved_at_s is None else alert.resolved_at_s
         last_s = tables.last_saved_s(self._state.checkpoints, keys, end_s)
-        if alert.died and keys and self._history is not None:
+        if died and keys and self._history is not None:
             # As ``cost`` counts it later: from all that was seen, which is to be written for that.
             self._history.flush(now_s)
             rows = self._written
-        return self._charged(alert, members, rows, now_s, begun_s, saved_at_s=last_s, left_s=left_s)
+        since_s = (begun_s, last_s)
+        return self._charged(alert, members, rows, now_s, since_s, left_s=left_s, lasts=not died)
 
     def _charged(
         self,
@@ -225,24 +228,25 @@ class AlertCosts:
         members: list[tuple[str, ProcessKey | None]],
         rows: Callable[[str, float, float], list[MemoryBucket]],
         now_s: float,
-        started_at_s: float | None,
+        since_s: tuple[float | None, float | None],
         *,
-        saved_at_s: float | None = None,
         left_s: float | None = None,
+        lasts: bool = True,
     ) -> Cost | None:
+        """Return what falls to an alert; ``since_s``: when it started, and was saved last."""
+        prices = self._state.prices.table
+        ask = cost.UsageProvider(rows, lambda uid, *_: self._state.prices.of(uid, now_s))
         had = cost.charged_usage(
             members,
-            cost.UsageProvider(
-                rows, lambda uid, _since_s, _until_s: self._state.prices.of(uid, now_s)
-            ),
-            started_at_s=started_at_s,
-            saved_at_s=saved_at_s,
+            ask,
+            started_at_s=since_s[0],
+            saved_at_s=since_s[1],
             until_s=now_s if alert.resolved_at_s is None else alert.resolved_at_s,
-            lasts=not alert.died,
+            lasts=lasts,
         )
         found = cost.charge(
             [part for _, part in had.parts],
-            self._state.prices.table,
+            prices,
             since_at_s=had.since_at_s,
             # What nobody owns, and what is held, has no start.
             since=had.since if alert.subject.process and alert.kind == "leak" else "first-seen",
@@ -250,9 +254,9 @@ class AlertCosts:
         )
         if found is None:
             # Of who has gone without having been written down, what was known before counts.
-            return None if self._state.prices.table.off else alert.cost
-        subjects = tuple(Subject(device_uid=uid, process=key) for uid, key in members)
-        return msgspec.structs.replace(found, members=subjects)
+            return None if prices.off else alert.cost
+        subjects = [Subject(device_uid=uid, process=key) for uid, key in members]
+        return msgspec.structs.replace(found, members=tuple(subjects))
 
     def _of_held(self, alert: Alert, now_s: float) -> Cost | None:
         """Return what idle memory has cost: its share of the device's."""
@@ -264,7 +268,7 @@ class AlertCosts:
             total = None if device is None else device.headroom.total_bytes
             return cost.with_rest(self._rows(uid, since_s, until_s), total)
 
-        return self._charged(alert, self._holders(alert), rows, now_s, alert.opened_at_s)
+        return self._charged(alert, self._holders(alert), rows, now_s, (alert.opened_at_s, None))
 
     def _holders(self, alert: Alert) -> list[tuple[str, ProcessKey | None]]:
         """Return each device on which an alert's process holds memory without work, or has."""
@@ -314,13 +318,15 @@ def _members(state: State, alert: Alert) -> list[tuple[str, ProcessKey | None]]:
         return [(subject.device_uid, None)]
     infos = state.infos
     info = infos.get(subject.process)
-    track = state.tracks.get(subject.id)
-    team = info.team if info is not None and track is not None and track.leads else None
     pairs: list[tuple[str, ProcessKey | None]] = [(subject.device_uid, subject.process)]
     if alert.resolved_at_s is not None and alert.cost is not None:
         # They have gone: who they were is what was known last.
         pairs += [(member.device_uid, member.process) for member in alert.cost.members]
         return list(dict.fromkeys(pairs))
+    team = None if info is None else info.team
+    if team is not None:
+        track = state.tracks.get(subject.id)
+        team = team if track is not None and track.leads else None
     for uid, device in state.devices.items():
         for key in device.processes:
             other = infos.get(key)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from gpuwatchd.alerts import Notice, Notifications
-    from gpuwatchd.core.model import Device, Message, ProcessInfo, Proposal
+    from gpuwatchd.core.model import Message, ProcessInfo, Proposal
     from gpuwatchd.notify.outbox.outbox import Outbox
     from gpuwatchd.pipeline.alert_cost import AlertCosts
     from gpuwatchd.pipeline.clock import Clocks
@@ -53,9 +53,9 @@ class MessageBuilder:
 
     def with_subject(self, alert: Alert) -> Alert:
         """Return an alert with its ``about`` as known now."""
-        facts = subject_facts(
-            self._device(alert), self._info(alert), alert.subject, alert.finding.framework
-        )
+        tracked = self._state.devices.get(alert.subject.device_uid)
+        device = None if tracked is None else tracked.device
+        facts = subject_facts(device, self._info(alert), alert.subject, alert.finding.framework)
         before = alert.about
         if before == facts or (before is not None and before.process and not facts.process):
             return alert  # Who has ended is not forgotten.
@@ -68,8 +68,8 @@ class MessageBuilder:
 
         ``thread``: that of the alert whose message it joins. Without ``counted`` its cost stays.
         """
-        own = messages.message_id(alert, "firing", 1)
-        first = alert.first_message or (thread if thread and alert.notices == 1 else own)
+        first = alert.first_message or (thread if alert.notices == 1 else "")
+        first = first or messages.message_id(alert, "firing", 1)
         # What a death has cost was counted when it died.
         cost = self._costs.of(alert, now_s) if counted and not alert.died else alert.cost
         return msgspec.structs.replace(alert, cost=cost, first_message=first)
@@ -77,7 +77,7 @@ class MessageBuilder:
     def with_final_cost(self, alert: Alert, now_s: float) -> Alert:
         """Return an alert that is over, with all that its job has cost since its checkpoint."""
         try:
-            return msgspec.structs.replace(alert, cost=self._costs.of(alert, now_s))
+            return msgspec.structs.replace(alert, cost=self._costs.of(alert, now_s, died=True))
         except Exception:
             # Whatever is odd about its cost, that a job has died is sent.
             log.exception("failed part=cost key=%s", alert.key)
@@ -110,10 +110,6 @@ class MessageBuilder:
         )
         lead = sentences.critical_lead(alert, notice.kind)
         return msgspec.structs.replace(message, lead=lead)
-
-    def _device(self, alert: Alert) -> Device | None:
-        device = self._state.devices.get(alert.subject.device_uid)
-        return None if device is None else device.device
 
     def _info(self, alert: Alert) -> ProcessInfo | None:
         process = alert.subject.process
@@ -148,16 +144,13 @@ class ResolvedAlerts:
         self.histories[key] = policy.remembered(self.histories.get(key), alert, now_s)
         if alert.next_notice_at_s is not None:
             self.pending_resolved[key] = alert
-        elif (
-            key in self.pending_resolved
-            and self.pending_resolved[key].opened_at_s == alert.opened_at_s
-        ):
+        elif (old := self.pending_resolved.get(key)) and old.opened_at_s == alert.opened_at_s:
             del self.pending_resolved[key]
-        for old in [
+        for gone in [
             k for k, history in self.histories.items() if not policy.matters(history, rules, now_s)
         ]:
-            del self.histories[old]
-            self._sources.pop(old, None)
+            del self.histories[gone]
+            self._sources.pop(gone, None)
 
     def reopened(
         self, source: str, alert: Alert, rules: policy.Rules, now_s: float
@@ -245,9 +238,8 @@ def _mark_stale(holder: AlertHolder, now_s: float) -> Alert | None:
     # Of one that is still to be told, another reason says more.
     if not fresh and alert.held_code and not alert.notices:
         return None
-    holder.alert = msgspec.structs.replace(
-        alert, **wording.hold_fields(None if fresh else Hold.NO_DATA)
-    )
+    held = wording.NOT_HELD if fresh else wording.hold_fields(Hold.NO_DATA)
+    holder.alert = msgspec.structs.replace(alert, **held)
     return holder.alert
 
 
@@ -308,7 +300,7 @@ class AlertNotifier:
         ``PREVIOUS_RUN``. ``alerted`` has its open alerts, ``changes`` those whose state changed in
         this tick, resolved ones among them. Alerts, decisions and messages are one transaction.
         """
-        if changes:
+        if changes and self._state.silences.active:
             self._state.silences.take_changes(changes, self._wall())
         holders = {
             holder.alert.key: holder
@@ -340,10 +332,10 @@ class AlertNotifier:
                 updated[alert.key, alert.opened_at_s] = alert
         self.open_alerts[source] = _alerts(holders)
         self.deaths.note(updated.values())
-        if self._history is not None and (updated or deliveries or decisions):
-            self._history.decide(decisions)
-            deliveries = self._history.apply(list(updated.values()), deliveries)
-        self._outbox.send(deliveries)
+        if updated or deliveries or decisions:
+            if self._history is not None:
+                self._history.decide(decisions)
+            self._outbox.send(deliveries, list(updated.values()))
         return decisions
 
     def _take_changes(
@@ -412,14 +404,9 @@ class AlertNotifier:
         """Return what policy says is due."""
         rules = self._state.settings.rules
         alerts = list(_alerts(holders))
+        firing = {alert.key for alert in alerts if alert.state == "firing"}
         # One that has fired again is not over.
-        alerts += [
-            one
-            for one in resolved
-            if (same := holders.get(one.key)) is None
-            or same.alert is None
-            or same.alert.state != "firing"
-        ]
+        alerts += [alert for alert in resolved if alert.key not in firing]
         levels = {}
         if rules.overrides:
             for key, holder in holders.items():

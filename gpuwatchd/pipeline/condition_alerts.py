@@ -428,8 +428,9 @@ class ConditionAlerts:
         if config.tell_held or self._acted_on:
             held = self._waste.conditions(config.tell_held, self._acted_on, now_s)
             conditions = conditions | held
-        near = self._limits.conditions(now_s, self._alerts) if config.tell_limit else ()
-        conditions = conditions | {ail.key: ail for ail in (_limited(*one) for one in near)}
+        if config.tell_limit and (self._state.tracks.limited or self._limits.since_s):
+            near = [_limited(*one) for one in self._limits.conditions(now_s, self._alerts)]
+            conditions = conditions | {ail.key: ail for ail in near}
         if not conditions and not self._alerts:
             return changed
         for key, condition in conditions.items():

@@ -35,6 +35,7 @@ LAST: Final = "digest.last"
 """Name of the mark of the last one."""
 DAY_S: Final = 86_400.0
 LONGEST_S: Final = 31 * DAY_S
+_LOOK_S: Final = 60.0
 """No digest looks back further."""
 _DAYS: Final = 9
 _MONDAY: Final = 0
@@ -207,23 +208,21 @@ class Digests:
         self._history = history
         self._costs = costs
         self._mono = mono
-        self._section: PolicySection | None = None
+        self.section: PolicySection | None = None
+        """The settings that :attr:`due_mono_s` follows."""
+        self.due_mono_s = float("inf")
+        """When there is something to do: at least each minute, for the wall clock may be set."""
         self._last_s: float | None = None
-        self._next_s = float("inf")
 
     def step(self, now_s: float) -> None:
-        """Send one if its time has come; a comparison otherwise."""
-        section = self._state.settings.config.policy
-        if section is not self._section:
-            self._section, self._next_s = section, float("-inf")
-        if now_s < self._next_s and (self._last_s is None or now_s > self._last_s - DAY_S):
-            return
+        """Send one if its time has come, and say when to come again."""
+        section = self.section = self._state.settings.config.policy
         if (
             section.digest == "off"
             or self._history is None
             or self._outbox.message_dispatcher is None
         ):
-            self._next_s = float("inf")
+            self.due_mono_s = float("inf")
             self._last_s = None
             return
         last_s = self._begun(self._history, now_s)
@@ -232,7 +231,8 @@ class Digests:
             self._send(self._history, section, max(last_s, now_s - LONGEST_S), now_s)
             self._keep(self._history, now_s)
             last_s, due_s = now_s, following(now_s, section)
-        self._last_s, self._next_s = last_s, due_s
+        self._last_s = last_s
+        self.due_mono_s = self._mono() + min(due_s - now_s, _LOOK_S)
 
     def _begun(self, history: History, now_s: float) -> float:
         """Return when the last one was sent; where there was none, the first day begins now."""
@@ -271,7 +271,7 @@ class Digests:
             from_s=from_s,
             now_s=now_s,
         )
-        self._outbox.send(history.apply([], deliveries(message, section.digest_channels, now_s)))
+        self._outbox.send(deliveries(message, section.digest_channels, now_s))
         self._outbox.made_mono_s.append(self._mono())  # for the limit per hour
 
     def _as_of(self, now_s: float, alert: Alert) -> Alert:

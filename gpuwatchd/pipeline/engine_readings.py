@@ -178,6 +178,8 @@ class Serving:
         self._host = host
         self.problems: tuple[str, ...] = ()
         """What is wrong with the servers of the configuration, one sentence each."""
+        self.active = True
+        """Whether there is a server, or may be: else only new processes or settings matter."""
         self._mono = mono
         self._asker = Asker()
         self.engines = state.engines
@@ -192,9 +194,11 @@ class Serving:
     def step(self, processes: tuple[ProcessInfo, ...]) -> None:
         """Take over what has been answered, and ask whoever is due. Never waits."""
         section = self._state.settings.config.endpoints
+        self.active = True
         if not section.enabled:
             if self._servers or self._sought:
                 self._forget_all()
+            self.active = False
             return
         now = self._mono()
         changed = False
@@ -211,6 +215,7 @@ class Serving:
             if not server.pending and now >= server.due_s:
                 server.pending = True
                 self._asker.put(Ask(server.kind, server.url, section.timeout))
+        self.active = bool(self._servers or self._sought)
 
     def close(self) -> None:
         """Ask nobody any more."""

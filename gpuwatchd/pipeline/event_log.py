@@ -50,18 +50,21 @@ class DeviceLog:
 
     def __init__(self, mono: Callable[[], float] = time.monotonic) -> None:
         self._states = StateLog(mono)
-        self._here: dict[str, tuple[str, Device]] = {}
-        """UUID -> source and device, until it is logged that it has gone."""
+        self._here: dict[str, tuple[str, Device, str | None]] = {}
+        """UUID -> source, device and state (None: one that is not the one in the log), until it is
+        logged that it has gone."""
 
     def update(self, source: str, devices: Mapping[str, TrackedDevice]) -> None:
         """Log what has changed of the GPUs of a source that has just answered."""
         for uid, tracked_device in devices.items():
-            if tracked_device.source == source:
-                self._here[uid] = (source, tracked_device.device)
-                reading = tracked_device.reading
-                state = UNREAD if reading is None else reading.state
-                self._note(source, tracked_device.device, state, tracked_device.faults)
-        for uid, (of, device) in list(self._here.items()):
+            if tracked_device.source != source:
+                continue
+            reading, device = tracked_device.reading, tracked_device.device
+            state = UNREAD if reading is None else reading.state
+            if self._here.get(uid) != (source, device, state):
+                logged = self._note(source, device, state, tracked_device.faults)
+                self._here[uid] = (source, device, state if logged else None)
+        for uid, (of, device, _) in list(self._here.items()):
             if of == source and uid not in devices and self._note(source, device, GONE):
                 del self._here[uid]
 
@@ -138,23 +141,25 @@ class EventLog:
         self._devices = DeviceLog(mono)
         self._history = history
         self._recent: dict[str, dict[str, deque[Event]]] = {}
-        self._shown: dict[str, tuple[Event, ...]] = {}
-
-    def log_devices(self, source: str, devices: Mapping[str, TrackedDevice]) -> None:
-        """Log what has changed of the devices of a source that has just answered."""
-        self._devices.update(source, devices)
+        self.shown: dict[str, tuple[Event, ...]] = {}
+        """The newest events of each device, by UUID, oldest first."""
 
     def take(
         self,
+        source: str,
         sample: Sample,
         devices: Mapping[str, TrackedDevice],
         infos: Mapping[ProcessKey, ProcessInfo],
     ) -> None:
-        """Take over the events of one sample, with the names of their processes."""
+        """Take over the events of a source's sample, with the names of their processes.
+
+        What has changed of its devices is logged.
+        """
         for event in with_process_names(sample, devices, infos).events if sample.events else ():
             self._remember(event)
             if self._history is not None:
                 self._history.event(event.kind, event.text, event.device_uid)
+        self._devices.update(source, devices)
 
     def resume(self, before: LiveState | None) -> None:
         """Take up what an earlier run of the daemon left in its live state."""
@@ -172,15 +177,11 @@ class EventLog:
             recent[sort] = deque(maxlen=_SHARES[sort])
         recent[sort].append(event)
         every = (event for events in recent.values() for event in events)
-        self._shown[uid] = tuple(sorted(every, key=lambda event: event.at_s))
-
-    def recent(self, uid: str) -> tuple[Event, ...]:
-        """Return the newest events of a device, oldest first."""
-        return self._shown.get(uid, ())
+        self.shown[uid] = tuple(sorted(every, key=lambda event: event.at_s))
 
     def update_advice(self, judged: Iterable[Track], tracks: Mapping[str, Track]) -> None:
         """Say again, of open alerts that have just been judged anew, what broke meanwhile."""
-        for track in judged if self._shown else ():
+        for track in judged if self.shown else ():
             alert = track.alert
             if alert is not None and alert.state in {"watch", "firing"}:
                 self.with_hardware_advice(alert, track.device, tracks)
@@ -193,9 +194,9 @@ class EventLog:
         Its track takes over the answer, for its judgement too.
         """
         finding = alert.finding
-        events = self.recent(device.uid)
+        events = self.shown.get(device.uid, ())
         if device.parent_uid is not None:
-            events += self.recent(device.parent_uid)
+            events += self.shown.get(device.parent_uid, ())
         if not events:
             return alert
         broken = hardware.advice(

@@ -16,16 +16,24 @@ from gpuwatchd.store.live import LiveDevice, LiveProcess, LiveState, Undelivered
 from gpuwatchd.store.ring import CELL_S, Ring
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from gpuwatchd.collect.host import Host
-    from gpuwatchd.core.model import Alert, Event, Finding, ProcessInfo, ProcessKey, ProcessUse
-    from gpuwatchd.notify.outbox.channel_health import Reach
-    from gpuwatchd.notify.outbox.outbox import Dispatcher, Outbox
+    from gpuwatchd.core.model import (
+        Alert,
+        Event,
+        Fault,
+        Finding,
+        ProcessInfo,
+        ProcessKey,
+        ProcessUse,
+    )
+    from gpuwatchd.core.ports import Source
+    from gpuwatchd.notify.outbox.outbox import Dispatcher, Outbox, Reach
     from gpuwatchd.pipeline.clock import Clocks
-    from gpuwatchd.pipeline.source_workers import Problem
     from gpuwatchd.pipeline.state import State
+    from gpuwatchd.pipeline.tick import Problem
     from gpuwatchd.pipeline.track import TrackedDevice
     from gpuwatchd.store.tables import UserLabel
     from gpuwatchd.store.writer import History
@@ -271,6 +279,19 @@ class UndeliveredAlerts:
 _RSS_EVERY_TICKS = 12
 
 
+class Inputs(NamedTuple):
+    """What a pipeline reads."""
+
+    sources: Sequence[Source]
+    """Read every tick, each in its own thread."""
+    host: Host | None = None
+    """Looks processes up by pid; None where the samples name them (logs, simulation)."""
+    fresh: Callable[[int], Source] | None = None
+    """Makes the source at a position anew: for one whose thread is stuck in a driver."""
+    absences: Callable[[list[Fault | None]], list[Problem]] | None = None
+    """Makes sentences of why each source gives nothing (None: it does not); None tells them all."""
+
+
 class Outputs(NamedTuple):
     """Where a pipeline writes to."""
 
@@ -300,6 +321,8 @@ class LiveWriter:
         self._devices = LiveDevices()
         self._pieces = live.Pieces()
         self._pause_s = 0.0
+        self._alerts: tuple[tuple[int, bool], list[Alert], list[Alert]] = ((-1, False), [], [])
+        """The alerts that are open, and those that are not yet, and of what they are made."""
         now_s, interval_s = clocks.wall(), float(state.settings.config.daemon.interval)
         self.last = LiveState(
             pid=os.getpid(),
@@ -315,10 +338,6 @@ class LiveWriter:
         """Read what an earlier run has left."""
         return None if self._directory is None else live.read(self._directory)
 
-    def count_tick(self) -> None:
-        """Count a tick."""
-        self._ticks += 1
-
     def note_pause(self, pause_s: float) -> None:
         """Note after how many seconds the next state comes: readers hold its age against that."""
         self._pause_s = pause_s
@@ -328,21 +347,28 @@ class LiveWriter:
         if self._directory is not None:
             live.write(self._directory, state, self._pieces)
 
-    def write_last(self, state: LiveState) -> None:
-        """Write the live state of one that has stopped."""
-        if self._directory is not None:
-            live.write(self._directory, msgspec.structs.replace(state, stopped=True))
-
     def snapshot(
-        self, now_s: float, problems: Sequence[Problem], deaths: tuple[Alert, ...]
+        self,
+        now_s: float,
+        problems: Sequence[Problem],
+        deaths: tuple[Alert, ...],
+        *,
+        stopped: bool = False,
     ) -> LiveState:
-        """Return how all stands; ``deaths`` are those of jobs that people have not seen yet."""
+        """Return how all stands after a tick; ``stopped``: there is no further one.
+
+        ``deaths`` are those of jobs that people have not seen yet.
+        """
         state = self._state
+        self._ticks += not stopped
         if self._host is not None and self._ticks % _RSS_EVERY_TICKS == 1:
             self._rss_bytes = self._host.own_rss_bytes()
-        infos = state.engines.with_models(state.infos)
-        alerts = (*state.open_alerts(), *state.restored.alerts.values())
-        pending = tuple(state.pending_alerts())
+        infos = state.engines.with_models(state.infos) if state.engines.named else state.infos
+        # Nobody is asked while no track has changed, but for conditions, which do not count.
+        now = (Track.changes, bool(state.conditions))
+        if state.conditions or self._alerts[0] != now:
+            self._alerts = now, state.open_alerts(), list(state.pending_alerts())
+        _, alerts, pending = self._alerts
         known = (state.infos.changes, state.engines.named)
         devices = [
             self._devices.device(
@@ -350,7 +376,7 @@ class LiveWriter:
                 spark=self._devices.spark(uid, position, self._ticks, state.tracks),
                 infos=infos,
                 known=known,
-                events=state.events.recent(uid),
+                events=state.events.shown.get(uid, ()),
             )
             for position, (uid, device) in enumerate(state.devices.items())
         ]
@@ -362,8 +388,8 @@ class LiveWriter:
             devices=tuple(devices),
             boot_id=self.boot_id,
             clock_ahead_s=self._clocks.wall() - self._clocks.mono(),
-            alerts=alerts,
-            pending=pending,
+            alerts=(*alerts, *state.restored.alerts.values()),
+            pending=tuple(pending),
             problems=tuple([text for text, _ in problems]),
             problem_codes=tuple([code for _, code in problems]),
             rss_bytes=self._rss_bytes,
@@ -373,6 +399,7 @@ class LiveWriter:
             untold=self._outbox.reach.undelivered(),
             lost=self._undelivered.lost(now_s),
             deaths=deaths,
+            stopped=stopped,
             servers=state.engines.readings,
         )
         return self.last

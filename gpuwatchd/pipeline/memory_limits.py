@@ -83,6 +83,10 @@ class MemoryLimits:
                 mine += self._of_kernel(group, device.device)
                 limits += [_left(one, track, holders) for one in mine]
             limit = min(limits, key=_end, default=None)
+            if limit is None:
+                self._state.tracks.limited.pop(track.subject.id, None)
+            else:
+                self._state.tracks.limited[track.subject.id] = track
             if limit is not None or track.limit is not None:
                 track.limit_to(limit, frozenset() if limit is None else holders.of(limit)[0])
 
@@ -185,12 +189,12 @@ class NearLimits:
 
     def __init__(self, state: State) -> None:
         self._state = state
-        self._since_s: dict[tuple[str, str], float] = {}
+        self.since_s: dict[tuple[str, str], float] = {}
         """UUID and group -> since when."""
 
     def move(self, by_s: float) -> None:
         """Let what has lasted last no longer for a step of the clock, or a time without looks."""
-        self._since_s = {key: since_s + by_s for key, since_s in self._since_s.items()}
+        self.since_s = {key: since_s + by_s for key, since_s in self.since_s.items()}
 
     def conditions(self, now_s: float, alerted: Container[str]) -> list[tuple[Track, float]]:
         """Return one process of each that has been near for long enough, and since when.
@@ -198,20 +202,17 @@ class NearLimits:
         One that is ``alerted`` (by the key of its alert), else the largest.
         """
         near: dict[tuple[str, str], list[Track]] = {}
-        for uid, device in self._state.devices.items():
-            for track in device.processes.values():
-                if track.limit is None:
-                    continue
-                key = (uid, track.limit.name)
-                if _is_above(track, CLEAR_SHARE if key in self._since_s else NEAR_SHARE):
-                    near.setdefault(key, []).append(track)
-        self._since_s = {key: self._since_s.get(key, now_s) for key in near}
+        for track in self._state.tracks.limited.values():
+            key = (track.subject.device_uid, track.limit.name if track.limit else "")
+            if _is_above(track, CLEAR_SHARE if key in self.since_s else NEAR_SHARE):
+                near.setdefault(key, []).append(track)
+        self.since_s = {key: self.since_s.get(key, now_s) for key in near}
         return [
             (
                 max(near[key], key=lambda one: (f"limit:{one.subject.id}" in alerted, _held(one))),
                 since_s,
             )
-            for key, since_s in self._since_s.items()
+            for key, since_s in self.since_s.items()
             if now_s - since_s >= LASTS_S
         ]
 

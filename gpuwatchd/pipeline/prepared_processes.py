@@ -37,18 +37,20 @@ class PreparedProcesses:
         self._state = state
         self._earlier: dict[tuple[str, ProcessKey], list[AllocatorReading]] = {}
         self._forget_s = 0.0
+        self.news: list[AllocatorReading] = []
+        """What the last look brought."""
 
     def resume(self, past: Iterable[tuple[tuple[str, ProcessKey], list[AllocatorReading]]]) -> None:
         """Remember what was said before this start, for the processes that are still there."""
         self._earlier = dict(past)
 
-    def feed(self, source: str, now_s: float, wall_s: float) -> list[AllocatorReading]:
-        """Take in what the mailboxes say of a source's processes; return what is new of it."""
+    def feed(self, source: str, now_s: float, wall_s: float) -> None:
+        """Take in what the mailboxes say of a source's processes."""
+        self.news.clear()
         self._forget_s = self._forget_s or now_s + RESUMED_S
         if now_s > self._forget_s:
             self._earlier.clear()
         present = self._present()
-        rows: list[AllocatorReading] = []
         for device in self._state.devices.values() if present else ():
             if device.source != source:
                 continue
@@ -61,8 +63,7 @@ class PreparedProcesses:
                 if not isinstance(mailbox, mailboxes.Mailbox):
                     continue
                 if abs(wall_s - mailbox.at_s) < SILENT_S:  # nor of a clock that is ahead
-                    rows += self._take(device, track, mailbox, now_s)
-        return rows
+                    self.news += self._take(device, track, mailbox, now_s)
 
     def _present(self) -> set[tuple[int, int]]:
         """Return the pids that have a mailbox, each with the user whose directory it is in."""

@@ -11,11 +11,10 @@ from gpuwatchd.core.codes import NameKind
 from gpuwatchd.core.model import ProcessInfo, ProcessUse
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable
+    from collections.abc import Container
 
     from gpuwatchd.collect.host import Host
     from gpuwatchd.core.model import DeviceReading, ProcessKey, Sample
-    from gpuwatchd.pipeline.track import TrackedDevice
     from gpuwatchd.pipeline.tracks import ProcessInfos
 
 _Uses = tuple[ProcessUse, ...]
@@ -36,9 +35,6 @@ class ProcessNames:
         self.host_bytes: dict[int, int] = {}
         """pid -> what it holds on the host."""
         self._host = host
-        self._present: tuple[int, list[list[ProcessKey]], tuple[ProcessInfo, ...]] = (-1, [], ())
-        self._here: dict[str, tuple[_Uses | None, list[ProcessKey]]] = {}
-        """UUID -> the last process list, and whom it names."""
         self._bound: dict[int, ProcessInfo] = {}
         self._ticks = 0
         self._lists: _Lists = ({}, frozenset())
@@ -155,28 +151,6 @@ class ProcessNames:
             sm_pct=use.sm_pct,
             host_bytes=host_bytes,
         )
-
-    def present(self, devices: Iterable[TrackedDevice]) -> tuple[ProcessInfo, ...]:
-        """Return who is on a device now, the same tuple until there is anybody else.
-
-        ``infos`` remembers those that have left, too.
-        """
-        infos, before = self.infos, self._here
-        self._here = {}
-        for device in devices:
-            if device.reading is None:
-                continue
-            uid, uses = device.device.uid, device.reading.uses
-            here = before.get(uid)
-            if here is None or here[0] is not uses:
-                keys = [use.key for use in uses or ()]
-                here = (uses, here[1] if here is not None and here[1] == keys else keys)
-            self._here[uid] = here
-        lists = [keys for _, keys in self._here.values()]
-        if (infos.changes, lists) != self._present[:2]:
-            who = tuple([infos[key] for keys in lists for key in keys if key in infos])
-            self._present = (infos.changes, lists, who)
-        return self._present[2]
 
     def forget_all_but(self, here: Container[ProcessKey]) -> None:
         """Forget who processes were that are on no device any more."""

@@ -287,10 +287,8 @@ class Proposals:
     def take_in_arrivals(self) -> None:
         """Note which notices have arrived."""
         notices = [notice for one in self._state.countdowns.values() for notice in one.notices]
-        arrived, mono_s = (
-            self._outbox.wait_for(it.message_id for it in notices),
-            self._runner.mono(),
-        )
+        arrived = self._outbox.wait_for(it.message_id for it in notices)
+        mono_s = self._runner.mono()
         for notice in notices:
             if notice.message_id in arrived and notice.sent_mono_s is None:
                 notice.sent_mono_s = mono_s

@@ -15,7 +15,8 @@ from gpuwatchd.analysis import forecast, program_key
 from gpuwatchd.core.model import ProcessInfo, Profile, Series
 from gpuwatchd.pipeline.run_baselines import chosen
 from gpuwatchd.pipeline.state import State
-from gpuwatchd.pipeline.track_evaluation import Evaluator
+from gpuwatchd.pipeline.track_evaluation import Evaluator, thresholds
+from gpuwatchd.pipeline.tracks import settled_finding
 from gpuwatchd.store.profiles import KEPT_RANKS, Run
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from gpuwatchd.collect.logs.log_types import LogFile, LogSeries
     from gpuwatchd.core.config import Config
     from gpuwatchd.core.model import Device, Finding, FloatArray
+    from gpuwatchd.pipeline.track import Track
     from gpuwatchd.store.tables import UserLabel
 
     Busy = Callable[[LogSeries], FloatArray | None]
@@ -50,7 +52,20 @@ def key_of(info: ProcessInfo | None, device: Device) -> str | None:
     return program_key.key_on(program, device)
 
 
-class LearningEvaluator(Evaluator):
+class LogEvaluator(Evaluator):
+    """Judges what is recorded; what a detector raises ends the analysis, and its caller says so.
+
+    Live, the others are judged on. Here an answer without one subject would pass for the whole.
+    """
+
+    def _settled(self, track: Track) -> Finding | None:
+        return settled_finding(track, thresholds(track, self.state.settings))
+
+    def _judgements(self, batch: list[Series]) -> list[Finding | None]:
+        return self._findings(batch)
+
+
+class LearningEvaluator(LogEvaluator):
     """Judges each process of a record by what the record knows of the earlier runs of its program.
 
     ``labels`` are what the user said, ``busy`` when work was done: as far as that is recorded.

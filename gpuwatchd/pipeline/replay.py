@@ -1,18 +1,17 @@
-"""A recorded log through the stages of :class:`.tick.Pipeline`, at the log's own clock.
+"""A recorded log through :meth:`.tick.Pipeline.tick`, at the log's own clock.
 
-At every instant of a log happens what a tick does with a sample, by the same calls in the same
-order: an intake takes in what is known by then and ends who has gone (:meth:`_LogIntake.take`
-instead of :meth:`.tracker.SampleIntake.take`), :meth:`.Evaluator.due_of` says who is judged now and
-:meth:`.Evaluator.judge` judges them. Devices, tracks, jobs and alerts stand in the same
-:class:`.State`. What differs:
+The tick, :class:`.State`, :class:`.Evaluator` and policy are the daemon's. A log is its own source
+(:meth:`_Log.read` goes to the next instant at which there is something new to judge) and its own
+intake. It has no chores, conditions, history and live state, and its notices are noted
+(:meth:`_Log.note`). What differs beside that:
 
 - Windows are slices of arrays instead of rings: a log is known at once, and only moves on. No
   detector sees what had not been recorded by then.
 - What is free, and the record of days, is worked out for those alone who are judged now.
-- There is nobody to tell and nothing to write: a log has no chores, notices, history and live
-  state. A whole :class:`.tick.Pipeline` would load and go through them at every instant.
+- All who are due are judged at once: nobody waits for the end of an instant.
 - Who caused an alert is not looked for: the processes of a log are results beside the device.
 - A process goes once the last of it was judged; live, once two lists do not name it.
+- A fault ends the analysis, and its caller says so: see :class:`.recorded_runs.LogEvaluator`.
 """
 
 from __future__ import annotations
@@ -32,12 +31,15 @@ from gpuwatchd.collect.logs.formats import corpus
 from gpuwatchd.core.codes import Ending, Reason
 from gpuwatchd.core.model.alerts import UNOWNED, device_title, process_title
 from gpuwatchd.pipeline import recorded_ledger, track_evaluation
+from gpuwatchd.pipeline.clock import Clocks
 from gpuwatchd.pipeline.device_rings import Activity
 from gpuwatchd.pipeline.history_log import HISTORY
 from gpuwatchd.pipeline.live_state import worst
+from gpuwatchd.pipeline.recorded_runs import LogEvaluator
 from gpuwatchd.pipeline.state import State
+from gpuwatchd.pipeline.tick import Pipeline, SourceTick, Stages
 from gpuwatchd.pipeline.track import DAYS_BACK_S, Headroom, Track, TrackedDevice
-from gpuwatchd.pipeline.track_evaluation import Evaluator, judge_days
+from gpuwatchd.pipeline.track_evaluation import judge_days
 from gpuwatchd.store.ring import thin
 
 if TYPE_CHECKING:
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from gpuwatchd.core.config import Config
     from gpuwatchd.core.model import (
         Alert,
+        Decision,
         Device,
         Finding,
         FloatArray,
@@ -55,6 +58,7 @@ if TYPE_CHECKING:
         Subject,
     )
     from gpuwatchd.pipeline.recorded_ledger import RecordedLedger
+    from gpuwatchd.pipeline.track_evaluation import Evaluator
 
 _RECORDED_BY_US = frozenset({HISTORY, corpus.NAME})
 """These formats say where a window ends, and every process of theirs is one of its own."""
@@ -201,13 +205,17 @@ class _LogTrack(msgspec.Struct, kw_only=True, eq=False):
         return before
 
 
-class _LogIntake:
-    """Takes a log in, instant by instant."""
+class _Log:
+    """A log, instant by instant: what a tick reads and takes in, and what is noted of it."""
 
-    def __init__(self, state: State, every: list[_LogTrack], instants: FloatArray) -> None:
-        self.begun: dict[str, _LogTrack] = {}
+    def __init__(self, evaluator: Evaluator, every: list[_LogTrack], instants: FloatArray) -> None:
+        self._position = 0
+        """Of the instant among all."""
+        self._begun: dict[str, _LogTrack] = {}
         """By subject id."""
-        self._state, self._every, self._instants = state, every, instants
+        state = evaluator.state
+        self._evaluator, self._every, self._instants = evaluator, every, instants
+        self._moments = enumerate(instants.tolist())
         self._places = {one.track: place for place, one in enumerate(every)}
         self._begins: dict[int, list[_LogTrack]] = {}
         self._stops: dict[int, list[_LogTrack]] = {}
@@ -239,11 +247,17 @@ class _LogIntake:
             elif one.whole or one.uid not in state.devices:
                 state.devices[one.uid] = device
 
-    def take(self, position: int, now_s: float) -> list[Alert]:
-        """Go to an instant; return the alerts that ended, as who they were about has gone."""
+    def read(self) -> tuple[SourceTick]:
+        """Go to the next instant."""
+        self._position, now_s = next(self._moments)
+        return (SourceTick(_SOURCE, now_s),)
+
+    def take(self, source: SourceTick) -> list[Alert]:
+        """Take in what is known by now; return the alerts that ended: their subject has gone."""
+        position, now_s = self._position, source.now_s
         beginning = self._begins.get(position, [])
         self._moving += beginning
-        self.begun.update({one.track.subject.id: one for one in beginning if one.judged})
+        self._begun.update({one.track.subject.id: one for one in beginning if one.judged})
         for one in reversed(beginning):
             if one.judged:
                 self._begin(one)
@@ -256,29 +270,53 @@ class _LogIntake:
         changed: list[Alert] = []
         for device, attributed_s in self._listed:
             device.headroom.attributed_at_s = attributed_s[position]
-            changed += track_evaluation.drop_whole(self._state, device, now_s)
+            changed += track_evaluation.drop_whole(self._evaluator.state, device, now_s)
         for one in [*self._leaving]:
             if now_s > one.end_s and one.recorded.judged == one.recorded.count:
                 changed += self._end(one, now_s)
         return changed
 
-    def prepare(self, due: list[Track], position: int, now_s: float) -> list[Track]:
-        """Return those of which something new is known, with what a judgement needs beside it."""
+    def due(self, label: str, now_s: float) -> list[Track]:
+        """Return those who are due and of whom something new is known, ready to be judged."""
+        due = self._evaluator.due_of(label, now_s)
+        if not due:
+            return []
         # In the order of the log: ranks that are judged in one instant look at each other.
         ready = [self._every[place] for place in sorted([self._places[track] for track in due])]
         ready = [one for one in ready if one.recorded.judged != one.recorded.count]
-        free = {uid: self._free_bytes(uid, position) for uid in {one.uid for one in ready}}
+        free = {uid: self._free_bytes(uid) for uid in {one.uid for one in ready}}
         for one in ready:
             one.recorded.judged = one.recorded.count
             if one.process is not None or one.ledger is not None:
                 one.track.headroom.free_bytes = free[one.uid]
             if one.track.wants_days(now_s):
-                judge_days(one.track, self._state.settings, one.recorded.hours(), now_s)
+                judge_days(one.track, self._evaluator.state.settings, one.recorded.hours(), now_s)
         return [one.track for one in ready]
+
+    def note(self, _label: str, changes: list[Alert], now_s: float) -> list[Decision]:
+        """Note the changes of one instant, each with its subject; nobody is notified."""
+        moved: Ending | None = None
+        for alert in changes:
+            replay = self._begun.get(alert.subject.id)
+            if replay is None:
+                continue
+            old = replay.change(alert)
+            code = None
+            if alert.state == "resolved":
+                code = alert.ended_code
+                # Whoever takes its place comes next.
+                if code in _MOVED and old is not None and old.state == "firing":
+                    moved = code
+            elif alert.state == "firing" and alert.firing_at_s != now_s and old is None:
+                code = Ending.OTHER_RANK
+            elif alert.state == "firing" and alert.firing_at_s == now_s:
+                code, moved = moved, None
+            _note(replay, old, alert, Event(at_s=now_s, state=alert.state, alert=alert, code=code))
+        return []
 
     def _begin(self, one: _LogTrack) -> None:
         """Have a subject watched from now on."""
-        track, state = one.track, self._state
+        track, state = one.track, self._evaluator.state
         state.tracks[track.subject.id] = track
         if one.member is not None:
             state.tracks.ranks.place(track, one.member)
@@ -295,14 +333,14 @@ class _LogIntake:
         one.close()
         self._leaving.remove(one)
         if one.process is not None:
-            self._state.devices[one.uid].processes.pop(one.process, None)
-        ended = self._state.retire([one.track], Ending.PROCESS_ENDED, now_s)
-        return self._state.tracks.take_passed_on() + ended
+            self._evaluator.state.devices[one.uid].processes.pop(one.process, None)
+        ended = self._evaluator.state.retire([one.track], Ending.PROCESS_ENDED, now_s)
+        return self._evaluator.state.tracks.take_passed_on() + ended
 
-    def _free_bytes(self, uid: str, position: int) -> float | None:
+    def _free_bytes(self, uid: str) -> float | None:
         """Return what is free on a device; None when its total is unknown."""
         if uid in self._free:
-            return float(self._free[uid][position])
+            return float(self._free[uid][self._position])
         processes = [one for one in self._every if one.uid == uid and one.process is not None]
         total = next((one.track.headroom.total_bytes for one in processes), None)
         points = [one.recorded.last for one in processes if not one.ended]
@@ -322,7 +360,7 @@ def analyze(
 
     With ``only`` the others are not judged: they are there for the room that they leave.
     """
-    evaluator = evaluator or Evaluator(State(config))
+    evaluator = evaluator or LogEvaluator(State(config))
     chosen = [series for series in log.series if series.t_s.size]
     if not chosen:
         return []
@@ -363,11 +401,11 @@ def analyze(
         )
         for (series, ledger), window in zip(parts, recorded, strict=True)
     ]
-    intake = _LogIntake(evaluator.state, every, instants)
-    for position, now_s in enumerate(instants.tolist()):
-        changed = _tick(evaluator, intake, position, now_s)
-        if changed:
-            _note_all(intake.begun, changed, now_s)
+    played = _Log(evaluator, every, instants)
+    stages = Stages(played.read, played.take, played.due, evaluator.judge, played.note)
+    pipeline = Pipeline(evaluator.state, stages, Clocks())
+    for position in range(instants.size):
+        pipeline.tick()
         if passed is not None and position % _TELL_EVERY == 0:
             passed(position / instants.size)
     finals: dict[str, list[Finding | None]] = {}
@@ -378,15 +416,6 @@ def analyze(
     results = [_result(one, devices.get(one.uid), finals.get(one.uid, [])) for one in every]
     # What nobody owns is a subject only where there is something to say of it.
     return results[: len(chosen)] + [r for r in results[len(chosen) :] if r.watches or r.alerts]
-
-
-def _tick(evaluator: Evaluator, intake: _LogIntake, position: int, now_s: float) -> list[Alert]:
-    """Do with an instant what a tick does with a sample; return the alerts that changed."""
-    changed = intake.take(position, now_s)
-    due = evaluator.due_of(_SOURCE, now_s)
-    if due:
-        changed += evaluator.judge(intake.prepare(due, position, now_s), now_s)
-    return changed
 
 
 def _unbridged(series: LogSeries) -> tuple[int, ...]:
@@ -460,26 +489,6 @@ def _unjudged(every: list[LogSeries]) -> list[LogSeries]:
         if series.process is None
         and (series.device.uid in parents or (series.lower_bound and series.device.uid in listed))
     ]
-
-
-def _note_all(replays: dict[str, _LogTrack], changes: list[Alert], instant: float) -> None:
-    """Note the changes of one instant, each with its subject."""
-    moved: Ending | None = None
-    for alert in changes:
-        replay = replays.get(alert.subject.id)
-        if replay is None:
-            continue
-        old = replay.change(alert)
-        code = None
-        if alert.state == "resolved":
-            code = alert.ended_code
-            # Whoever takes its place comes next.
-            moved = code if code in _MOVED and old is not None and old.state == "firing" else moved
-        elif alert.state == "firing" and alert.firing_at_s != instant and old is None:
-            code = Ending.OTHER_RANK
-        elif alert.state == "firing" and alert.firing_at_s == instant:
-            code, moved = moved, None
-        _note(replay, old, alert, Event(at_s=instant, state=alert.state, alert=alert, code=code))
 
 
 def _note(replay: _LogTrack, old: Alert | None, new: Alert, event: Event) -> None:

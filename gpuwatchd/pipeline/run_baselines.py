@@ -229,7 +229,6 @@ _BACK_S = 31 * 3600.0
 """How far back yesterday is read: its same hour and what came before it."""
 _LOOK_UPS = 8
 """Look-ups of one tick: 64 processes that a daemon finds when it starts take 8 ticks."""
-_SCAN_EVERY_S = 30.0
 _SLACK_S = 10.0
 """What is seen a moment after a word was there when it was said."""
 _LEAVE_AT_MOST = 64
@@ -246,35 +245,37 @@ class RunBaselines:
         self._shelf = shelf
         self._labels: dict[str, UserLabel] = {}
         self._applied: set[str] = set()
-        self._unapplied = self._missed = False
-        self._served = -1
-        self._scanned_s = float("-inf")
-        self._requested: deque[Track] = deque(maxlen=256)
+        self.unapplied = False
+        """Whether labels may be on subjects that have not followed them."""
+        self.served = -1
+        """``Tracks.created`` when all tracks had been looked up."""
+        self.outside = 0
+        """``ProfileStore.outside`` when the labels were read."""
+        self.requested: deque[Track] = deque(maxlen=256)
+        """Tracks that grow and could do with more knowledge."""
 
     def read_labels(self) -> None:
-        """Read the user's labels where they have changed; else costs some microseconds."""
-        if self._shelf.changed_elsewhere() or self._missed:
-            words = self._shelf.user_labels()
-            self._missed = words is None
-            if words is not None:
-                self._labels = {word.subject.id: word for word in words}
-                self._unapplied = True
-                # It may be on any run that anybody's judgement rests on.
-                self._served = -1
-                for track in self._state.tracks.values():
-                    track.run_baseline.asked = None
-        # A word from while the daemon was stopped waits for its process to be seen again.
-        self._unapplied = self._unapplied or self._served != self._state.tracks.created
+        """Read the user's labels anew; those that cannot be read are asked for again."""
+        words = self._shelf.user_labels()
+        if words is None:
+            return
+        self.outside = self._shelf.outside
+        self._labels = {word.subject.id: word for word in words}
+        self.unapplied = True
+        # It may be on any run that anybody's judgement rests on.
+        self.served = -1
+        for track in self._state.tracks.values():
+            track.run_baseline.asked = None
 
     def apply_labels(self, source: str, now_s: float) -> list[Alert]:
         """Apply the user's labels to the subjects of a source; return the alerts this ended."""
-        if self._served != self._state.tracks.created:
+        if self.served != self._state.tracks.created:
+            # A label from while the daemon was stopped waits for its process to be seen again.
+            self.unapplied = True
             # An alert that goes on is not judged without what was known of its subject before.
             for track in self._state.tracks.values():
                 if track.alert is not None and track.run_baseline.asked is None:
                     self._look_up(track)
-        if not self._unapplied:
-            return []
         changed: list[Alert] = []
         devices = self._state.devices_of(source)
         mine = {track.subject.id: track for device in devices for track in device.tracks()}
@@ -331,17 +332,15 @@ class RunBaselines:
 
     def step(self) -> None:
         """Do at most one piece of work."""
-        if self._unapplied and self._served == self._state.tracks.created:
-            self._unapplied = self._owes()
-        if self._served != self._state.tracks.created or self._state.tracks.renamed:
+        if self.unapplied and self.served == self._state.tracks.created:
+            self.unapplied = self._owes()
+        if self.served != self._state.tracks.created or self._state.tracks.renamed:
             self._serve_next()
         elif self._state.tracks.ended:
             while self._state.tracks.ended and not self._learn(self._state.tracks.ended.popleft()):
                 pass
-        elif self._requested:
-            self._grant(self._requested.popleft())
-        else:
-            self._scan()
+        elif self.requested:
+            self._grant(self.requested.popleft())
 
     def _owes(self) -> bool:
         """Say whether a word on somebody who is here has not been followed yet."""
@@ -377,7 +376,7 @@ class RunBaselines:
                 return
             self._look_up(track)
             asked += track.run_baseline.key is not None
-        self._served, self._state.tracks.renamed = created, False
+        self.served, self._state.tracks.renamed = created, False
 
     def _look_up(self, track: Track) -> None:
         baseline, known_as = track.run_baseline, self._key(track)
@@ -462,12 +461,8 @@ class RunBaselines:
             word=word,
         )
 
-    def _scan(self) -> None:
+    def scan(self) -> None:
         """Note who grows and could do with more knowledge."""
-        newest = max((device.taken_s for device in self._state.devices.values()), default=0.0)
-        if abs(newest - self._scanned_s) < _SCAN_EVERY_S:
-            return
-        self._scanned_s = newest
         for track in self._state.tracks.values():
             last = track.window.last
             if last is None:
@@ -482,7 +477,7 @@ class RunBaselines:
             if (grows and stale) or (
                 (past or days) and _is_old(track) and (past or track.wants_days(now_s))
             ):
-                self._requested.append(track)
+                self.requested.append(track)
 
     def _grant(self, track: Track) -> None:
         """Do the next thing that a growing track wants to know."""
@@ -493,7 +488,7 @@ class RunBaselines:
         if _is_old(track) and track.wants_days(now_s):
             judge_days(track, self._state.settings, self._hours(track, now_s), now_s)
             if _grows(track):
-                self._requested.append(track)
+                self.requested.append(track)
             return
         if not _grows(track):
             return
@@ -501,7 +496,7 @@ class RunBaselines:
             baseline.yesterday_s = now_s
             baseline.yesterday = self._yesterday(track, now_s)
             self._show(track)
-            self._requested.append(track)
+            self.requested.append(track)
             return
         if baseline.key is None:
             return
@@ -511,7 +506,7 @@ class RunBaselines:
             if moved and abs(now_s - other.run_baseline.live_s) >= SIBLINGS_EVERY_S:
                 other.run_baseline.live_s, other.run_baseline.live_moves = now_s, other.window.moves
                 other.run_baseline.live = profile_of(other, self._shelf, now_s, kind="sibling")
-                self._requested.append(track)
+                self.requested.append(track)
                 return
         baseline.siblings_s = now_s
         baseline.siblings = tuple(

@@ -13,22 +13,23 @@ import queue
 import threading
 import time
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gpuwatchd.core import units
 from gpuwatchd.core.codes import ProblemCode
 from gpuwatchd.core.errors import GpuwatchdError, SourceUnavailable, StoreError
 from gpuwatchd.core.model import Fault, Sample
 from gpuwatchd.pipeline.clock import STEP_S
+from gpuwatchd.pipeline.tick import SourceTick
 from gpuwatchd.store import live
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
     from pathlib import Path
 
-    from gpuwatchd.core.model import Device
     from gpuwatchd.core.ports import Source
-    from gpuwatchd.pipeline.chores import Guard
+    from gpuwatchd.pipeline.live_state import Inputs
+    from gpuwatchd.pipeline.tick import Problem
 
 log = logging.getLogger("gpuwatchd")
 
@@ -70,23 +71,14 @@ class SourceWorker:
             daemon=True,
         )
         self._thread.start()
-        self._pass_deadline()
+        self.answer_within(self._deadline_s)
 
-    def _pass_deadline(self) -> None:
-        """Pass the deadline on to a source that keeps to one itself."""
+    def answer_within(self, deadline_s: float) -> None:
+        """Wait so long at most for one read; a source may keep to it by itself."""
+        self._deadline_s = deadline_s
         answer_within = getattr(self.source, "answer_within", None)
         if answer_within is not None:
-            answer_within(self._deadline_s)
-
-    @property
-    def deadline_s(self) -> float:
-        """Longest time that one read is waited for."""
-        return self._deadline_s
-
-    @deadline_s.setter
-    def deadline_s(self, seconds: float) -> None:
-        self._deadline_s = seconds
-        self._pass_deadline()
+            answer_within(deadline_s)
 
     @property
     def stuck(self) -> bool:
@@ -102,7 +94,7 @@ class SourceWorker:
                 return self._take(_answer(self.source), now_mono_s)
             self._asked.put(_READ)
             self._busy_since_s = now_mono_s
-            wait_s = self.deadline_s
+            wait_s = self._deadline_s
         else:
             wait_s = 0.0
         try:
@@ -152,7 +144,7 @@ class SourceWorker:
             self.source, self._fresh = self._fresh(), None
             self._busy_since_s = None
             self._start()
-        why = f"no answer for {max(stuck_s, self.deadline_s):.0f} s"
+        why = f"no answer for {max(stuck_s, self._deadline_s):.0f} s"
         self.absent = Fault(where=self.source.name, why=f"{why}; the driver may hang")
         return Fault(where=self.source.name, why=why)
 
@@ -192,10 +184,6 @@ def _answer(source: Source) -> Sample | Exception:
         return error
 
 
-def _devices(source: Source) -> tuple[Device, ...]:
-    return tuple(source.devices())
-
-
 def labelled(sources: Sequence[Source]) -> list[tuple[str, Source]]:
     """Return sources with a name that is each one's own: two logs may be replayed at once."""
     names: dict[str, int] = {}
@@ -230,45 +218,11 @@ class SourceClocks:
         return None if last is None else last[0] + (mono_s - last[1])
 
 
-Problem = tuple[str, ProblemCode]
-
-
-class SourceTick(NamedTuple):
-    """What one source gave in a tick."""
-
-    label: str
-    """The source's name, numbered where two have the same; elsewhere called ``source``."""
-    now_s: float
-    """On the clock of its samples: seconds that the detectors count in."""
-    sample: Sample | None = None
-    devices: tuple[Device, ...] = ()
-    step_s: float | None = None
-    """By how much its wall clock was stepped since its last sample."""
-
-
 class Sources:
-    """Everything that is read each tick.
+    """Everything that is read each tick."""
 
-    Parameters
-    ----------
-    fresh
-        Makes the source at a position anew: for one whose thread is stuck in a driver.
-    absences
-        Makes sentences of why each source gives nothing (None: it does not); None tells them all.
-    """
-
-    def __init__(
-        self,
-        sources: Sequence[Source],
-        *,
-        guard: Guard,
-        mono: Callable[[], float],
-        deadline_s: float,
-        fresh: Callable[[int], Source] | None = None,
-        absences: Callable[[list[Fault | None]], list[Problem]] | None = None,
-    ) -> None:
-        self._guard, self._mono = guard, mono
-        self._absences = absences
+    def __init__(self, inputs: Inputs, mono: Callable[[], float], deadline_s: float) -> None:
+        self._mono, self._absences, fresh = mono, inputs.absences, inputs.fresh
         self._clock = SourceClocks()
         self.workers = {
             label: SourceWorker(
@@ -276,10 +230,12 @@ class Sources:
                 deadline_s=deadline_s,
                 fresh=partial(fresh, position) if fresh is not None else None,
             )
-            for position, (label, source) in enumerate(labelled(sources))
+            for position, (label, source) in enumerate(labelled(inputs.sources))
         }
         self.answered = 0
         """How many answered in the last tick."""
+        self.problems: list[Problem] = []
+        """Why sources gave nothing in the last tick, one sentence each."""
 
     def read(self) -> Iterator[SourceTick]:
         """Read one source after the other; one of which nothing was ever known is left out."""
@@ -289,15 +245,20 @@ class Sources:
             if sample is None:
                 now_s = self._clock.now(label, self._mono())
                 if now_s is not None:
-                    yield SourceTick(label, now_s)
+                    absent = worker.absent or Fault(where="", why="no answer")
+                    yield SourceTick(label, now_s, absent=absent)
                 continue
             answered += 1
             now_s, step_s = self._clock.stamp(label, sample, self._mono())
             if step_s is not None:
                 log.warning("clock stepped source=%s by_s=%.1f", label, step_s)
-            devices = self._guard(f"{label} devices", partial(_devices, worker.source))
-            yield SourceTick(label, now_s, sample, devices or (), step_s)
+            yield SourceTick(label, now_s, sample, worker.source.devices, step_s)
         self.answered = answered
+        faults = [worker.absent for worker in self.workers.values()]
+        if self._absences is not None:
+            self.problems = self._absences(faults)
+        else:
+            self.problems = [(fault.text, ProblemCode.OTHER) for fault in faults if fault]
 
     def _sample(self, label: str, worker: SourceWorker) -> Sample | None:
         try:
@@ -308,26 +269,10 @@ class Sources:
             return None
         return answer if isinstance(answer, Sample) else None
 
-    def absent(self, label: str) -> Fault:
-        """Return why a source gives nothing."""
-        return self.workers[label].absent or Fault(where="", why="no answer")
-
     def set_deadline(self, deadline_s: float) -> None:
         """Wait for each source for so many seconds from now on."""
         for worker in self.workers.values():
-            worker.deadline_s = deadline_s
-
-    def problems(self) -> list[Problem]:
-        """Return why sources give nothing, one sentence each."""
-        faults = [worker.absent for worker in self.workers.values()]
-        if self._absences is not None:
-            return self._absences(faults)
-        return [(fault.text, ProblemCode.OTHER) for fault in faults if fault]
-
-    def close(self) -> None:
-        """Let go of all of them."""
-        for worker in self.workers.values():
-            self._guard("close", worker.close)
+            worker.answer_within(deadline_s)
 
 
 # Letting go of the GPUs when the user asks: from the request's file to the sources.

@@ -199,8 +199,6 @@ class Engines:
         self, infos: Mapping[ProcessKey, ProcessInfo]
     ) -> Mapping[ProcessKey, ProcessInfo]:
         """Return who processes are, with the models that they serve."""
-        if not self.named:
-            return infos
         with_models = dict(infos)
         for key, model in self.named.items():
             info = infos.get(key)
@@ -351,6 +349,7 @@ class State:
         tracks.pop(track.subject.id, None)
         tracks.evaluations += 1
         tracks.unjudged.pop(track.subject.id, None)
+        tracks.limited.pop(track.subject.id, None)
         tracks.ranks.leave(track)
 
     def retire(

@@ -123,8 +123,7 @@ class StepRunner:
             )
         self._running = [thread for thread in self._running if thread.is_alive()]
         if len(self._classified) > len(alive):
-            kept = {key: one for key, one in self._classified.items() if key in alive}
-            self._classified = kept
+            self._classified = {k: one for k, one in self._classified.items() if k in alive}
 
     def classified(self, info: ProcessInfo) -> Classified | None:
         """Return who manages a process; None until that is known."""
@@ -147,14 +146,8 @@ class StepRunner:
 
     def can_save(self, info: ProcessInfo, section: ActSection) -> bool:
         """Say whether a process can be asked to save; False where that is not read in time."""
-        ask = self._asking(section)
-        return bool(
-            self._look(
-                f"save {section.checkpoint} {section.signal}",
-                info.key,
-                lambda: ask.offered(info.key),
-            )
-        )
+        ask, what = self._asking(section), f"save {section.checkpoint} {section.signal}"
+        return bool(self._look(what, info.key, lambda: ask.offered(info.key)))
 
     def _look(self, what: str, key: ProcessKey, work: Callable[[], _T]) -> _T | None:
         """Read files of a process in a thread, once: a driver that hangs may keep it for ever."""

@@ -146,9 +146,18 @@ class Headroom(msgspec.Struct, kw_only=True):
         limit = limit_of(held, self.free_bytes)
         return self.total_bytes if limit is None and whole else limit
 
-    def note_free(self, now_s: float) -> None:
-        """Remember when there was last hardly any room."""
-        free, total = self.free_bytes, self.total_bytes
+    def take(
+        self,
+        now_s: float,
+        total_bytes: float | None,
+        free_bytes: float | None,
+        used_bytes: float | None = None,
+        util_pct: float | None = None,
+    ) -> None:
+        """Take over what was read, and remember when there was last hardly any room."""
+        self.total_bytes, self.free_bytes = total_bytes, free_bytes
+        self.used_bytes, self.util_pct = used_bytes, util_pct
+        free, total = free_bytes, total_bytes
         if free is not None and total is not None and free <= FULL_SHARE * total:
             self.full_at_s = now_s
 

@@ -17,7 +17,7 @@ from gpuwatchd.pipeline.track import EndedProcess, Headroom, Track, TrackedDevic
 from gpuwatchd.store.ring import Ring
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Sequence
+    from collections.abc import Callable, Container, Sequence
 
     from gpuwatchd.collect.host import Host, procfs
     from gpuwatchd.core.model import Alert, Device, DeviceReading
@@ -42,12 +42,12 @@ class HostMemory:
         self._ticks: dict[str, int] = {}
         self._missing: dict[str, set[ProcessKey]] = {}
 
-    def feed(self, source: str, devices: Iterable[TrackedDevice], now_s: float) -> list[Alert]:
+    def feed(self, source: str, now_s: float) -> list[Alert]:
         """Take in what the processes of a source's devices hold; in most ticks do nothing."""
         tick = self._ticks[source] = self._ticks.get(source, -1) + 1
         if tick % EVERY_TICKS:
             return []
-        ranked = sorted(devices, key=lambda device: device.device.uid)
+        ranked = sorted(self._state.devices_of(source), key=lambda device: device.device.uid)
         listed = [
             device
             for device in ranked
@@ -77,10 +77,9 @@ class HostMemory:
         ]
 
     def _measure(self, now_s: float) -> None:
-        headroom = self._look()
-        self.headroom.total_bytes = None if headroom is None else headroom.total_bytes
-        self.headroom.free_bytes = None if headroom is None else headroom.free_bytes
-        self.headroom.note_free(now_s)
+        host = self._look()
+        figures = (None, None) if host is None else (host.total_bytes, host.free_bytes)
+        self.headroom.take(now_s, *figures)
 
     def _note(self, device: TrackedDevice, key: ProcessKey, held: int, now_s: float) -> None:
         info = self._state.infos.get(key)
@@ -184,9 +183,9 @@ class SampleIntake:
             reading = self.process_names.resolve(raw, processes)
             changed += self._track_device(device, reading, source, now_s, boot_id)
             self._state.devices[device.uid].faults = tuple(faults.get(device.uid, ()))
-        for tracked_device in self._state.devices_of(source):
-            if tracked_device.device.uid not in by_uid:
-                del self._state.devices[tracked_device.device.uid]
+        for uid, tracked_device in list(self._state.devices.items()):
+            if uid not in by_uid and tracked_device.source == source:
+                del self._state.devices[uid]
                 tracks = tracked_device.tracks()
                 changed += self._state.retire(tracks, Ending.DEVICE_GONE, now_s)
         if self._state.restored.alerts and now_s - self._begun_s >= FORGET_DEVICE_S:
@@ -195,9 +194,10 @@ class SampleIntake:
             )
         if self._state.restored.pending and now_s - self._begun_s >= PENDING_S:
             self._state.restored.pending.clear()
-        changed += self.host_memory.feed(source, self._state.devices_of(source), now_s)
-        # First: who goes on with an alert may have ended in the same tick.
-        changed[:0] = self._state.tracks.take_passed_on()
+        changed += self.host_memory.feed(source, now_s)
+        if self._state.tracks.passed_on:
+            # First: who goes on with an alert may have ended in the same tick.
+            changed[:0] = self._state.tracks.take_passed_on()
         self._forget_infos()
         gone = Fault(where="", why="not reported now")
         self.mark_unread(source, gone, but={r.device_uid for r in sample.readings})
@@ -225,7 +225,7 @@ class SampleIntake:
         tracked_device.taken_s = now_s
         self._update_ledger(tracked_device, reading, boot_id, same=same)
         self._update_headroom(tracked_device, reading, now_s)
-        self._feed(tracked_device, reading, now_s, same=same)
+        moved = self._feed(tracked_device, reading, now_s, same=same)
         if (
             not same
             or tracked_device.listed is None
@@ -235,6 +235,9 @@ class SampleIntake:
             changed += self._end_gone(tracked_device, reading, now_s)
         if reading.uses is None and boot_id is not None:
             changed += self._end_unlisted(tracked_device, now_s)
+        known = tracked_device.headroom.attributed_at_s == now_s and reading.uses_reason is None
+        if not moved and known and tracked_device.judged_by_process:
+            return changed  # It is judged by its processes as before.
         return changed + track_evaluation.drop_whole(self._state, tracked_device, now_s)
 
     def _end_unlisted(self, device: TrackedDevice, now_s: float) -> list[Alert]:
@@ -319,7 +322,7 @@ class SampleIntake:
             )
         if device.ledger is not None and baseline.learn(device.ledger, boot_id):
             self._state.idle_levels.changed[device.device.uid] = baseline
-        if device.own_tracks:
+        if device.own_tracks and device.own_tracks[-1].baseline_bytes != baseline.least_bytes:
             device.own_tracks[-1].baseline_bytes = baseline.least_bytes
 
     @staticmethod
@@ -327,13 +330,11 @@ class SampleIntake:
         headroom, ledger = device.headroom, device.ledger
         if reading.state != "ok" and (reading.used_bytes, reading.free_bytes) == (None, None):
             return  # Nothing was read: what was judged stays, and so does its headroom.
-        headroom.total_bytes = reading.total_bytes or device.device.memory_total_bytes
-        headroom.free_bytes = reading.free_bytes
-        headroom.used_bytes = reading.used_bytes
-        headroom.util_pct = reading.util_pct
+        total_bytes = reading.total_bytes or device.device.memory_total_bytes
+        figures = reading.free_bytes, reading.used_bytes, reading.util_pct
+        headroom.take(now_s, total_bytes, *figures)
         if isinstance(headroom.activity, RecentActivity):
             headroom.activity.add(now_s, reading.util_pct, reading.power_w)
-        headroom.note_free(now_s)
         uses = reading.uses
         if uses is not None:
             device.uses, device.uses_s = uses, now_s
@@ -345,7 +346,8 @@ class SampleIntake:
 
     def _feed(
         self, device: TrackedDevice, reading: DeviceReading, now_s: float, *, same: bool
-    ) -> None:
+    ) -> bool:
+        """Give the tracks of a device their figures; return whether any may have changed."""
         used, ledger = reading.used_bytes, device.ledger
         if used is None and ledger is not None and device.device.memory_kind == "unified":
             # The device's own figure is missing where memory is shared: its processes stand in.
@@ -357,7 +359,7 @@ class SampleIntake:
         beside = (used, rest, len(device.own_tracks))
         if same and beside == device.fed:
             device.feeder.again(now_s)
-            return
+            return False
         values: list[tuple[Ring, float]] = [
             (_ring(self._process_track(device, use.key)), use.used_bytes)
             for use in reading.uses or ()
@@ -377,6 +379,7 @@ class SampleIntake:
         device.feeder.feed(now_s, values)
         # After a list that could not be read the very same list is news.
         device.fed = None if reading.uses is None else beside
+        return True
 
     def _process_track(self, device: TrackedDevice, key: ProcessKey) -> Track:
         track = device.processes.get(key)

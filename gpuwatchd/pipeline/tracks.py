@@ -168,7 +168,7 @@ def unsuppress(alert: Alert) -> Alert:
     """Return the alert of a rank that is told of by itself, or for others: nothing holds it."""
     if alert.held_code is not Hold.PART_OF_JOB:
         return alert
-    return msgspec.structs.replace(alert, **wording.hold_fields(None))
+    return msgspec.structs.replace(alert, **wording.NOT_HELD)
 
 
 def _rank(track: Track, finding: Finding | None) -> ledger.Rank:
@@ -235,6 +235,8 @@ class Tracks(dict[str, "Track"]):
         """Who has ended and has not been learned from."""
         self.created = 0
         """Tracks ever made."""
+        self.limited: dict[str, Track] = {}
+        """Subject id -> those that run out by something else than their device first."""
         self.renamed = False
         """Whether what a process runs has become known since."""
         self._findings: tuple[int, dict[str, Finding]] = (-1, {})

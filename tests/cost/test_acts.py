@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatchd.analysis.cost import Act, Price, acts, acts_summed
+from gpuwatchd.analysis.cost import Act, Price, acts_summed, totals
 
 PRICE = Price(usd_per_hour=4.0, whole_usd_per_hour=4.0, basis="yours")
 amounts = st.one_of(st.none(), st.floats(-1e3, 1e6))
@@ -17,8 +17,8 @@ def test_never_less_than_nothing_nor_more_than_the_device_until_the_end(
     held: float | None, total: float | None, idle_s: float | None, at_s: float
 ) -> None:
     until_s = 5e5
-    part = acts.Held("GPU-0", held, total, idle_s, PRICE)
-    found = acts.freed([part], at_s, until_s)
+    part = totals.Held("GPU-0", held, total, idle_s, PRICE)
+    found = totals.freed([part], at_s, until_s)
     assert found.held_bytes is None or found.held_bytes >= 0.0
     if found.gpu_hours is not None:
         most_s = max(0.0, min(until_s - at_s, idle_s or 0.0))
@@ -29,11 +29,11 @@ def test_never_less_than_nothing_nor_more_than_the_device_until_the_end(
 
 
 def test_several_devices_add_up_and_one_that_is_unknown_makes_the_sum_so() -> None:
-    half = acts.Held("GPU-0", 40.0, 80.0, 7200.0, PRICE)
-    assert acts.freed([half, half], 0.0, 1e6) == (80.0, 2.0, 8.0)
-    found = acts.freed([half, half._replace(idle_s=None, held_bytes=None)], 0.0, 1e6)
+    half = totals.Held("GPU-0", 40.0, 80.0, 7200.0, PRICE)
+    assert totals.freed([half, half], 0.0, 1e6) == (80.0, 2.0, 8.0)
+    found = totals.freed([half, half._replace(idle_s=None, held_bytes=None)], 0.0, 1e6)
     assert found == (None, None, None)
-    assert acts.freed([half._replace(price=None)], 0.0, 1e6) == (40.0, 1.0, None)
+    assert totals.freed([half._replace(price=None)], 0.0, 1e6) == (40.0, 1.0, None)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_several_devices_add_up_and_one_that_is_unknown_makes_the_sum_so() -> No
 def test_a_device_is_idle_since_it_last_worked_or_was_not_read(
     rows: list[tuple[float, float | None]], since_s: float | None
 ) -> None:
-    assert acts.idle_since([(at_s, 60.0, util) for at_s, util in rows], 181.0) == since_s
+    assert totals.idle_since([(at_s, 60.0, util) for at_s, util in rows], 181.0) == since_s
 
 
 def test_a_sum_tells_what_is_known_of_it() -> None:

@@ -9,14 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatchd.core.codes import Failure
-from gpuwatchd.notify.outbox.states import State, clock_moved, expired, is_held, state_of
-from gpuwatchd.notify.outbox.turn import (
+from gpuwatchd.notify.outbox.states import (
     LATE_S,
     MAX_LINES,
+    State,
+    clock_moved,
     digest,
+    expired,
+    is_held,
     is_late,
     leaves_with_others,
     plan,
+    state_of,
 )
 from tests import making
 

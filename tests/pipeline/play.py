@@ -13,7 +13,8 @@ from tests.making import CARD, GIB, LEAKER, MIB, sample
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpuwatchd.pipeline.tick import Pipeline, Tick
+    from gpuwatchd.pipeline.live_pipeline import LivePipeline
+    from gpuwatchd.pipeline.tick import Tick
 
 EAGER = Config(detection=DetectionSection(confidence_threshold=0.65))
 """Alerts sooner than by default: what is tested here is what becomes of an alert."""
@@ -116,7 +117,7 @@ def leaking_until(end: int) -> Callable[[int], Sample]:
     )
 
 
-def run(pipeline: Pipeline, ticks: int) -> list[Tick]:
+def run(pipeline: LivePipeline, ticks: int) -> list[Tick]:
     return [pipeline.tick() for _ in range(ticks)]
 
 

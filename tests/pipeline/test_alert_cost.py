@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.core.config import Config
     from gpuwatchd.core.model import Alert, Cost, HoldingKind
-    from gpuwatchd.pipeline.tick import Pipeline
+    from gpuwatchd.pipeline.live_pipeline import LivePipeline
 
 PRICED = msgspec.structs.replace(EAGER, cost=CostSection(usd_per_gpu_hour=4.0))
 NOW_S = 1000.0 + 5.0 * 199
@@ -43,21 +43,23 @@ def alone(tick: int, who: ProcessInfo = LEAKER) -> Sample:
     return sample(1000.0 + 5.0 * tick, [(who, 20 * GIB + grown)])
 
 
-def costs(pipeline: Pipeline) -> AlertCosts:
+def costs(pipeline: LivePipeline) -> AlertCosts:
     """Return what the pipeline asks for costs."""
     return pipeline.alert_notifier._builder._costs
 
 
-def of(pipeline: Pipeline, now_s: float = NOW_S) -> Cost:
+def of(pipeline: LivePipeline, now_s: float = NOW_S) -> Cost:
     return present(costs(pipeline).of(opened(pipeline), now_s))
 
 
-def opened(pipeline: Pipeline) -> Alert:
+def opened(pipeline: LivePipeline) -> Alert:
     found = [t.alert for t in pipeline.state.tracks.values() if t.alert is not None]
     return next(one for one in found if one.subject.process is not None)
 
 
-def playing(config: Config = PRICED, ticks: int = 200, history: History | None = None) -> Pipeline:
+def playing(
+    config: Config = PRICED, ticks: int = 200, history: History | None = None
+) -> LivePipeline:
     pipeline = make_pipeline(config=config, sources=[Script(alone)], history=history)
     run(pipeline, ticks)
     return pipeline

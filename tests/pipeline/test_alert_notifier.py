@@ -298,5 +298,5 @@ def test_a_message_about_many_lists_every_pid() -> None:
                 for pid in range(4200001, 4200009)]  # fmt: skip
     title = (TitlePart(text="a_program_with_a_long_name.py"),)
     also = [alert(key=one.id, subject=one, title_parts=title) for one in subjects]
-    value = messages.facts(also[0], "firing", now_s=BASE_S, also=also[1:], host="")["Also"]
+    value = messages.compose(also[0], "firing", now_s=BASE_S, also=also[1:]).facts["Also"]
     assert all(str(one.process.pid) in value for one in subjects[3:] if one.process)

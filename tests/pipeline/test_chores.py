@@ -6,7 +6,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
-from gpuwatchd.pipeline.chores import Guard
+from gpuwatchd.pipeline.live_pipeline import PACE_S, Chore, Guard, When
 from tests.store.world import Time
 
 if TYPE_CHECKING:
@@ -36,9 +36,36 @@ def test_a_part_that_takes_longer_than_its_budget_is_logged_once_a_minute(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = Time()
-    monkeypatch.setattr("gpuwatchd.pipeline.chores.time.perf_counter", now.monotonic)
+    monkeypatch.setattr("gpuwatchd.pipeline.live_pipeline.time.perf_counter", now.monotonic)
     guard = Guard(now.monotonic)
     for taken_s in (0.2, 0.3, 60.0, 0.3):
         guard("history", partial(now.pass_s, taken_s), budget_s=0.25)
     assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
     assert guard.problems == []
+
+
+def test_a_chore_is_done_when_it_is_due_or_has_failed_and_paced_ones_together() -> None:
+    now, done, due = Time(), list[str](), [False]
+    guard = Guard(now.monotonic)
+
+    def odd(_: float) -> None:
+        done.append("odd")
+        due[0] = False
+        if done.count("odd") == 1:
+            raise ValueError("odd")
+
+    guard.add(
+        [
+            Chore("odd", When.AFTER, odd, due=lambda: due[0]),
+            Chore("one", When.AFTER, lambda _: done.append("one"), paced=True),
+            Chore("other", When.LAST, lambda _: done.append("other"), paced=True),
+        ]
+    )
+    ticks: list[list[str]] = []
+    for tick in range(8):
+        due[0] = tick == 3
+        for when in When:
+            guard.do(when, 0.0)
+        ticks.append(done[sum(map(len, ticks)) :])
+        now.pass_s(PACE_S / 6.0)
+    assert ticks == [["one", "other"], [], [], ["odd"], ["odd"], [], ["one", "other"], []]

@@ -58,11 +58,11 @@ def told(happenings: EventLog, where: Device, tracks: dict[str, Any] | None = No
 def test_each_event_is_written_down_once_and_remembered_in_order() -> None:
     book: Any = Book()
     happenings = EventLog(book)
-    happenings.take(noted(event(60), event(90, hardware=None)), {}, {})
-    happenings.take(noted(), {}, {})
+    happenings.take("nvml", noted(event(60), event(90, hardware=None)), {}, {})
+    happenings.take("nvml", noted(), {}, {})
     assert [row[2] for row in book.rows] == ["GPU-1", "GPU-1"]
-    assert [e.at_s for e in happenings.recent("GPU-1")] == [NOW_S - 90, NOW_S - 60]
-    assert happenings.recent("GPU-2") == ()
+    assert [e.at_s for e in happenings.shown["GPU-1"]] == [NOW_S - 90, NOW_S - 60]
+    assert "GPU-2" not in happenings.shown
 
 
 FAILED = event(6000, hardware=False)
@@ -76,17 +76,19 @@ def test_many_that_fail_or_end_do_not_push_out_what_broke_or_failed(
     first: Event, after: Event
 ) -> None:
     happenings = EventLog(None)
-    happenings.take(noted(first), {}, {})
+    happenings.take("nvml", noted(first), {}, {})
     for second in range(100):
-        happenings.take(noted(msgspec.structs.replace(after, at_s=after.at_s + second)), {}, {})
-    recent = happenings.recent("GPU-1")
+        happenings.take(
+            "nvml", noted(msgspec.structs.replace(after, at_s=after.at_s + second)), {}, {}
+        )
+    recent = happenings.shown["GPU-1"]
     assert len(recent) <= MOST_PER_DEVICE
     assert recent[0] == first
 
 
 def test_what_broke_while_memory_grew_is_said_first() -> None:
     happenings = EventLog(None)
-    happenings.take(noted(event(1800)), {}, {})
+    happenings.take("nvml", noted(event(1800)), {}, {})
     lines = told(happenings, CARD)
     assert lines[0].startswith("check the hardware first: XID 79: the GPU has fallen off the bus")
     assert lines[1:] == ("restart it",)
@@ -94,20 +96,20 @@ def test_what_broke_while_memory_grew_is_said_first() -> None:
 
 def test_it_is_said_of_an_instance_when_its_card_broke() -> None:
     happenings = EventLog(None)
-    happenings.take(noted(event(1800, uid="GPU-0")), {}, {})
+    happenings.take("nvml", noted(event(1800, uid="GPU-0")), {}, {})
     assert told(happenings, CARD) == ("restart it",)
     assert len(told(happenings, msgspec.structs.replace(CARD, parent_uid="GPU-0"))) == 2
 
 
 def test_what_a_program_did_or_what_was_long_ago_is_not_said() -> None:
     happenings = EventLog(None)
-    happenings.take(noted(event(1800, hardware=False), event(50_000)), {}, {})
+    happenings.take("nvml", noted(event(1800, hardware=False), event(50_000)), {}, {})
     assert told(happenings, CARD) == ("restart it",)
 
 
 def test_the_track_keeps_what_was_said_and_it_is_said_once() -> None:
     happenings = EventLog(None)
-    happenings.take(noted(event(1800)), {}, {})
+    happenings.take("nvml", noted(event(1800)), {}, {})
     first = alert()
     track = SimpleNamespace(alert=first, finding=first.finding)
     tracks: Any = {first.subject.id: track}

@@ -13,10 +13,8 @@ from hypothesis import strategies as st
 from gpuwatchd.core.codes import Failure
 from gpuwatchd.core.config import PolicySection
 from gpuwatchd.core.units import Local
-from gpuwatchd.notify.outbox.channel_health import Channels, Reach
-from gpuwatchd.notify.outbox.outbox import Outbox
-from gpuwatchd.notify.outbox.states import expired
-from gpuwatchd.notify.outbox.turn import Plan, fallbacks
+from gpuwatchd.notify.outbox.outbox import Channels, Outbox, Reach
+from gpuwatchd.notify.outbox.states import Plan, expired, fallbacks
 from tests import making
 from tests.pipeline.play import Postbox
 from tests.store.world import opened
@@ -234,7 +232,7 @@ def test_an_old_complaint_about_a_channel_does_not_outlive_its_settings() -> Non
 def test_what_is_sent_during_the_last_seconds_is_written_down(tmp_path: Path) -> None:
     history = opened(tmp_path)
     post = Outbox(Postbox(), history)
-    post.send(history.apply([], [delivery(attempts=0, row=None)]))
+    post.send([delivery(attempts=0, row=None)])
     post.close(timeout_s=0.1)
     assert history.pending_deliveries() == []
     history.close()

@@ -90,7 +90,7 @@ def test_a_live_state_that_cannot_be_written_is_a_problem_only(tmp_path: Path) -
     assert any("live state" in problem for problem in ticks[-1].state.problems)
 
 
-@pytest.mark.parametrize("part", ["live", "evaluator"])
+@pytest.mark.parametrize("part", ["outbox", "evaluator"])
 def test_memory_that_is_short_for_a_moment_ends_no_tick(
     monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
@@ -101,7 +101,9 @@ def test_memory_that_is_short_for_a_moment_ends_no_tick(
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr(getattr(pipeline, part), "snapshot" if part == "live" else "due_of", short)
+        patch.setattr(
+            getattr(pipeline, part), "channel_health" if part == "outbox" else "due_of", short
+        )
         during = pipeline.tick().state
         assert len(pipeline.guard.problems) == 1
     assert during.devices[0].device == before.devices[0].device
@@ -266,7 +268,7 @@ def test_a_device_log_that_fails_costs_no_event(monkeypatch: pytest.MonkeyPatch)
     pipeline = make_pipeline(config=EAGER, sources=[Script(play)])
     state = pipeline.tick().state
     assert [event.code for event in state.devices[0].events] == [79]
-    assert state.problems == ("device log: odd",)
+    assert state.problems == ("events: odd",)
     pipeline.close()
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gpuwatchd.core.model import Device, Sample
-    from gpuwatchd.pipeline.tick import Pipeline
+    from gpuwatchd.pipeline.live_pipeline import LivePipeline
 
 TOTAL = 64 * GIB
 
@@ -42,7 +42,7 @@ def watched(
     *,
     devices: tuple[Device, ...] = (CARD,),
     **more: Any,
-) -> tuple[Pipeline, Postbox]:
+) -> tuple[LivePipeline, Postbox]:
     post = Postbox()
     source = Script(play, devices=devices)
     pipeline = make_pipeline(config=EAGER, sources=[source], message_dispatcher=post, **more)
@@ -132,7 +132,7 @@ def test_the_room_of_the_host(tmp_path: Path) -> None:
 
 
 def test_an_alert_on_host_memory_goes_on_after_a_restart(tmp_path: Path) -> None:
-    def begin(start: int) -> tuple[Pipeline, Postbox]:
+    def begin(start: int) -> tuple[LivePipeline, Postbox]:
         def play(i: int) -> Sample:
             here = on_host(start + i, growing(start + i))
             return msgspec.structs.replace(here, boot_id=BOOT)

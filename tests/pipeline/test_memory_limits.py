@@ -301,5 +301,6 @@ def test_a_soft_limit_that_is_passed_is_no_alert() -> None:
     track.limit = MemoryLimit(
         kind=LimitKind.DRIVER, name="/sys/fs/cgroup/a", soft_bytes=GIB, used_bytes=5 * GIB
     )
+    intake.state.tracks.limited[track.subject.id] = track
     assert NearLimits(intake.state).conditions(0.0, ()) == []
     assert present(track.series().limit_bytes) > 70 * GIB

@@ -216,9 +216,11 @@ def test_what_a_job_wrote_down_says_why_it_ended(
 def test_a_mailbox_of_the_future_is_ignored(place: Path) -> None:
     world = World(place)
     world.run(3)
-    feed = world.pipeline.intake.prepared.feed
-    assert not feed("script", 1100.0, time.time() - 3600.0)
-    assert feed("script", 1100.0, time.time())
+    prepared = world.pipeline.intake.prepared
+    prepared.feed("script", 1100.0, time.time() - 3600.0)
+    assert not prepared.news
+    prepared.feed("script", 1100.0, time.time())
+    assert prepared.news
 
 
 def _census(**group: Any) -> dict[str, Any]:

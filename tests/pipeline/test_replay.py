@@ -116,6 +116,14 @@ def test_a_window_never_reaches_over_a_break() -> None:
     assert recorded.window()[0][0] == times(100)[40]
 
 
+def test_a_detector_that_fails_leaves_no_subject_out_in_silence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("gpuwatchd.analysis.verdict.judge", lambda *_: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        judged(series(times(250), ramp(250, from_n=60)))
+
+
 def test_an_empty_log_has_no_subjects() -> None:
     assert judged() == judged(series(np.empty(0), np.empty(0))) == []
 

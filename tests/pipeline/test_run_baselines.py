@@ -312,7 +312,7 @@ def test_what_came_after_the_word_is_not_what_was_said_to_be_normal(lab: Lab) ->
     info, alert = fired(lab, straight)
     said_s = lab.time.now_s
     lab.say(alert, "normal")
-    lab.pipeline.user_input.run_baselines.read_labels = lambda: None  # type: ignore[method-assign, union-attr]
+    lab.pipeline.run_baselines.read_labels = lambda: None  # type: ignore[method-assign, union-attr]
     lab.pass_minutes(30)
     lab.history.flush(lab.time.now_s)
     lab.history.close()  # as if it had been killed before it could listen

@@ -83,7 +83,7 @@ def test_leaks_of_one_program_of_one_user_are_one_message() -> None:
     for field, value in (("user", "bob"), ("container", "b"), ("unit", "b.service")):
         about = msgspec.structs.replace(present(known.about), **{field: value})
         other = msgspec.structs.replace(known, about=about, group="", key="other")
-        assert policy.group_of(other, map(world.alert, world.keys)) == "gpu:GPU-1"
+        assert policy.group_of(other, [*map(world.alert, world.keys)]) == "gpu:GPU-1"
     assert [world.alert(key).severity for key in world.keys[1:3]] == ["warning", "critical"]
 
 

@@ -293,7 +293,8 @@ class World:
         if outcome.changed and alert is not None:
             changes.append(alert)
 
-    def _send(self, deliveries: list[Delivery]) -> None:
+    def _send(self, deliveries: list[Delivery], alerts: list[Alert]) -> None:
+        self.store.apply(alerts, deliveries)
         by_message = itertools.groupby(deliveries, key=lambda one: one.message.id)
         for _, group in by_message:
             some = list(group)

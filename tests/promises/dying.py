@@ -110,7 +110,7 @@ def live(folder: Path, case: str, decided: Callable[[], object] = int) -> None:
         said = message(id=KEY, severity="critical", alert_key=KEY)
         times = {"created_at_s": began_s, "next_try_at_s": began_s}
         made = delivery(alert_key=KEY, channel="own", message=said, **times)
-        post.send(history.apply([told], [made]))
+        post.send([made], [told])
     until_s = time.monotonic() + 60.0
     while history.pending_deliveries():
         assert time.monotonic() < until_s, history.pending_deliveries()

@@ -135,7 +135,7 @@ class Office:
         told = alert(key=key, opened_at_s=about_s, firing_at_s=about_s, changed_at_s=about_s)
         if said.notice == "resolved":
             told = msgspec.structs.replace(told, state="resolved", resolved_at_s=self.time.now_s)
-        self.post.send(self.history.apply([told], made))
+        self.post.send(made, [told])
 
     def send(self, name: str, *channels: str, **fields: Any) -> None:
         """Decide to tell, and wait until it has left the channels' hands."""

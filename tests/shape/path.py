@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from gpuwatchd.core.model import Availability, Message
     from gpuwatchd.notify.outbox.dispatcher import MessageDispatcher
-    from gpuwatchd.pipeline.tick import Pipeline
+    from gpuwatchd.pipeline.live_pipeline import LivePipeline
     from gpuwatchd.store.writer import History
 
 Kinds = dict[str, list[tuple[list[str], int]]]
@@ -122,7 +122,7 @@ class Clock:
 
 def _daemon(
     folder: Path, proc: Path, clock: Clock, courier: MessageDispatcher
-) -> tuple[Pipeline, History]:
+) -> tuple[LivePipeline, History]:
     """Put the parts together as the daemon does."""
     from gpuwatchd.collect.host import Host
     from gpuwatchd.collect.nvml.source import NvmlSource

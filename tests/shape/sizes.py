@@ -25,7 +25,6 @@ FAMILIES = (
     "gpuwatchd.collect.drm",
     "gpuwatchd.collect.scenarios",
     "gpuwatchd.notify.channels",
-    "gpuwatchd.pipeline.chores",
     "gpuwatchd.view.queries",
     "gpuwatchd.cli.verbs",
     "gpuwatchd.cli.doctor",

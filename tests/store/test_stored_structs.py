@@ -254,9 +254,8 @@ def test_a_title_is_as_short_as_it_is_made_today(title: Title) -> None:
         short = sentences.fitted(sentences.brief(old), room)
         assert short == sentences.fitted(sentences.brief(made), room)
     for notice in ("firing", "repeat"):
-        assert sentences.subject(old, notice, now_s=10_000.0) == sentences.subject(
-            made, notice, now_s=10_000.0
-        )
+        cases = [sentences.Case(one, notice, 10_000.0, ran_out=False) for one in (old, made)]
+        assert sentences.subject(cases[0]) == sentences.subject(cases[1])
 
 
 def test_the_state_of_an_older_daemon_gets_codes() -> None:

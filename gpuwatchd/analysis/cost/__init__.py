@@ -1,27 +1,30 @@
 """What memory and time on a GPU cost: prices, shares, and the one line of an alert. Pure."""
 
-from gpuwatchd.analysis.cost.acts import Act, ActsSum, acts_summed
 from gpuwatchd.analysis.cost.sharing import (
+    ChargedUsage,
     DeviceUsage,
     Hour,
     MemoryBucket,
+    Part,
     Price,
     Prices,
+    UsageProvider,
+    charge,
+    charged_usage,
+    counted_from,
     gib_hours,
+    total,
     usage_by_process,
     usd,
     with_rest,
 )
 from gpuwatchd.analysis.cost.totals import (
     WHATS,
-    ChargedUsage,
+    Act,
+    ActsSum,
     Entry,
-    Part,
     Sum,
-    UsageProvider,
-    charge,
-    charged_usage,
-    counted_from,
+    acts_summed,
     entries_of,
     grouped,
     in_currency,
@@ -29,5 +32,4 @@ from gpuwatchd.analysis.cost.totals import (
     line,
     saved,
     summed,
-    total,
 )

@@ -1,184 +1,30 @@
-"""What a period cost: entries that add up to the whole and never count twice, and their words."""
+"""What a period cost: entries that add up to the whole and never count twice, and their words.
+
+Also what was freed in it. Pure; unknown is None, never 0.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import msgspec
 
-from gpuwatchd.analysis.cost.sharing import DeviceUsage, usage_by_process
+from gpuwatchd.analysis.cost.sharing import (
+    ChargedUsage,
+    Part,
+    Since,
+    UsageProvider,
+    charged_usage,
+    total,
+    worth,
+)
 from gpuwatchd.core import units
-from gpuwatchd.core.model import Cost, Value
+from gpuwatchd.core.model import Cost, ProcessKey, Value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-    from gpuwatchd.analysis.cost.sharing import MemoryBucket, Price, Prices
-
-SEEN_SOON_S: Final = 600.0
-"""A process that was seen on the device so soon after its start was there from the start."""
-TAIL_S: Final = 180.0
-"""What was seen last has lasted until now, if that was not longer ago: rows are written late."""
-
-
-# From when on an alert is counted, and what it had of its devices since.
-
-
-class UsageProvider(NamedTuple):
-    """Who knows what was seen, and what it costs; of a device between two instants."""
-
-    rows: Callable[[str, float, float], Iterable[MemoryBucket]]
-    """Who held what."""
-    price: Callable[[str, float, float], Price | None]
-    """What it costs, by its power; None where unknown."""
-
-
-def counted_from(
-    started_at_s: float | None, saved_at_s: float | None, first_at_s: float | None
-) -> tuple[float | None, Since]:
-    """Return from when on something is counted, and what happened then.
-
-    A job starts with its first rank. Where no checkpoint is known it counts from the start.
-    """
-    if saved_at_s is not None:
-        return saved_at_s, "checkpoint"
-    if started_at_s is None:
-        return first_at_s, "first-seen"
-    if first_at_s is not None and first_at_s > started_at_s + SEEN_SOON_S:
-        return first_at_s, "first-seen"
-    return started_at_s, "start"
-
-
-class ChargedUsage(NamedTuple):
-    """What the subject of something had of its devices, and since when that is counted."""
-
-    parts: tuple[tuple[str, Part], ...]
-    """UUID of a device, and what it had of it."""
-    since_at_s: float | None
-    since: Since
-    until_s: float
-
-
-def charged_usage(
-    members: Sequence[tuple[str, Hashable]],
-    ask: UsageProvider,
-    *,
-    started_at_s: float | None,
-    saved_at_s: float | None,
-    until_s: float,
-    lasts: bool = True,
-) -> ChargedUsage:
-    """Return what something had of its devices since its start or its newest checkpoint.
-
-    ``members`` are (UUID of a device, who on it): one, or all ranks of a job on all of their
-    devices. It ends at ``until_s``, or ``lasts``: then the newest rows, which are written late,
-    last until now.
-    """
-    early_s = saved_at_s if saved_at_s is not None else started_at_s
-    early_s = 0.0 if early_s is None else min(early_s, until_s)
-    pairs: list[tuple[str, DeviceUsage]] = []
-    for uid, who in members:
-        had = usage_by_process(ask.rows(uid, early_s, until_s), early_s, until_s).get(who)
-        # A rank that is on no list of its device is not counted there: nobody has seen it.
-        if had is not None:
-            pairs.append((uid, _until(had, until_s) if lasts else had))
-    first_at_s = min((had.first_at_s for _, had in pairs), default=None)
-    since_at_s, since = counted_from(started_at_s, saved_at_s, first_at_s)
-    parts = tuple(
-        (uid, Part(had.hours, had.last_share, ask.price(uid, early_s, until_s), had.whole_hours))
-        for uid, had in pairs
-    )
-    return ChargedUsage(parts, since_at_s, since, until_s)
-
-
-def _until(had: DeviceUsage, until_s: float) -> DeviceUsage:
-    tail_s = until_s - had.last_at_s
-    if not 0.0 < tail_s <= TAIL_S:
-        return had
-    hours, share = had.hours, had.last_share
-    more = None if hours is None or share is None else hours + share * tail_s / 3600.0
-    return had._replace(
-        hours=more, whole_hours=had.whole_hours + tail_s / 3600.0, last_at_s=until_s
-    )
-
-
-# From hours and prices to what an alert costs: so far, and until memory is full.
-
-Since = Literal["start", "checkpoint", "first-seen"]
-
-
-class Part(NamedTuple):
-    """One device that the subject of an alert is on: a job of ranks has several."""
-
-    hours: float | None
-    """Hours of the device that fell to it so far."""
-    share: float | None
-    """Of the device, that falls to it now; 0-1."""
-    price: Price | None
-    whole_hours: float | None = None
-    """Hours for which it was on the device at all, whoever else was."""
-
-
-def charge(
-    parts: Sequence[Part],
-    prices: Prices,
-    *,
-    since_at_s: float | None,
-    since: Since,
-    left_s: float | None,
-) -> Cost | None:
-    """Return what an alert costs; None where money is switched off or it was never seen.
-
-    Hours are always counted, with or without a price; a sum of which one part is unknown is
-    unknown, never less than it is.
-
-    ``left_s`` is seconds until memory is full, the middle of the forecast; None where there is
-    none.
-    """
-    if prices.off or not parts:
-        return None
-    left_h = None if left_s is None else max(0.0, left_s) / 3600.0
-    hours = total(part.hours for part in parts)
-    shares = total(part.share for part in parts)
-    hourly = total(worth(part.share, part.price) for part in parts)
-    priced = [part.price for part in parts if part.price is not None]
-    return Cost(
-        usd_per_hour=hourly,
-        whole_usd_per_hour=total(
-            None if part.price is None else part.price.running_usd_per_hour for part in parts
-        ),
-        spent_usd=total(worth(part.hours, part.price) for part in parts),
-        at_risk_usd=None if hourly is None or left_h is None else hourly * left_h,
-        gpu_hours=hours,
-        at_risk_gpu_hours=None if shares is None or left_h is None else shares * left_h,
-        since_at_s=since_at_s,
-        since=since,
-        basis="; ".join(dict.fromkeys(price.basis for price in priced)),
-        currency=prices.currency,
-        per_usd=prices.per_usd or 1.0,
-    )
-
-
-def worth(amount: float | None, price: Price | None) -> float | None:
-    """Return what hours, or a share of each, cost; None where one of them is unknown."""
-    return None if amount is None or price is None else amount * price.running_usd_per_hour
-
-
-def total(values: Iterable[float | None]) -> float | None:
-    """Return a sum; None where one of the values is unknown.
-
-    Examples
-    --------
-    >>> total([1.0, 2.5]), total([1.0, None]), total([])
-    (3.5, None, 0.0)
-    """
-    found = 0.0
-    for value in values:
-        if value is None:
-            return None
-        found += value
-    return found
-
+    from gpuwatchd.analysis.cost.sharing import Price
 
 What = Literal["at-risk", "lost", "held", "saved"]
 WHATS: Final[tuple[What, ...]] = ("at-risk", "lost", "held", "saved")
@@ -398,4 +244,235 @@ def in_currency(value_usd: float | None, cost: Cost) -> str:
     """Return an amount in US dollars as the user wants to see it."""
     return units.money(
         None if value_usd is None else value_usd * cost.per_usd, currency=cost.currency
+    )
+
+
+# What ending, restarting or requeueing processes freed, and what it cost in lost work.
+#
+# Nobody knows how long a process would have held its memory if it had been left alone. Of what has
+# lasted for some time, and of which nothing else is known, half lasts as long again (J. R. Gott,
+# "Implications of the Copernican principle for our future prospects", Nature 363, 1993). So
+# GPU-hours freed are counted for as long as it had been idle, and never beyond the period. What is
+# lost is counted up to the act where nobody knows since when it was idle.
+
+NEXT_S: Final = 2 * 3600.0
+"""A run that begins later is not counted as the one that went on."""
+LIVED_S: Final = 600.0
+"""It must have lived so long at least: loading a model is no work."""
+GAP_S: Final = 180.0
+"""A device that was not read for longer may have been at work meanwhile."""
+
+
+class Held(NamedTuple):
+    """What the process of an act had of one device before it."""
+
+    device_uid: str
+    held_bytes: float | None
+    """The last level that was seen."""
+    total_bytes: float | None
+    idle_s: float | None
+    """How long it had been idle; 0 where it was at work."""
+    price: Price | None
+
+
+class Freed(NamedTuple):
+    """Memory, and its share of GPUs over time."""
+
+    held_bytes: float | None
+    gpu_hours: float | None
+    usd: float | None
+
+
+def freed(parts: Sequence[Held], at_s: float, until_s: float) -> Freed:
+    """Return what an act freed; a sum of which a part is unknown is unknown.
+
+    Examples
+    --------
+    >>> half = Held("GPU-1", 40.0, 80.0, 7200.0, None)
+    >>> freed([half], 0.0, 36000.0), freed([half], 0.0, 3600.0).gpu_hours
+    (Freed(held_bytes=40.0, gpu_hours=1.0, usd=None), 0.5)
+    """
+    if not parts:
+        return Freed(None, None, None)
+    pairs = [(part.price, _hours(part, at_s, until_s)) for part in parts]
+    return Freed(
+        total(_known(part.held_bytes) for part in parts),
+        total(hours for _, hours in pairs),
+        total(worth(hours, price) for price, hours in pairs),
+    )
+
+
+def _known(value: float | None) -> float | None:
+    return None if value is None or value < 0.0 else value
+
+
+def _hours(part: Held, at_s: float, until_s: float) -> float | None:
+    held, total, idle_s = _known(part.held_bytes), part.total_bytes, _known(part.idle_s)
+    if idle_s == 0.0:
+        return 0.0
+    if held is None or idle_s is None or not total or total < 0.0:
+        return None
+    return min(1.0, held / total) * min(idle_s, max(0.0, until_s - at_s)) / 3600.0
+
+
+class Lost(NamedTuple):
+    """Work that is to be done again."""
+
+    gpu_hours: float | None
+    usd: float | None
+
+
+def lost(
+    members: Sequence[tuple[str, ProcessKey]],
+    ask: UsageProvider,
+    *,
+    started_at_s: float | None,
+    saved_at_s: float | None,
+    until_s: float,
+) -> Lost:
+    """Return what a process had of its devices since its last checkpoint, else its start.
+
+    ``until_s`` is the act, or since when it was idle.
+    """
+    since_s = started_at_s if saved_at_s is None else saved_at_s
+    if since_s is not None and since_s >= until_s:
+        return Lost(0.0, 0.0)
+    had = charged_usage(
+        members,
+        ask,
+        started_at_s=started_at_s,
+        saved_at_s=saved_at_s,
+        until_s=until_s,
+        lasts=False,
+    )
+    if not had.parts:
+        return Lost(None, None)
+    return Lost(
+        total(part.hours for _, part in had.parts),
+        total(worth(part.hours, part.price) for _, part in had.parts),
+    )
+
+
+def idle_since(rows: Iterable[tuple[float, float, float | None]], at_s: float) -> float | None:
+    """Return since when a device had not been at work before an act; None where nobody knows.
+
+    ``rows`` are (begin, length, utilisation in per cent), oldest first.
+
+    Examples
+    --------
+    >>> idle_since([(0.0, 60.0, 80.0), (60.0, 60.0, 0.0), (120.0, 60.0, 0.0)], 190.0)
+    60.0
+    >>> idle_since([(0.0, 60.0, 0.0), (60.0, 60.0, None)], 130.0) is None
+    True
+    """
+    since_s: float | None = None
+    end_s = 0.0
+    for begin_s, width_s, util_pct in rows:
+        if begin_s + width_s > at_s:
+            break
+        if util_pct is None or util_pct > 0.0:
+            since_s = None
+        elif since_s is None or begin_s - end_s > GAP_S:
+            since_s = begin_s
+        end_s = begin_s + width_s
+    return since_s if at_s - end_s <= GAP_S else None
+
+
+class Run(NamedTuple):
+    """A run of the same program or job."""
+
+    process: ProcessKey
+    begun_s: float
+    last_s: float
+    """When it was seen last."""
+
+
+def went_on(
+    at_s: float, saved_at_s: float | None, runs: Iterable[Run], *, seen_until_s: float
+) -> tuple[bool | None, ProcessKey | None]:
+    """Say whether a restart or requeue went on from a checkpoint, and as which process.
+
+    Only where a checkpoint before it is known, and a run that began within :data:`NEXT_S` after it
+    has lived for longer than what lies between the two: from the checkpoint, it is past the point
+    where the earlier run was ended. None where it is too early to say.
+    """
+    if saved_at_s is None or saved_at_s > at_s:
+        return False, None
+    need_s = max(LIVED_S, at_s - saved_at_s)
+    early = seen_until_s < at_s + NEXT_S
+    for run in runs:
+        if not at_s <= run.begun_s <= at_s + NEXT_S:
+            continue
+        if run.last_s - run.begun_s >= need_s:
+            return True, run.process
+        early |= seen_until_s - run.last_s <= GAP_S
+    return (None if early else False), None
+
+
+class Act(Value, frozen=True, kw_only=True):
+    """One process that was ended, restarted or requeued, and what that was worth."""
+
+    at_s: float
+    step: str
+    """reap, end, restart, requeue."""
+    who: str
+    kind: str
+    """What for: kinds of idle memory, or leak."""
+    process: ProcessKey | None
+    title: str
+    user: str = ""
+    job: str = ""
+    device_uids: tuple[str, ...] = ()
+    freed_bytes: float | None = None
+    freed_gpu_hours: float | None = None
+    freed_usd: float | None = None
+    lost_gpu_hours: float | None = None
+    lost_usd: float | None = None
+    went_on: bool | None = None
+    """From a checkpoint; None: it is too early to say, or nothing was to begin again."""
+
+
+AGAIN: Final = frozenset({"restart", "requeue"})
+"""Steps after which a job begins again."""
+
+
+class ActsSum(Value, frozen=True, kw_only=True):
+    """Several acts as one. A sum of which a part is unknown is unknown."""
+
+    acts: int
+    by_step: dict[str, int]
+    freed_bytes: float | None
+    known_freed_bytes: float
+    """What is known of it: at least so much."""
+    freed_gpu_hours: float | None
+    known_freed_gpu_hours: float
+    freed_usd: float | None
+    known_freed_usd: float
+    lost_gpu_hours: float | None
+    lost_usd: float | None
+    begun_again: int
+    """Restarts and requeues."""
+    went_on: int
+    """Those that went on from a checkpoint."""
+    undecided: int
+    """Those of which it is too early to say."""
+
+
+def acts_summed(acts: Sequence[Act]) -> ActsSum:
+    """Return the sum of acts."""
+    again = [act.went_on for act in acts if act.step in AGAIN]
+    steps = [act.step for act in acts]
+    sums: dict[str, Any] = {}
+    for name in ("freed_bytes", "freed_gpu_hours", "freed_usd", "lost_gpu_hours", "lost_usd"):
+        values = [getattr(act, name) for act in acts]
+        sums[name] = total(values)
+        if name.startswith("freed"):
+            sums[f"known_{name}"] = sum(value for value in values if value is not None)
+    return ActsSum(
+        acts=len(acts),
+        by_step={step: steps.count(step) for step in dict.fromkeys(sorted(steps))},
+        begun_again=len(again),
+        went_on=again.count(True),
+        undecided=again.count(None),
+        **sums,
     )

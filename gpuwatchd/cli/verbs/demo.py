@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from gpuwatchd.collect.simulate import Planted, SimulateSource
     from gpuwatchd.core.model import Delivery, Message
     from gpuwatchd.notify.outbox.dispatcher import MessageDispatcher
-    from gpuwatchd.pipeline.tick import Pipeline, Tick
+    from gpuwatchd.pipeline.live_pipeline import LivePipeline
+    from gpuwatchd.pipeline.tick import Tick
 
 SPEED = 120.0
 DURATION_S = 3 * 3600.0
@@ -161,7 +162,7 @@ def _assemble(
     folder: Path,
     popups: Popups | Announcer | None,
     stack: contextlib.ExitStack,
-) -> Pipeline:
+) -> LivePipeline:
     """Put the real parts together, with the world's clock.
 
     Settings are the defaults, or what ``--config`` names; the usual files are left out. A demo is
@@ -170,8 +171,8 @@ def _assemble(
     from gpuwatchd.cli import demo_act  # noqa: PLC0415
     from gpuwatchd.core import config  # noqa: PLC0415
     from gpuwatchd.pipeline.clock import Clocks  # noqa: PLC0415
-    from gpuwatchd.pipeline.live_state import Outputs  # noqa: PLC0415
-    from gpuwatchd.pipeline.tick import Inputs, Pipeline  # noqa: PLC0415
+    from gpuwatchd.pipeline.live_pipeline import LivePipeline  # noqa: PLC0415
+    from gpuwatchd.pipeline.live_state import Inputs, Outputs  # noqa: PLC0415
     from gpuwatchd.store.writer import History  # noqa: PLC0415
 
     flags = options.current()
@@ -185,7 +186,7 @@ def _assemble(
     stack.callback(history.close)
     runtime = folder / "run"
     runtime.mkdir()
-    pipeline = Pipeline(
+    pipeline = LivePipeline(
         settings,
         Inputs([source]),
         Outputs(history, runtime, popups),
@@ -284,7 +285,7 @@ def _popups(stack: contextlib.ExitStack) -> tuple[Popups | None, str]:
 
 def _play(
     source: SimulateSource,
-    pipeline: Pipeline,
+    pipeline: LivePipeline,
     show: Show,
     popups: Popups | Announcer | None,
     *,

@@ -23,8 +23,7 @@ from gpuwatchd.core.model import Availability
 from gpuwatchd.core.registry import load
 from gpuwatchd.notify import NOTIFIERS
 from gpuwatchd.notify.outbox.outbox import key_of
-from gpuwatchd.notify.outbox.states import Key, refused, sent
-from gpuwatchd.notify.outbox.turn import digest, leaves_with_others
+from gpuwatchd.notify.outbox.states import Key, digest, leaves_with_others, refused, sent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -370,17 +369,8 @@ class MessageDispatcher:
                 self._look_after(channel)
         with self._lock:
             done, self._done = self._done, []
-            self._held.difference_update(key_of(delivery) for delivery in done)
+            self._held.difference_update(map(key_of, done))
         return done
-
-    @property
-    def problems(self) -> dict[str, str]:
-        """Channels that hang at this moment -> what is known about it."""
-        return {
-            name: "does not answer; waiting for it to come back"
-            for name, channel in self._channels.items()
-            if channel.down
-        }
 
     def close(self, timeout_s: float = 2.0) -> list[Delivery]:
         """Stop within ``timeout_s``; return what was taken and not reported. May be called twice.

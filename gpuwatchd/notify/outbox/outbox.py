@@ -1,25 +1,29 @@
-"""The outbox: holds the rows, hands them to the channels, and writes down what becomes of them."""
+"""The outbox: holds the rows, hands them to the channels, and writes down what becomes of them.
+
+So it knows how the channels do, and which open alerts have reached nobody.
+"""
 
 from __future__ import annotations
 
 import logging
 import sys
 import time
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from gpuwatchd.core.config import PolicySection
+from gpuwatchd.core.model import ChannelHealth
 from gpuwatchd.core.units import Local
-from gpuwatchd.notify.outbox import states, turn
-from gpuwatchd.notify.outbox.channel_health import Channels, Reach
+from gpuwatchd.notify.outbox import states
 from gpuwatchd.notify.outbox.states import CLOCK_STEP_S, State, is_held
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from gpuwatchd.core.model import Alert, ChannelHealth, Delivery
+    from gpuwatchd.core.codes import Facts, Failure
+    from gpuwatchd.core.model import Alert, Delivery
     from gpuwatchd.notify.outbox.states import Key
 
 log = logging.getLogger("gpuwatchd")
@@ -62,6 +66,162 @@ class Store(Protocol):
         """Return since when an alert is open; None when it is not."""
 
 
+_MOST_ALERTS = 2000
+
+
+class _DeliveryRecord(msgspec.Struct, eq=False):
+    """Whether a message about one alert arrived, and whether one failed."""
+
+    opened_at_s: float | None
+    delivered: bool = False
+    failed: bool = False
+
+
+class Reach:
+    """Which open alerts at least one channel has delivered, by alert key."""
+
+    def __init__(self, opened: Callable[[str], float | None] | None) -> None:
+        # Alert key -> since when it is open, None when it is not. Without it an alert counts as
+        # open until a message says that it is resolved.
+        self._opened = opened
+        self.changes = 0
+        """Counts what may change :meth:`undelivered`."""
+        self._records: dict[str, _DeliveryRecord] = {}
+
+    def note(self, delivery: Delivery) -> None:
+        """Take in how a delivery stands now."""
+        self.changes += 1
+        if delivery.state == "failed" and states.state_of(delivery) is State.EXPIRED:
+            return
+        for key in (delivery.alert_key, *delivery.message.also):
+            if key:
+                self._note(key, delivery)
+
+    def _note(self, key: str, delivery: Delivery) -> None:
+        opened_at_s = None if self._opened is None else self._opened(key)
+        over = delivery.message.notice == "resolved" if self._opened is None else not opened_at_s
+        if over:
+            self._records.pop(key, None)
+            return
+        record = self._records.get(key)
+        if record is None or record.opened_at_s != opened_at_s:
+            record = self._records[key] = _DeliveryRecord(opened_at_s)
+            if len(self._records) > _MOST_ALERTS:
+                del self._records[next(iter(self._records))]
+        record.delivered |= delivery.state == "sent"
+        record.failed |= delivery.error is not None and delivery.state != "sent"
+
+    def undelivered(self) -> tuple[str, ...]:
+        """Return the keys of open alerts of which a message failed and none arrived."""
+        keys: list[str] = []
+        for key, record in list(self._records.items()):
+            if record.delivered or not record.failed:
+                continue
+            if self._opened is not None and self._opened(key) != record.opened_at_s:
+                del self._records[key]
+                self.changes += 1
+            else:
+                keys.append(key)
+        return tuple(keys)
+
+
+class _Channel(msgspec.Struct, eq=False):
+    """What is known of one channel since the start."""
+
+    ok: bool | None = None
+    why: str = ""
+    kind: tuple[Failure | None, Facts] | None = None
+    since_s: float | None = None
+    since_mono_s: float | None = None
+    delivered_at_s: float | None = None
+
+
+class Channels:
+    """How each channel does, by what became of its deliveries."""
+
+    def __init__(self) -> None:
+        self._channels: dict[str, _Channel] = {}
+
+    def delivered(self, name: str, at_s: float | None) -> bool:
+        """Note a delivery; return whether the channel had been failing."""
+        channel = self._channels.setdefault(name, _Channel())
+        mended = channel.ok is False
+        channel.ok, channel.why, channel.delivered_at_s = True, "", at_s
+        channel.since_s = channel.since_mono_s = None
+        return mended
+
+    def failed(
+        self,
+        name: str,
+        why: str,
+        *,
+        at_s: float,
+        mono_s: float,
+        kind: tuple[Failure | None, Facts] | None = None,
+    ) -> bool:
+        """Note a failure; return whether it is news: the first one, or one of another kind."""
+        channel = self._channels.setdefault(name, _Channel())
+        news = channel.ok is not False or channel.kind != kind
+        channel.ok, channel.why, channel.kind = False, why, kind
+        if channel.since_mono_s is None:
+            channel.since_s, channel.since_mono_s = at_s, mono_s
+        return news
+
+    def remember(self, delivered: dict[str, float]) -> None:
+        """Take over when channels delivered before the start."""
+        for name, at_s in delivered.items():
+            self._channels.setdefault(name, _Channel()).delivered_at_s = at_s
+
+    def failing_since(self, name: str, *, at_s: float, mono_s: float) -> None:
+        """Take over since when a channel was failing before the start; the earliest counts."""
+        channel = self._channels.setdefault(name, _Channel())
+        if channel.since_mono_s is None or mono_s < channel.since_mono_s:
+            channel.since_s, channel.since_mono_s = at_s, mono_s
+
+    def forgive(self) -> None:
+        """Forget failures: the settings have changed."""
+        for channel in self._channels.values():
+            channel.since_s = channel.since_mono_s = None
+            if channel.ok is False:
+                channel.ok, channel.why = None, ""
+
+    def failing_for_s(self, name: str, mono_s: float) -> float | None:
+        """Return for how long a channel has been failing; None when it is not."""
+        channel = self._channels.get(name)
+        if channel is None or channel.since_mono_s is None:
+            return None
+        return mono_s - channel.since_mono_s
+
+    def problems(self) -> list[str]:
+        """Return one sentence per channel whose last attempt failed."""
+        return [
+            f"channel {name} does not deliver: {channel.why}"
+            for name, channel in self._channels.items()
+            if channel.ok is False
+        ]
+
+    def channel_health(
+        self, configured: Iterable[str], waiting: Iterable[Delivery]
+    ) -> tuple[ChannelHealth, ...]:
+        """Return how the channels do: those in use, and others that are failing or have work."""
+        counts = Counter(delivery.channel for delivery in waiting)
+        failing = [name for name, channel in self._channels.items() if channel.ok is False]
+        healths = []
+        for name in dict.fromkeys((*configured, *failing, *counts)):
+            channel = self._channels.get(name) or _Channel()
+            healths.append(
+                ChannelHealth(
+                    name=name,
+                    ok=channel.ok,
+                    why=channel.why,
+                    failing_since_s=channel.since_s if channel.ok is False else None,
+                    delivered_at_s=channel.delivered_at_s,
+                    waiting=counts[name],
+                )
+            )
+        return tuple(healths)
+
+
 class _Row(msgspec.Struct, frozen=True, eq=False):
     """One message on one channel; one that has ended stays while others of its message wait."""
 
@@ -100,7 +260,8 @@ class Outbox:
         self.reach = Reach(None if store is None else store.opened_at_s)
         self.made_mono_s: deque[float] = deque(maxlen=1000)
         """When messages were made lately: so many an hour are allowed."""
-        self._policy = policy or PolicySection()
+        self.policy = policy or PolicySection()
+        """The rules in force."""
         self._store = store
         self._wall = wall
         # A wait for a retry is not changed by a step of the wall clock.
@@ -116,14 +277,9 @@ class Outbox:
         self._awaited: dict[str, bool] = {}
         """Message that somebody waits for -> whether it has arrived."""
 
-    @property
-    def policy(self) -> PolicySection:
-        """The rules in force."""
-        return self._policy
-
     def take_rules(self, section: PolicySection) -> None:
         """Take over new rules, also for what waits for the end of quiet hours."""
-        before, self._policy = self._policy, section
+        before, self.policy = self.policy, section
         if before.quiet_hours == section.quiet_hours:
             return
         here = Local.at(self._wall())
@@ -164,21 +320,32 @@ class Outbox:
         self._awaited = {name: self._awaited.get(name, False) for name in message_ids}
         return {name for name, arrived in self._awaited.items() if arrived}
 
-    def send(self, deliveries: Iterable[Delivery]) -> None:
-        """Hand deliveries over; what is held, and what the dispatcher has no room for, waits."""
+    def send(self, deliveries: Sequence[Delivery], alerts: Sequence[Alert] = ()) -> None:
+        """Write deliveries and the alerts that they are about, then hand over what leaves now.
+
+        All of it, the claims too, is one transaction with what was decided. What is held, and what
+        the dispatcher has no room for, waits.
+        """
         if self.message_dispatcher is None:
+            self._written(deliveries, alerts)
             return
         now_s = self._wall()
         self._follow_clock(now_s)
         incidents = {incident_of(delivery) for delivery in self._under_way()}
-        at_once: list[Delivery] = []
-        for delivery in deliveries:
+        # One that follows what has not arrived is sent by a later turn, which drops the older:
+        # nobody is to hear of an end first and of its beginning when that is tried again.
+        rows = self._written(
+            [
+                delivery
+                if incident_of(delivery) in incidents or is_held(delivery)
+                else states.claimed(delivery, now_s + LEASE_S)
+                for delivery in deliveries
+            ],
+            alerts,
+        )
+        for delivery in rows:
             self._note(delivery)
-            # One that follows what has not arrived is sent by a later turn, which drops the older:
-            # nobody is to hear of an end first and of its beginning when that is tried again.
-            if not is_held(delivery) and incident_of(delivery) not in incidents:
-                at_once.append(delivery)
-        self._submit(at_once, now_s)
+        self._hand_over([row for row in rows if row.lease_until_s is not None])
 
     def replace(self, message_dispatcher: Dispatcher) -> None:
         """Go on with another dispatcher; what the old one holds is not lost, nor sent again."""
@@ -223,11 +390,13 @@ class Outbox:
         if self._former:
             self._look_after_former()
         due: list[Delivery] = []
-        if self._rows:
+        if all(row.delivery.state == "sent" for row in self._rows.values()):
+            self._rows.clear()  # as nearly always: nobody has to stand in, or to wait
+        else:
             self._fall_back(now_s)
             busy = {incident_of(row.delivery) for row in self._rows.values() if row.holder}
             waiting = [row.delivery for row in self._waiting()]
-            plan = turn.plan([it for it in waiting if incident_of(it) not in busy], now_s)
+            plan = states.plan([it for it in waiting if incident_of(it) not in busy], now_s)
             for old in plan.expired:
                 self._expire(old)
             due = plan.submit
@@ -272,7 +441,11 @@ class Outbox:
     def _submit(self, deliveries: Sequence[Delivery], now_s: float) -> None:
         """Claim deliveries and hand them over; what has changed is written along with it."""
         claims = [states.claimed(delivery, now_s + LEASE_S) for delivery in deliveries]
-        for claim in self._written(claims):
+        self._hand_over(self._written(claims))
+
+    def _hand_over(self, claims: Iterable[Delivery]) -> None:
+        """Give the dispatcher what is claimed."""
+        for claim in claims:
             # In memory its holder says that it is claimed.
             delivery = msgspec.structs.replace(claim, lease_until_s=None)
             to = self.message_dispatcher
@@ -280,12 +453,14 @@ class Outbox:
             self._set(self._rows[key_of(claim)], delivery, holder=to if taken else None)
             self._health = None
 
-    def _written(self, deliveries: list[Delivery]) -> list[Delivery]:
+    def _written(
+        self, deliveries: Sequence[Delivery], alerts: Sequence[Alert] = ()
+    ) -> Sequence[Delivery]:
         """Write deliveries, and what else has changed, in one commit; return with their rows."""
         changed, self._changed = self._changed, []
-        if self._store is None or not (deliveries or changed):
+        if self._store is None or not (deliveries or changed or alerts):
             return deliveries
-        return self._store.apply((), [*changed, *deliveries])[len(changed) :]
+        return self._store.apply(alerts, [*changed, *deliveries])[len(changed) :]
 
     def _take_in(self, message_dispatcher: Dispatcher) -> None:
         for done in message_dispatcher.results():
@@ -345,7 +520,7 @@ class Outbox:
             late = for_s is not None and for_s >= self.policy.fallback_after
             return late and self._rows[key_of(delivery)].tried
 
-        new, spare = turn.fallbacks(
+        new, spare = states.fallbacks(
             messages.values(),
             self.policy,
             lambda: Local.at(now_s),

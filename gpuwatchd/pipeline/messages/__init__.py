@@ -23,7 +23,7 @@ from gpuwatchd.core import text, units
 from gpuwatchd.core.codes import TypedFact
 from gpuwatchd.core.model import Message
 from gpuwatchd.pipeline.messages import sentences
-from gpuwatchd.pipeline.messages.sentences import SUBJECT_CHARS
+from gpuwatchd.pipeline.messages.sentences import SUBJECT_CHARS, Case
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,6 +62,7 @@ def compose(  # noqa: PLR0913 - what one message is made of
     first = alert.first_message or message_id(alert, "firing", 1)
     own = message_id(alert, notice, alert.notices)
     name = machine_name(host)
+    case = Case(alert, notice, now_s, alert.ran_out, also, name)
     lines = sentences.body(alert, now_s=now_s, others=bool(also))
     lines += [
         sentences.proposal(step, one.subject.process.pid, now_s)
@@ -72,25 +73,26 @@ def compose(  # noqa: PLR0913 - what one message is made of
         id=own,
         notice=notice,
         # What probably ran out of memory has not recovered.
-        severity="info" if notice == "resolved" and not alert.ran_out else alert.severity,
-        subject=sentences.subject(alert, notice, now_s=now_s, also=also, host=name),
+        severity="info" if notice == "resolved" and not case.ran_out else alert.severity,
+        subject=sentences.subject(case),
         body="\n".join(lines),
-        facts=facts(alert, notice, now_s=now_s, also=also, host=name),
-        command=command(alert, notice),
+        facts=facts(case),
+        command=command(case),
         thread=first if own != first else None,
         finding=alert.finding.public,
         alert_key=alert.key,
-        also=tuple(one.key for one in also),
-        cost=_money(alert),
+        also=tuple([one.key for one in also]),
+        cost=_money(case),
         buttons=tuple(buttons),
         proposal=next((step for one, step in proposals if one.key == alert.key), None),
         chart=chart,
     )
 
 
-def _money(alert: Alert) -> str:
+def _money(case: Case) -> str:
     """Return the line on money; of what is over only what a crash has cost."""
-    if alert.cost is None or (alert.state == "resolved" and not alert.ran_out):
+    alert = case.alert
+    if alert.cost is None or (alert.state == "resolved" and not case.ran_out):
         return ""
     if alert.state != "resolved" and sentences.calm_since_s(alert) is None:
         return cost.line(alert.cost)
@@ -135,6 +137,10 @@ def digest(
     count = len(ordered)
     value = "No alerts" if not count else "1 alert" if count == 1 else f"{count} alerts"
     state = f", {len(still)} still open" if still else ", all resolved" if count else ""
+    until = units.moment(now_s, now_s=now_s, zone=True)
+    lines = [f"Digest {text.fit(why, _WHY_CHARS)} until {until}."]
+    if lost := sum(alert.ran_out for alert in ordered):
+        lines.append(f"{lost} probably ran out of memory.")
     return Message(
         id=_id_of(f"digest|{number}"),
         notice="digest",
@@ -144,20 +150,12 @@ def digest(
             f"{sentences.on_host(machine_name(host))}",
             sentences.SUBJECT_CHARS,
         ),
-        body="\n".join(_body(ordered, text.cut(text.clean(why), _WHY_CHARS), now_s)),
+        body="\n".join(lines),
         facts=entries,
         command=f"gpuwatchctl alerts show {ordered[0].code}" if ordered else "gpuwatchctl status",
         alert_key=ordered[0].key if ordered else "",
         also=tuple(alert.key for alert in ordered[1:]),
     )
-
-
-def _body(alerts: Sequence[Alert], why: str, now_s: float) -> list[str]:
-    lines = [f"Digest {why} until {units.moment(now_s, now_s=now_s, zone=True)}."]
-    lost = sum(alert.ran_out for alert in alerts)
-    if lost:
-        lines.append(f"{lost} probably ran out of memory.")
-    return lines
 
 
 def _order(alert: Alert) -> tuple[bool, int, float]:
@@ -171,9 +169,10 @@ def entry(alert: Alert, *, now_s: float) -> str:
     ended_s = alert.resolved_at_s if over else None
     # The time belongs to the word after it: since when it is open, or when it was over.
     at = units.moment(begun_s if ended_s is None else ended_s, now_s=now_s)
-    what = sentences.tail(alert, "resolved" if over else "repeat", now_s=now_s)
+    case = Case(alert, "resolved" if over else "repeat", now_s, alert.ran_out)
+    what = sentences.tail(case)
     mark = "resolved" if over else f"{alert.severity}, open"
-    if alert.ran_out:
+    if case.ran_out:
         mark = "probably ran out of memory"
     who = sentences.brief(alert)
     room = _ENTRY_CHARS - len(at) - len(mark) - len(what)
@@ -204,12 +203,11 @@ _OTHERS = 3
 _OTHER_CHARS = 66
 
 
-def facts(
-    alert: Alert, notice: NoticeKind, *, now_s: float, also: Sequence[Alert], host: str
-) -> dict[str, str]:
+def facts(case: Case) -> dict[str, str]:
     """Return who, where, since when, what to check, and what to type; nothing that is unknown."""
-    over = alert.state == "resolved"
-    known = runs(alert)
+    alert, also, now_s, host = case.alert, case.also, case.now_s, case.host
+    over, known = alert.state == "resolved", runs(alert)
+    died = case.ran_out and alert.died
     values = {
         "Who": alert.title or alert.subject.id,
         "Runs": f"{known}, on {host}" if known and host else known,
@@ -217,10 +215,10 @@ def facts(
         "Also": others(also, now_s=now_s),
         "Who grew": "" if over else attribution(alert),
     }
-    if not over or alert.died:
+    if not over or died:
         inside = wording.inside(alert.finding)
         values |= {label: text.cut(line, _INSIDE_CHARS) for label, line in inside.items()}
-    if alert.died:
+    if died:
         values["Checkpoint"] = _saved(alert, now_s)
         values["Advice"] = f"Before it is started again: {advice(alert)}" if advice(alert) else ""
     if over:
@@ -228,13 +226,9 @@ def facts(
     else:
         values["Advice"] = advice(alert)
         values |= _ways_out(alert, also)
-    if notice == "repeat":
+    if case.notice == "repeat":
         values["Reminder"] = _reminder(alert, now_s)
-    return {label: _short(value) for label, value in values.items() if value}
-
-
-def _short(value: str) -> str:
-    return text.cut(text.clean(value, limit=4 * _VALUE_CHARS).strip(), _VALUE_CHARS)
+    return {label: text.fit(value, _VALUE_CHARS) for label, value in values.items() if value}
 
 
 def runs(alert: Alert) -> str:
@@ -267,7 +261,8 @@ def others(also: Sequence[Alert], *, now_s: float) -> str:
 
 
 def _named(alert: Alert, now_s: float) -> str:
-    end = sentences.tail(alert, "resolved" if alert.state == "resolved" else "firing", now_s=now_s)
+    notice: NoticeKind = "resolved" if alert.state == "resolved" else "firing"
+    end = sentences.tail(Case(alert, notice, now_s, alert.ran_out))
     return f"{sentences.fitted(sentences.brief(alert), max(_OTHER_CHARS - len(end), 12))}{end}"
 
 
@@ -276,7 +271,7 @@ def attribution(alert: Alert) -> str:
     blame, process = alert.finding.blame, alert.subject.process
     if len(blame) == 1 and process is not None and blame[0].process == process:
         return ""
-    named = [f"{text.cut(text.clean(one.name), 60)} {units.percent(one.share)}" for one in blame]
+    named = [f"{text.fit(one.name, 60)} {units.percent(one.share)}" for one in blame]
     more = len(named) - _BLAMED
     return ", ".join([*named[:_BLAMED], f"{more} more"] if more > 0 else named)
 
@@ -299,11 +294,12 @@ def target(alert: Alert) -> str:
     return f"{process.pid}/host" if alert.subject.host else str(process.pid)
 
 
-def command(alert: Alert, notice: NoticeKind) -> str:
+def command(case: Case) -> str:
     """Return the one command to type next."""
-    if alert.ran_out:
+    alert = case.alert
+    if case.ran_out:
         return f"gpuwatchctl explain {alert.code}"
-    if notice == "resolved" or alert.state == "resolved":
+    if case.over:
         return f"gpuwatchctl alerts show {alert.code}"
     if alert.kind == "held":
         return "gpuwatchctl zombies"

@@ -6,7 +6,7 @@ interval holds nine of ten (5 to 95 %); what is unknown is named as unknown.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
@@ -47,6 +47,24 @@ _KINDS = {
 }
 
 
+class Case(NamedTuple):
+    """A notice of an alert, at the instant at which it is put into words."""
+
+    alert: Alert
+    notice: NoticeKind
+    now_s: float
+    ran_out: bool
+    """Its subject has probably run out of memory: :attr:`.Alert.ran_out`."""
+    also: Sequence[Alert] = ()
+    """Others of one cause that share it."""
+    host: str = ""
+
+    @property
+    def over(self) -> bool:
+        """Whether it says that its alert is over."""
+        return self.alert.state == "resolved" or self.notice == "resolved"
+
+
 def brief(alert: Alert) -> tuple[TitlePart, ...]:
     """Return whom an alert is about without the model of the device, or what ranks run."""
     return tuple(
@@ -78,10 +96,12 @@ def fitted(parts: Sequence[TitlePart], room: int) -> str:
         title = _joined(parts, TitleRole.OWNER)
     if len(title) > room:
         title = _joined(parts, TitleRole.OWNER, TitleRole.INTERPRETER)
+    if len(title) <= room:
+        return title
     pid = next((part.text for part in parts if part.role is TitleRole.PID), "")
-    if pid and len(title) > room > len(pid):
+    if pid and room > len(pid):
         return text.cut(title.removesuffix(pid), room - len(pid)) + pid
-    return text.clean(text.cut(title, room))
+    return text.cut(title, room)
 
 
 def left(finding: Finding, now_s: float) -> EtaRange | None:
@@ -108,24 +128,18 @@ def calm_since_s(alert: Alert) -> float | None:
     return None if alert.state == "resolved" else alert.clear_since_s
 
 
-def subject(
-    alert: Alert,
-    notice: NoticeKind,
-    *,
-    now_s: float,
-    also: Sequence[Alert] = (),
-    host: str = "",
-) -> str:
+def subject(case: Case) -> str:
     """Return the line that must be enough on a lock screen, at most 78 characters."""
-    lead, who, on = _lead(alert, notice), brief(alert), on_host(host)
+    lead = "Probably out of memory: " if case.ran_out else _lead(case.alert, case.notice)
+    on, who = on_host(case.host), brief(case.alert)
     least = _joined(who, TitleRole.OWNER, TitleRole.INTERPRETER)
     beside = SUBJECT_CHARS - len(lead) - len(on) - len(least)
-    end = tail(alert, notice, now_s=now_s, also=also, room=max(_WHY_CHARS, beside)) + on
+    end = tail(case, room=max(_WHY_CHARS, beside)) + on
     room = SUBJECT_CHARS - len(lead) - len(end)
-    device = sum(len(part.text) for part in who if part.role is TitleRole.DEVICE)
-    if also and room < len(least):
+    if case.also and room < len(least):
         # Of several the name says more than the pid of one, and where need be than the host.
         who = tuple([part for part in who if part.role is not TitleRole.PID])
+        device = sum(len(part.text) for part in who if part.role is TitleRole.DEVICE)
         if room < device + _LEAST_NAME:
             end, room = end.removesuffix(on), room + len(on)
     room = max(room, _LEAST_NAME)
@@ -139,8 +153,6 @@ def on_host(host: str) -> str:
 
 def _lead(alert: Alert, notice: NoticeKind) -> str:
     word = _LEADS[notice]
-    if alert.ran_out:
-        return "Probably out of memory: "
     if notice == "escalated" and alert.severity != "critical":
         word = "Worse"
     elif alert.severity == "critical" and notice not in {"resolved", "test"}:
@@ -156,30 +168,20 @@ def critical_lead(alert: Alert, notice: NoticeKind) -> str:
     return _lead(alert, notice) if plain and not (alert.told_flapping or alert.ran_out) else ""
 
 
-def tail(
-    alert: Alert,
-    notice: NoticeKind,
-    *,
-    now_s: float,
-    also: Sequence[Alert] = (),
-    room: int = _WHY_CHARS,
-) -> str:
+def tail(case: Case, *, room: int = _WHY_CHARS) -> str:
     """Return what a line says of its subject, and how soon it matters."""
+    alert, also, now_s = case.alert, case.also, case.now_s
     more = f" and {len(also)} more" if also else ""
-    if alert.ran_out:
+    if case.ran_out:
         return more
-    if alert.state == "resolved" or notice == "resolved" or alert.kind != "leak":
-        over = alert.state == "resolved" or notice == "resolved"
-        stopped = alert.ended_code is Ending.STOPPED_GROWING
-        parts = alert.finding.parts
-        why = (
-            ("no longer grows" if stopped else alert.ended or "it is resolved")
-            if over
-            else text.clean(parts[0].whole).strip()
-            if parts
-            else alert.kind
-        )
-        return f"{more}: {text.cut(text.clean(why), room - len(more) - 2)}"
+    if case.over or alert.kind != "leak":
+        if case.over:
+            stopped = alert.ended_code is Ending.STOPPED_GROWING
+            why = "no longer grows" if stopped else alert.ended or "it is resolved"
+        else:
+            parts = alert.finding.parts
+            why = parts[0].whole if parts else alert.kind
+        return f"{more}: {text.fit(why, room - len(more) - 2)}"
     since_s = calm_since_s(alert)
     if since_s is not None:
         return f"{more} has not grown since {units.moment(since_s, now_s=now_s)}"
@@ -351,7 +353,7 @@ def _since(alert: Alert, now_s: float) -> list[str]:
 
 
 def _ending(alert: Alert, now_s: float) -> str:
-    why = text.clean(alert.ended).strip().rstrip(".") or "it is resolved"
+    why = alert.ended.strip().rstrip(".") or "it is resolved"
     if alert.ended_code is Ending.STOPPED_GROWING and alert.clear_since_s is not None:
         why += f" at {units.moment(alert.clear_since_s, now_s=now_s)}"
     return sentence(why)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gpuwatchd.analysis import cost
-from gpuwatchd.analysis.cost import acts
+from gpuwatchd.analysis.cost import totals
 from gpuwatchd.core.codes import ActResult, ReapResult
 from gpuwatchd.store import curves, occupancy, tables
 
@@ -105,13 +105,13 @@ class _Counted:
         uids = [uid for uid in every if context.wanted(uid)]
         if not uids and (every or not context.wanted("")):
             return None
-        freed = acts.freed(parts, self._at_s, self._until_s)
+        freed = totals.freed(parts, self._at_s, self._until_s)
         group = [] if key is None else self._ended_with(key, info)
         saved_at_s = tables.last_saved_s(context.checkpoints, group, self._at_s)
         losses = [self._lost(one, saved_at_s) for one in group]
         step = _STEPS[self._step.done.verb]
         went_on = None
-        if step in acts.AGAIN:
+        if step in totals.AGAIN:
             went_on, run = self._went_on(info, saved_at_s, {*group, *taken})
             taken |= {run} if run is not None else set()
         title = "a process" if key is None else f"pid {key.pid}"
@@ -136,7 +136,7 @@ class _Counted:
     def _devices(self, key: ProcessKey) -> tuple[str, ...]:
         return self._context.history.ask(tables.name_and_devices, key)[1]
 
-    def _parts(self, key: ProcessKey) -> list[acts.Held]:
+    def _parts(self, key: ProcessKey) -> list[totals.Held]:
         context, at_s = self._context, self._at_s
         parts = []
         for uid, held in context.history.ask(occupancy.levels, key, at_s, _RECENT_S).items():
@@ -145,7 +145,7 @@ class _Counted:
                 total = None if device is None else device.memory_total_bytes
                 idle_s = None if since_s is None else max(0.0, at_s - since_s)
                 price = context.ask.price(uid, at_s - (idle_s or 0.0), at_s)
-                parts.append(acts.Held(uid, held, total, idle_s, price))
+                parts.append(totals.Held(uid, held, total, idle_s, price))
         return parts
 
     def _idle_since(self, uid: str, key: ProcessKey) -> float | None:
@@ -166,7 +166,7 @@ class _Counted:
             if since_s <= at_s <= over_s + _RECENT_S and (uid, key) in whose:
                 return max(since_s, key.started_at_s or since_s)
         rows = self._context.history.device_rows(uid, begun_s, at_s, 60.0)
-        since_s = acts.idle_since(((row.at_s, row.width_s, row.util_pct) for row in rows), at_s)
+        since_s = totals.idle_since(((row.at_s, row.width_s, row.util_pct) for row in rows), at_s)
         return None if since_s is None else max(since_s, begun_s)
 
     def _ended_with(self, key: ProcessKey, info: ProcessInfo | None) -> list[ProcessKey]:
@@ -185,12 +185,12 @@ class _Counted:
                     group.append(other)
         return group
 
-    def _lost(self, key: ProcessKey, saved_at_s: float | None) -> acts.Lost:
+    def _lost(self, key: ProcessKey, saved_at_s: float | None) -> totals.Lost:
         uids = [uid for uid in self._devices(key) if self._context.wanted(uid)]
         idle = [self._idle_since(uid, key) for uid in uids]
         known = [at_s for at_s in idle if at_s is not None]
         started_at_s = key.started_at_s
-        return acts.lost(
+        return totals.lost(
             [(uid, key) for uid in uids],
             self._context.ask,
             # A start after the act is of a damaged row.
@@ -206,15 +206,15 @@ class _Counted:
         runs = []
         for key, of in self._context.infos.items() if info is not None else ():
             begun_s = key.started_at_s or 0.0
-            soon = 0.0 <= begun_s - self._at_s <= acts.NEXT_S
+            soon = 0.0 <= begun_s - self._at_s <= totals.NEXT_S
             if soon and key not in others and _same(info, of):
                 span = history.ask(curves.lived, key)
                 if span is not None:
-                    runs.append(acts.Run(key, begun_s, span[1]))
+                    runs.append(totals.Run(key, begun_s, span[1]))
         seen_until_s = history.ask(
             lambda it: it.execute("SELECT max(last_ts_ms) / 1000.0 FROM gpu").fetchone()[0]
         )
-        return acts.went_on(self._at_s, saved_at_s, runs, seen_until_s=seen_until_s or 0.0)
+        return totals.went_on(self._at_s, saved_at_s, runs, seen_until_s=seen_until_s or 0.0)
 
 
 def _same(info: ProcessInfo | None, other: ProcessInfo) -> bool:

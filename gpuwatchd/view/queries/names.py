@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from gpuwatchd.alerts import matching
+from gpuwatchd import alerts
 from gpuwatchd.core.errors import Ambiguous
 from gpuwatchd.core.model import AlertSubject
 
@@ -50,7 +50,7 @@ def names_process(word: str, info: ProcessInfo) -> bool:
         info.attribution,
         *[part for job in (info.job, info.group) if job for part in _job(job)],
     )
-    return bool(word) and matching.fits(word, *(name for name in shown if name))
+    return bool(word) and alerts.fits(word, *(name for name in shown if name))
 
 
 def _job(job: str) -> Iterator[str]:
@@ -75,7 +75,7 @@ def names_alert(word: str, alert: Alert) -> bool:
         *(f"{kind}{about.gpu}" for kind in ("GPU ", "GPU", "MIG ", "MIG") if about.gpu),
         *_job(about.job),
     )
-    return bool(word) and matching.fits(word, *shown)
+    return bool(word) and alerts.fits(word, *shown)
 
 
 def ambiguous(word: str, what: str, choices: Mapping[str, str] | Mapping[int, str]) -> Ambiguous:
