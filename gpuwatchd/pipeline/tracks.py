@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -340,19 +342,23 @@ def settled_finding(track: Track, settings: DetectionSection) -> Finding | None:
 
 # A judgement of what grows takes a millisecond: where many grow at once they take turns.
 
-JUDGED_PER_S: Final = 1.0
-"""Judgements a second of what grows, for as long as it takes: five in a tick of five seconds."""
-SAVED: Final = 12.0
-"""Judgements of one tick where there were few lately: what has just begun to grow is urgent."""
+JUDGED_PER_S: Final = 1.5
+"""Judgements a second of what grows, for as long as it takes: seven in a tick of five seconds."""
+SAVED: Final = 400.0
+"""What was not needed is kept, up to this: a crowd that begins at once has it to spend."""
+MOST: Final = 32.0
+"""So much of it in one tick."""
+FEW: Final = 5.0
+"""So many that are due at once are all judged; of more, those whose pace among many has come."""
 _LONGEST_TICK_S = 600.0
 _CALM_COST, _FLAT_COST = 1.0 / 2.0, 1.0 / 16.0
 """What moves without growing takes half the time, what is flat next to none."""
-_SOON_S, _LEAST_COST = 1800.0, 1.0 / 4.0
-"""What may be full within half an hour, and nobody knows, is worth ticks of up to four times."""
 _CALM_SHARE = 1.0 / 3.0
 """For one judgement of what grows, so much time for the others that wait."""
-_TOLD_S, _NEAR = 120.0, 60.0
-"""What people know is looked at so often; what is watched so many times before memory is full."""
+_TOLD_S = 120.0
+"""What people know is looked at so often."""
+_NEAR, _NEARER = 60.0, 600.0
+"""What they do not know, so many times before memory is full; the second where it may be told."""
 
 
 class Turns:
@@ -374,71 +380,93 @@ class Turns:
         self, due: list[Track], own: Callable[[Track], DetectionSection], now_s: float
     ) -> list[Track]:
         """Return those who are judged now, in the order of ``due``; ``now_s``: epoch seconds."""
-        chosen = self._choose(due, {id(track): own(track) for track in due}, now_s)
+        passed_s = 0.0 if self._at_s is None else min(max(now_s - self._at_s, 0.0), _LONGEST_TICK_S)
+        self._at_s, gained = now_s, JUDGED_PER_S * passed_s
+        self._saved = min(self._saved + gained, SAVED)
+        waits = [(_stretch(track, now_s), track, *_cost(track, own(track))) for track in due]
+        whole = sum([cost for _, _, cost, _ in waits])
+        if whole <= min(self._saved, FEW):
+            self._saved -= whole
+            self.waiting = []
+            return due
+        waits.sort(key=itemgetter(0))
+        growing = [(wait, cost, track) for wait, track, cost, grows in waits if grows]
+        if len(growing) > FEW:
+            growing = [one for one in growing if one[0] >= 1.0]
+        calm = [(wait, cost, track) for wait, track, cost, grows in waits if not grows]
+        chosen = self._choose(growing, calm, max(gained, FEW))
         self.waiting = [track for track in due if track.subject.host and id(track) not in chosen]
         return [track for track in due if id(track) in chosen]
 
-    def _choose(self, due: list[Track], own: dict[int, DetectionSection], now_s: float) -> set[int]:
-        passed_s = 0.0 if self._at_s is None else min(max(now_s - self._at_s, 0.0), _LONGEST_TICK_S)
-        self._at_s, gained = now_s, JUDGED_PER_S * passed_s
-        self._saved = min(self._saved + gained, max(SAVED, gained))
-        waits = [(_cost(track, own[id(track)]), track) for track in due]
-        whole = sum([cost for cost, _ in waits])
-        if whole <= self._saved:
-            self._saved -= whole
-            return set(own)
-        waits.sort(key=lambda wait: _stretch(wait[1], now_s))
-        growing = [wait for wait in waits if _grows(wait[1], own[id(wait[1])])]
-        calm = [wait for wait in waits if not _grows(wait[1], own[id(wait[1])])]
+    def _choose(
+        self,
+        growing: list[tuple[float, float, Track]],
+        calm: list[tuple[float, float, Track]],
+        usual: float,
+    ) -> set[int]:
+        """Return the ids of those who are judged; of both, the most urgent are the last.
+
+        For the ``calm`` nothing was saved: they are judged within the ``usual`` time of a tick.
+        """
         chosen: set[int] = set()
+        spent, most = 0.0, min(self._saved, max(MOST, usual))
         while growing or calm:
-            is_calm = not growing or bool(calm and self._owed >= calm[-1][0])
+            fits = bool(calm) and spent + calm[-1][1] <= usual
+            is_calm = fits and (not growing or self._owed >= calm[-1][1])
             queue = calm if is_calm else growing
-            cost, track = queue[-1]
-            if cost > self._saved:
+            if not queue or spent + queue[-1][1] > most:
                 break
-            queue.pop()
+            _, cost, track = queue.pop()
             chosen.add(id(track))
-            self._saved -= cost
+            spent += cost
             owed = self._owed - cost if is_calm else self._owed + _CALM_SHARE * cost
             self._owed = min(max(owed, 0.0), 1.0)
+        self._saved -= spent
         return chosen
 
 
-def _grows(track: Track, settings: DetectionSection) -> bool:
-    """Say whether a subject grows as far as is known, or has passed all that was seen of it."""
+def _cost(track: Track, settings: DetectionSection) -> tuple[float, bool]:
+    """Return what a judgement counts, of that of one that grows, and whether it does.
+
+    It does as far as is known, or where it has passed all that was seen of it.
+    """
     if track.alert is not None or (track.finding is not None and track.finding.tier != "none"):
-        return True
+        return 1.0, True
+    if is_flat(track, settings):
+        return _FLAT_COST, False
     newest = track.evidence.last
-    return newest is not None and newest[1] > track.peak and not is_flat(track, settings)
-
-
-def _cost(track: Track, settings: DetectionSection) -> float:
-    """Return what a judgement counts, of that of one that grows."""
-    if not _grows(track, settings):
-        return _FLAT_COST if is_flat(track, settings) else _CALM_COST
-    alert, finding = track.alert, track.finding
-    told = alert is not None and alert.state == "firing"
-    if told or finding is None or finding.eta is None:
-        return 1.0
-    return min(max(finding.eta.mid_s / _SOON_S, _LEAST_COST), 1.0)
+    passed = newest is not None and newest[1] > track.peak
+    return (1.0, True) if passed else (_CALM_COST, False)
 
 
 def _stretch(track: Track, now_s: float) -> float:
     """Return for how many times its pace a subject has waited, the pace where many grow.
 
-    What has just begun to grow, and who is about to open an alert, come before what is watched,
-    and that before what people know.
+    The nearer its limit, the sooner it is looked at; what can still be told, and all the more who
+    is about to be, comes before what people know, and before a device whose processes are judged.
     """
-    waited_s, finding = now_s - track.judged_s, track.finding
+    waited_s, usual_s = now_s - track.judged_s, max(track.pause_s, alerts.FAST_S)
     alert = track.alert if track.lead is None else track.lead.alert
-    pace_s = alerts.FAST_S
     if alert is not None and alert.state == "firing":
-        pace_s = max(track.pause_s, _TOLD_S)
-    elif alert is not None and alert.state == "watch" and not alert.alert_confirmations:
-        pace_s = alerts.SLOW_S
-        if finding is not None and finding.eta is not None:
-            pace_s = min(pace_s, max(finding.eta.mid_s / _NEAR, alerts.FAST_S))
-    elif alert is not None:
-        pace_s /= 1.0 + max(alert.alert_confirmations, alert.confirmations) / 3.0
-    return waited_s / pace_s
+        return waited_s / max(usual_s, _TOLD_S)
+    most_s = _TOLD_S if alert is not None else min(usual_s, _TOLD_S)
+    if alert is None and track.joint is not None:
+        return waited_s / most_s
+    left_s = _left_s(track)
+    if alert is None or (alert.state == "watch" and not alert.alert_confirmations):
+        return waited_s / max(min(left_s / _NEAR, most_s), alerts.FAST_S)
+    looks = 1.0 + max(alert.alert_confirmations, alert.confirmations) / 3.0
+    return waited_s / max(min(left_s / _NEARER, most_s), alerts.FAST_S) * looks
+
+
+def _left_s(track: Track) -> float:
+    """Return the seconds until memory is full, as judged last, or else as it has risen since."""
+    finding, newest = track.finding, track.evidence.last
+    if finding is not None and finding.eta is not None:
+        return finding.eta.mid_s
+    limit_bytes = None if newest is None else track.limits(newest[1])[0]
+    if newest is None or limit_bytes is None:
+        return math.inf
+    rate = (newest[1] - track.peak) / max(newest[0] - track.judged_s, 1.0)
+    rate += sum(track.headroom.growing.values())
+    return (limit_bytes - newest[1]) / rate if rate > 0.0 else math.inf

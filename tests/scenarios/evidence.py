@@ -63,7 +63,7 @@ class Evidence:
         return np.where(self.usable, out, NEVER)
 
 
-def _windows(series: Series, settings: DetectionSection) -> tuple[list[FloatArray], bool] | None:
+def _windows(series: Series, settings: DetectionSection) -> tuple[FloatArray, bool] | None:
     if screen.first_look([series], settings)[0] is not None:
         return None
     view = numerics.prepare(series, settings.analysis_window_hours * 3600.0)
@@ -72,17 +72,16 @@ def _windows(series: Series, settings: DetectionSection) -> tuple[list[FloatArra
     every = candidates(series, view, minimum_growth(series, settings))
     if every is None:
         return None
-    rows = []
-    for found, headroom, weights in every.groups:
-        usable = (
-            (found.age_s >= every.youngest_s)
-            & (found.events >= LEAST_EVENTS)
-            & (found.age_s >= LEAST_AGE_S)
-            & (view.span_s >= settings.minimum_duration)
-        )
-        room = headroom if headroom is not None else found.growth
-        eta = np.maximum(room, 0.0) * found.age_s / found.growth
-        rows.append(np.column_stack([weights.evidence, eta, usable]))
+    found, room = every.whole, every.headroom
+    usable = (
+        (found.age_s >= every.youngest_s)
+        & (found.events >= LEAST_EVENTS)
+        & (found.age_s >= LEAST_AGE_S)
+        & (view.span_s >= settings.minimum_duration)
+    )
+    room = found.growth if room is None else room
+    eta = np.maximum(room, 0.0) * found.age_s / found.growth
+    rows = np.column_stack([every.weights.evidence, eta, usable])
     return rows, every.plain or every.steady_s > 0.0
 
 
@@ -101,12 +100,12 @@ def gather(item: Item) -> Evidence:
     parts: list[FloatArray] = []
     plain = []
     seen = -1
-    kept: tuple[list[FloatArray], bool] | None = None
+    kept: tuple[FloatArray, bool] | None = None
     for end in ends.tolist():
         if end != seen:
             kept = _windows(series_at(series, end), settings)
             seen = end
-        rows = kept[0] if kept is not None else []
+        rows = [kept[0]] if kept is not None else []
         parts += rows
         plain.append(kept is not None and kept[1])
         first.append(first[-1] + sum(len(part) for part in rows))

@@ -211,11 +211,6 @@ def offsets(features: FloatArray, coefficients: FloatArray = _COEFFICIENTS) -> F
     return np.concatenate((low, np.maximum.accumulate(high, axis=-1)), axis=-1)
 
 
-def quantile(one: Forecast, level: float) -> float:
-    """Return a quantile of the time left in seconds; ``level`` is one of ``LEVELS``."""
-    return one.mid_s * math.exp(float(offsets(one.features)[LEVELS.index(level)]))
-
-
 def eta(one: Forecast, *, may_stop: bool = False) -> EtaRange:
     """Return the 90 % interval of the time to the limit; open-ended when growth may stop before."""
     ends = offsets(one.features)

@@ -357,8 +357,7 @@ def _described(spans: list[_Span]) -> list[Windows]:
 
     What needs no view is worked out for all groups at once: the cost is by pass, not by window.
     """
-    begin, end = _whole([one.begin for one in spans]), _whole([one.end for one in spans])
-    lag = _whole([one.lag for one in spans])
+    begin, end, lag = (np.concatenate([span[k] for span in spans]) for k in (2, 3, 4))
     views = [span.view for span in spans]
     # What a phase gave back when it ended says nothing of what has grown since.
     known = [(one.noise_bytes, one.step_s, min(one.span_s, one.holds.phase_s)) for one in views]
@@ -404,11 +403,6 @@ def _described(spans: list[_Span]) -> list[Windows]:
         first += size
         out.append(Windows(view=view, whole=whole, **part))
     return out
-
-
-def _whole(parts: list[FloatArray]) -> FloatArray:
-    """Return the arrays (k,) of all spans as one."""
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def _looked_up(span: _Span, edges: FloatArray, back: FloatArray) -> tuple[npt.NDArray[Any], ...]:

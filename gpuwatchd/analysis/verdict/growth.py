@@ -201,8 +201,11 @@ def decelerates(view: SeriesWindow, growth: Growth) -> Slowing | None:
     onset_s = min(growth.onset_s, float(growth.found.begin_s[growth.best]))
     if proof is None and onset_s > 0.6 * float(view.t_s[view.start]):
         proof = slowing(view, onset_s)
-    if proof is None or (growth.confidence >= LIKELY and not _beyond_doubt(proof)):
+    if proof is None:
         return None
+    sure = proof.explained >= 0.85 and proof.rate_now <= 0.6 * proof.rate_before
+    if growth.confidence >= LIKELY and not (proof.stopped or sure):
+        return None  # Laws that call it a leak by themselves outweigh what is not beyond doubt.
     if growth.headroom is None:
         return proof
     now = float(view.mean[-1])
@@ -213,11 +216,6 @@ def decelerates(view: SeriesWindow, growth: Growth) -> Slowing | None:
         more = 2.0 * (proof.ahead_bytes - now)
     room = growth.headroom
     return proof if max(more, LEAST_ROOM * proof.growth_bytes) < SAFE_SHARE * room else None
-
-
-def _beyond_doubt(proof: Slowing) -> bool:
-    """Say whether a proof outweighs laws that call the growth a leak by themselves."""
-    return proof.stopped or (proof.explained >= 0.85 and proof.rate_now <= 0.6 * proof.rate_before)
 
 
 def line(view: SeriesWindow, onset_s: float) -> tuple[float, float, float]:
@@ -246,7 +244,9 @@ class Growth(NamedTuple):
     """The growth that scores best, and what is known about it."""
 
     found: forecast.Windows
-    weights: forecast.Weights
+    law: FloatArray
+    """(laws,) what each growth law weighs, and ``reach_s`` when it says that memory is full."""
+    reach_s: FloatArray
     best: int
     """Index of the window."""
     confidence: float
@@ -290,10 +290,13 @@ class Growth(NamedTuple):
 class Candidates(NamedTuple):
     """Every growth that may be the one."""
 
-    groups: list[tuple[forecast.Windows, FloatArray | None, forecast.Weights]]
-    """Windows, headroom (k,) in bytes or None without a limit, and what the laws say."""
+    groups: list[forecast.Windows]
     whole: forecast.Windows
-    """The windows of all groups as one."""
+    """The windows of all groups as one: most of the cost of weighing is by call, not by window."""
+    headroom: FloatArray | None
+    """Of these (k,) in bytes; None without a limit."""
+    weights: forecast.Weights
+    """What the laws say about them."""
     plain: bool
     steady_s: float
     """Length of the longest rise that is steady under the noise, 0 without one."""
@@ -329,15 +332,16 @@ def candidates(
         expected = np.ones(whole.size, dtype=np.bool_)
     # Without a limit nothing is known about the time that is left; the level stands in for room.
     room = np.full(whole.size, float(view.mean[-1])) if headroom is None else headroom
-    room = room + _taken(series, whole)
     rises = forecast.earlier_rises(view, whole)
-    weights = forecast.weigh(whole, room, personal=personal, bounds=bounds, rises=rises)
-    weighed = _by_group(groups, headroom, weights)
+    weights = forecast.weigh(
+        whole, room + _taken(series, whole), personal=personal, bounds=bounds, rises=rises
+    )
     # A rise that is steady over its length is not to be judged by a lucky moment of it.
-    oldest = float(whole.age_s.max())
-    youngest_s = min(0.5 * steady_s, oldest)
+    youngest_s = min(0.5 * steady_s, float(whole.age_s.max()))
     plain = _plain(whole, expected)
-    return Candidates(weighed, whole, plain, steady_s, youngest_s, personal, expected, bounds)
+    return Candidates(
+        groups, whole, headroom, weights, plain, steady_s, youngest_s, personal, expected, bounds
+    )
 
 
 def find(
@@ -347,24 +351,25 @@ def find(
     every = candidates(series, view, least, most_events)
     if every is None:
         return None
-    scored = []
-    for k, (windows, _, weights) in enumerate(every.groups):
-        scores = np.where(windows.age_s >= every.youngest_s, weights.score, -np.inf)
-        scored.append((float(scores.max()), k, int(scores.argmax())))
-    score, k, best = max(scored)
-    windows, headroom, weights = every.groups[k]
+    scored, first = [], 0
+    for k, windows in enumerate(every.groups):
+        score = every.weights.score[first : first + windows.size]
+        scores = np.where(windows.age_s >= every.youngest_s, score, -np.inf)
+        scored.append((float(scores.max()), k, int(scores.argmax()), first))
+        first += windows.size
+    confidence, k, best, first = max(scored)
+    windows, headroom, rank = every.groups[k], every.headroom, first + best
     onset_s = _onset(windows.view, windows, best)
-    steady_s = every.steady_s
-    rank = best + sum(group.size for group, _, _ in every.groups[:k])
     expected = every.expected is not None and bool(every.expected[rank])
     return Growth(
         found=windows,
-        weights=weights,
+        law=every.weights.law[rank],
+        reach_s=every.weights.reach_s[rank],
         best=best,
-        confidence=1.0 / (1.0 + math.exp(SHIFT - score)),
-        onset_s=onset_s if onset_s <= -0.5 * steady_s else -steady_s,
-        headroom=float(headroom[best]) if headroom is not None else None,
-        plain=every.plain or (steady_s > 0.0 and not expected),
+        confidence=1.0 / (1.0 + math.exp(SHIFT - confidence)),
+        onset_s=onset_s if onset_s <= -0.5 * every.steady_s else -every.steady_s,
+        headroom=float(headroom[rank]) if headroom is not None else None,
+        plain=every.plain or (every.steady_s > 0.0 and not expected),
         expected=expected,
         personal=every.personal,
         whole=every.whole,
@@ -372,25 +377,6 @@ def find(
         bounds=every.bounds,
         most_events=most_events,
     )
-
-
-def _by_group(
-    groups: list[forecast.Windows], headroom: FloatArray | None, weights: forecast.Weights
-) -> list[tuple[forecast.Windows, FloatArray | None, forecast.Weights]]:
-    """Return each group with its headroom (k,) in bytes, None without a limit, and its weights.
-
-    All groups were weighed at once: most of the cost is by call, not by window.
-    """
-    if len(groups) == 1:
-        return [(groups[0], headroom, weights)]
-    out, first = [], 0
-    for group in groups:
-        last = first + group.size
-        values = None if headroom is None else headroom[first:last]
-        part = forecast.Weights._make(column[first:last] for column in weights)
-        out.append((group, values, part))
-        first = last
-    return out
 
 
 FASTER = 4.0

@@ -114,7 +114,7 @@ def forecast_for_growth(
     windows, index = growth.found, growth.best
     horizon_s = max(forecast.HORIZON_S, float(settings.eta_horizon))
     grown, age_s = float(windows.growth[index]), float(windows.age_s[index])
-    left_s = growth.weights.reach_s[index]
+    left_s = growth.reach_s
     if own < 1.0:
         ends = LAWS.reach(np.array([headroom / grown]))[0]
         left_s = np.maximum(age_s * (ends - 1.0) + windows.end_s[index], 0.0)
@@ -125,7 +125,7 @@ def forecast_for_growth(
         headroom=headroom,
         rate=rate,
         parcel=grown / float(windows.events[index]),
-        law_s=_median(left_s, growth.weights.law[index], horizon_s, line_s),
+        law_s=_median(left_s, growth.law, horizon_s, line_s),
     )
 
 
