@@ -7,7 +7,7 @@ import logging
 import math
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from gpuwatchd.core.codes import ProblemCode
 from gpuwatchd.core.errors import GpuwatchdError
@@ -54,7 +54,6 @@ if TYPE_CHECKING:
 _LAST_MESSAGES_S = 1.5
 """How long the end waits for messages that are being sent."""
 _LOG_AGAIN_S = 60.0
-PACE_S: Final = 30.0
 
 T = TypeVar("T")
 log = logging.getLogger("gpuwatchd")
@@ -85,8 +84,6 @@ class Chore(NamedTuple):
     """Gets epoch seconds: of the wall clock, for ``CONDITIONS`` of the first sample."""
     due: Callable[[], bool] | None = None
     """Says by a comparison or two whether there is anything to do; None: in each tick."""
-    paced: bool = False
-    """Done every :data:`PACE_S`, all such chores in the same tick: the others stay short."""
     budget_s: float = 0.25
     """What takes longer is logged: the next sample waits for it."""
 
@@ -99,7 +96,6 @@ class Guard:
         self._chores: dict[When, list[Chore]] = {when: [] for when in When}
         self._failed: dict[str, tuple[str, float]] = {}
         self._slow: dict[str, float] = {}
-        self._paced_s, self._is_paced = -math.inf, False
 
     @property
     def problems(self) -> list[str]:
@@ -140,15 +136,9 @@ class Guard:
 
     def do(self, when: When, now_s: float) -> None:
         """Do the chores of one place of the tick, in order; one that fails costs no other."""
-        if when is When.BEFORE:
-            mono_s = self._mono()
-            self._is_paced = mono_s >= self._paced_s
-            if self._is_paced:
-                self._paced_s = mono_s + PACE_S
         for chore in self._chores[when]:
-            due = chore.due is None or chore.due()
             # What has failed is tried again: it may be well, or have left something undone.
-            if not (due and (self._is_paced or not chore.paced)) and chore.name not in self._failed:
+            if chore.due is not None and not chore.due() and chore.name not in self._failed:
                 continue
             begun_s = time.perf_counter()
             try:
@@ -336,15 +326,21 @@ class LivePipeline(Pipeline):
             yield Chore("history", When.AFTER, link.history.flush_due, budget_s=1.0)
         if runs is not None:
             # Now that everybody knows: this may take some milliseconds.
-            yield Chore("run baselines", When.LAST, lambda _: runs.step(), due=self._has_runs)
-            yield Chore("growing runs", When.LAST, lambda _: runs.scan(), paced=True)
+            yield Chore(
+                "run baselines",
+                When.LAST,
+                lambda _: runs.step(self._clocks.mono()),
+                due=self._has_runs,
+            )
 
     def _has_runs(self) -> bool:
         """Say whether a run is to be looked up, or to be learned from."""
         runs, tracks = self.run_baselines, self.state.tracks
-        if runs is None or not (runs.unapplied or runs.requested or runs.served != tracks.created):
-            return bool(tracks.renamed or tracks.ended)
-        return True
+        if runs is None:
+            return False
+        wanted = runs.unapplied or runs.requested or runs.served != tracks.created
+        waiting = wanted or tracks.renamed or tracks.ended
+        return bool(waiting) or self._clocks.mono() >= runs.scan_mono_s
 
     def _may_be_due(self, digests: Digests) -> bool:
         settings = self.state.settings.config.policy

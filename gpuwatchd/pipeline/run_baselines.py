@@ -229,6 +229,7 @@ _BACK_S = 31 * 3600.0
 """How far back yesterday is read: its same hour and what came before it."""
 _LOOK_UPS = 8
 """Look-ups of one tick: 64 processes that a daemon finds when it starts take 8 ticks."""
+_SCAN_EVERY_S = 30.0
 _SLACK_S = 10.0
 """What is seen a moment after a word was there when it was said."""
 _LEAVE_AT_MOST = 64
@@ -253,6 +254,8 @@ class RunBaselines:
         """``ProfileStore.outside`` when the labels were read."""
         self.requested: deque[Track] = deque(maxlen=256)
         """Tracks that grow and could do with more knowledge."""
+        self.scan_mono_s = float("-inf")
+        """When those that grow are looked for again, once nothing else waits."""
 
     def read_labels(self) -> None:
         """Read the user's labels anew; those that cannot be read are asked for again."""
@@ -330,7 +333,7 @@ class RunBaselines:
         self._shelf.keep(self._run(track, key, profile, word=word.row))
         return profile
 
-    def step(self) -> None:
+    def step(self, mono_s: float) -> None:
         """Do at most one piece of work."""
         if self.unapplied and self.served == self._state.tracks.created:
             self.unapplied = self._owes()
@@ -341,6 +344,9 @@ class RunBaselines:
                 pass
         elif self.requested:
             self._grant(self.requested.popleft())
+        elif mono_s >= self.scan_mono_s:
+            self.scan_mono_s = mono_s + _SCAN_EVERY_S
+            self._scan()
 
     def _owes(self) -> bool:
         """Say whether a word on somebody who is here has not been followed yet."""
@@ -461,7 +467,7 @@ class RunBaselines:
             word=word,
         )
 
-    def scan(self) -> None:
+    def _scan(self) -> None:
         """Note who grows and could do with more knowledge."""
         for track in self._state.tracks.values():
             last = track.window.last

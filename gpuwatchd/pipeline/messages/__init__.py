@@ -299,7 +299,7 @@ def command(case: Case) -> str:
     alert = case.alert
     if case.ran_out:
         return f"gpuwatchctl explain {alert.code}"
-    if case.over:
+    if case.resolved:
         return f"gpuwatchctl alerts show {alert.code}"
     if alert.kind == "held":
         return "gpuwatchctl zombies"

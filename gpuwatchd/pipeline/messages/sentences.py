@@ -60,7 +60,7 @@ class Case(NamedTuple):
     host: str = ""
 
     @property
-    def over(self) -> bool:
+    def resolved(self) -> bool:
         """Whether it says that its alert is over."""
         return self.alert.state == "resolved" or self.notice == "resolved"
 
@@ -174,8 +174,8 @@ def tail(case: Case, *, room: int = _WHY_CHARS) -> str:
     more = f" and {len(also)} more" if also else ""
     if case.ran_out:
         return more
-    if case.over or alert.kind != "leak":
-        if case.over:
+    if case.resolved or alert.kind != "leak":
+        if case.resolved:
             stopped = alert.ended_code is Ending.STOPPED_GROWING
             why = "no longer grows" if stopped else alert.ended or "it is resolved"
         else:
