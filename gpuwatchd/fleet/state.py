@@ -1,4 +1,4 @@
-"""What a worker leaves for ``gpuwatchctl fleet``: one file, replaced after each round."""
+"""What a worker tells after each round: a file for ``gpuwatchctl fleet``, a page of metrics."""
 
 from __future__ import annotations
 

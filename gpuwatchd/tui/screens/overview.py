@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, cast
 from gpuwatchd.core import text
 from gpuwatchd.tui.base import TopScreen, spread, typed
 from gpuwatchd.tui.widgets import gpus, process_table
-from gpuwatchd.tui.widgets.rows import Lines
+from gpuwatchd.tui.widgets.texts import Lines
 from gpuwatchd.view.queries import current_state
 from gpuwatchd.view.text import subject_facts
 
