@@ -138,23 +138,6 @@ def _moves(track: Track) -> int:
     return track.evidence.moves + (0 if track.allocator is None else track.allocator.moves)
 
 
-def due(tracks: list[Track], now_s: float) -> list[Track]:
-    """Return those of these tracks that deserve a look now; must cost next to nothing."""
-    fast_s = alerts.FAST_S
-    early = [t for t in tracks if now_s >= t.due_s - t.pause_s + fast_s or now_s >= t.due_s]
-    newest = [track.evidence.last for track in early]
-    # The same data once more would confirm nothing. What was quiet and passes everything seen so
-    # far is looked at sooner than the usual pace says.
-    return [
-        track
-        for track, point in zip(early, newest, strict=True)
-        if point is not None
-        and point[0] > track.judged_s
-        and (now_s >= track.due_s or point[1] > track.peak + _STIR_BYTES)
-        and (now_s >= track.due_s or (track.finding is not None and track.finding.tier == "none"))
-    ]
-
-
 class Evaluator:
     """Judges tracks when they are due and keeps their alerts."""
 
@@ -162,6 +145,24 @@ class Evaluator:
         self.state = state
         self._turns = defaultdict[str, Turns](Turns)
         """By source: one with many that grow delays nobody of another."""
+
+    def due(self, tracks: list[Track], now_s: float) -> list[Track]:
+        """Return those of these tracks that deserve a look now; must cost next to nothing."""
+        fast_s = alerts.FAST_S
+        early = [t for t in tracks if now_s >= t.due_s - t.pause_s + fast_s or now_s >= t.due_s]
+        newest = [track.evidence.last for track in early]
+        # The same data once more would confirm nothing. What was quiet and passes everything seen
+        # so far is looked at sooner than the usual pace says.
+        return [
+            track
+            for track, point in zip(early, newest, strict=True)
+            if point is not None
+            and point[0] > track.judged_s
+            and (now_s >= track.due_s or point[1] > track.peak + _STIR_BYTES)
+            and (
+                now_s >= track.due_s or (track.finding is not None and track.finding.tier == "none")
+            )
+        ]
 
     def due_of(self, source: str, now_s: float) -> list[Track]:
         """Return the tracks of a source's devices that are due for a judgement now."""
@@ -177,14 +178,14 @@ class Evaluator:
                 tracks += [t for t in others if t.subject.host or now_s >= t.due_s]
             else:
                 tracks += [*processes, *others]
-        return due(tracks, now_s)
+        return self.due(tracks, now_s)
 
     def in_turns(self, source: str, now_s: float) -> list[Track]:
         """Return those who are judged in this tick: not all that are due, where many grow."""
         turns, tracks = self._turns[source], self.state.tracks
         # Memory of the host is offered only when it was read, but waits for its turn like others.
         waiting = [track for track in turns.waiting if tracks.get(track.subject.id) is track]
-        chosen = dict.fromkeys([*self.due_of(source, now_s), *due(waiting, now_s)])
+        chosen = dict.fromkeys([*self.due_of(source, now_s), *self.due(waiting, now_s)])
         unmoved = [track for track in chosen if self._unmoved(track)]
         moved = [track for track in chosen if not self._unmoved(track)]
         own = [thresholds(track, self.state.settings) for track in moved]

@@ -83,7 +83,7 @@ def replay_processes(item: LabelledSeries) -> list[Course]:
         room.free_bytes = float(free[position])
         present = [one for one in players if _is_there(evaluator, tracked, one, position, now)]
         judged = {*tracked.processes.values(), *track_evaluation.further_tracks(tracked)}
-        chosen = track_evaluation.due([p.track for p in present if p.track in judged], now)
+        chosen = evaluator.due([p.track for p in present if p.track in judged], now)
         due = [player for player in present if player.track in chosen]
         _judge(evaluator, tracked, due, now, start)
     return [player.course for player in players]
