@@ -263,10 +263,11 @@ class Evaluator:
         elif track.subject.process is None and finding.tier != "none":
             series = series or track.series()
             finding = unless_explained(track, series, finding, self.state.tracks.values())
-        finding = track.suppressed(finding)
+        if track.suppression is not None:
+            finding = track.suppressed(finding)
         finding = _cap_by_rules(finding, track, level, self.state.settings.rules)
         change = self._apply(track, finding, now_s)
-        changed = self.state.tracks.take_passed_on()
+        changed = self.state.tracks.take_passed_on() if self.state.tracks.passed_on else []
         self._schedule(track, finding, now_s)
         return changed if change is None else [*changed, change]
 

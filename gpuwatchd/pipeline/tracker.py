@@ -236,10 +236,9 @@ class SampleIntake:
         if reading.uses is None and boot_id is not None:
             changed += self._end_unlisted(tracked_device, now_s)
         known = tracked_device.headroom.attributed_at_s == now_s and reading.uses_reason is None
-        arrivals = tracked_device.arrivals
-        kept = arrivals is None or not arrivals.rings
-        kept = kept and device.memory_kind != "coherent"
-        if known and tracked_device.judged_by_process and (kept or not moved):
+        alone = tracked_device.arrivals is None or not tracked_device.arrivals.rings
+        kept = not moved or (alone and device.memory_kind != "coherent")
+        if kept and known and tracked_device.judged_by_process:
             return changed  # It is judged by its processes as before.
         return changed + track_evaluation.drop_whole(self._state, tracked_device, now_s)
 

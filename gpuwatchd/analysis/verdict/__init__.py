@@ -77,12 +77,11 @@ def _of_curve(series: Series, settings: DetectionSection, least: float) -> Findi
         if found is not None:
             if view.samples < settings.minimum_samples:
                 return unconfirmed(found, view, settings)
-            if series.activity is None or found.onset_at_s is None:
+            onset_at_s, activity = found.onset_at_s, series.activity
+            period = None if activity is None else activity(view.now_s)
+            if period is None or onset_at_s is None:
                 return found
-            period = series.activity(view.now_s)
-            if period is None:
-                return found
-            begun = epochs.begun_since(found.onset_at_s, period, view)
+            begun = epochs.begun_since(onset_at_s, period, view)
             return _by_epoch(found, series, view, settings, growth=growth, begun=begun)
     return harmless(series, view, settings, least, growing=growth)
 
