@@ -45,10 +45,8 @@ def now(t: Array, x: Array) -> tuple[EarlierRises | None, forecast.Windows]:
 
 def least(rises: EarlierRises, windows: forecast.Windows, headroom_gib: float) -> float:
     """Return what is left of an even chance in the window in which least is."""
-    even = np.full((windows.growth.size, 1), 0.5)
-    return float(
-        rises.chance(windows, np.full(windows.growth.size, headroom_gib * GIB), even).min()
-    )
+    room, even = np.full(windows.growth.size, headroom_gib * GIB), np.array([[0.5]])
+    return float(rises.chance(windows, room, even).min())
 
 
 @pytest.mark.parametrize(("minutes", "height"), [(20, 8.0), (30, 10.0)])
