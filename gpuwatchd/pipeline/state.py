@@ -502,7 +502,8 @@ class State:
         tracks.evaluations += 1
         tracks.unjudged.pop(track.subject.id, None)
         tracks.limited.pop(track.subject.id, None)
-        tracks.ranks.leave(track)
+        if track.job is not None:
+            tracks.ranks.leave(track)
 
     def retire(
         self, gone: Iterable[Track], why: Ending, now_s: float, *, quietly: bool = False
@@ -533,7 +534,7 @@ class State:
         if track.alert is None:
             return None
         tracks = self.tracks
-        heir = None if quietly else tracks.ranks.heir(track)
+        heir = None if quietly or track.job is None else tracks.ranks.heir(track)
         if heir is not None:
             tracks.passed_on.append(tracks.ranks.pass_on(track, heir, why))
             why, quietly = Ending.OTHER_RANK, True
