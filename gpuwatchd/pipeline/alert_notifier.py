@@ -329,7 +329,6 @@ class AlertNotifier:
                 updated[alert.key, alert.opened_at_s] = alert
         self.open_alerts[source] = _alerts(holders)
         if updated or deliveries or decisions:
-            Track.mark_changed()
             self.deaths.note(updated.values())
             if self._history is not None:
                 self._history.decide(decisions)

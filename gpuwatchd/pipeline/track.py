@@ -266,6 +266,7 @@ class TrackBaseline(msgspec.Struct, kw_only=True, eq=False):
 DAYS_BACK_S, DAYS_EVERY_S = 21 * 86_400.0, 3600.0
 """How far back a record of days is looked at, and how often."""
 _SETTLED = frozenset({Reason.NORMAL, Reason.BOUNDED, Reason.FREE_CACHE})
+_SHOWN = frozenset({"finding", "alert", "lead", "run_baseline", "limit"})
 
 
 class Track(msgspec.Struct, kw_only=True, eq=False):
@@ -324,16 +325,20 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
     changes: ClassVar[int] = 0
     """How often what is shown of any track has changed: as long as it has not, nobody looks."""
 
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in _SHOWN:
+            Track.changes += 1
+        super().__setattr__(name, value)
+
     @staticmethod
     def mark_changed() -> None:
-        """Say that something has changed that is shown of a track: also its alert and its limit."""
+        """Say that what is shown beside the judgement has changed: what is known of its past."""
         Track.changes += 1
 
     def take(self, finding: Finding) -> None:
         """Take over a judgement, for people and for its neighbours; alerts change after it."""
         self.finding = finding
         self.headroom.note(finding)
-        self.mark_changed()
 
     def series(self, *, raw: bool = False) -> Series:
         """Return what it is judged on as the detectors want it; ``raw``: its window in any case."""
@@ -415,7 +420,6 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
         self.sharing = sharing
         if limit != self.limit:
             self.limit = limit
-            self.mark_changed()
 
     def declare(self, sizes: declared.Declared) -> None:
         """Take over what its process was told."""
@@ -488,7 +492,6 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
             self.finding = moved_finding(self.finding, by_s)
         if self.alert is not None:
             self.alert = moved_alert(self.alert, by_s)
-        self.mark_changed()
 
     def shown(self) -> Finding | None:
         """Return the judgement as people should see it: with the tier that has been opened."""

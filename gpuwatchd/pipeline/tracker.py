@@ -460,7 +460,6 @@ def begin(
     if track.alert is not None and not track.alert.clears:
         track.headroom.note(track.alert.finding)  # its neighbours are judged before it
     state.tracks[subject.id] = track
-    track.mark_changed()
     state.tracks.created += 1
     return track
 
