@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
 import numpy as np
 
 from gpuwatchd.analysis.numerics import MIB
@@ -178,8 +178,7 @@ NOISE_FACTOR = 20.0
 BLOCKS = 48
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Windows:
+class Windows(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Candidate windows (k,): growth of the retained floor that is older than what is let go."""
 
     view: SeriesWindow
@@ -213,7 +212,7 @@ class Windows:
     """The windows of all groups that were found together, these among them."""
 
 
-_COLUMNS = tuple(field.name for field in fields(Windows) if field.name not in {"view", "whole"})
+_COLUMNS = tuple(name for name in Windows.__struct_fields__ if name not in {"view", "whole"})
 
 
 def windows(view: SeriesWindow, minimum_growth: float) -> list[Windows]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -317,7 +316,10 @@ def candidates(
     groups = forecast.windows(view, least)
     if most_events < MANY:
         counted = [np.minimum(group.events, float(most_events)) for group in groups]
-        groups = [replace(g, events=n, whole=None) for g, n in zip(groups, counted, strict=True)]
+        groups = [
+            msgspec.structs.replace(group, events=events, whole=None)
+            for group, events in zip(groups, counted, strict=True)
+        ]
     if not groups:
         return None
     personal = forecast.program_prior(series, view) if series.history else None
