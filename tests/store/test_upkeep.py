@@ -20,7 +20,12 @@ from tests.store.world import CARDS, KNOWN, T0, Time, delivery, opened, rows, sa
 if TYPE_CHECKING:
     from gpuwatchd.store.writer import History
 
-pytestmark = pytest.mark.slow
+
+@pytest.fixture(autouse=True)
+def each_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do not wait for a batch of minutes."""
+    monkeypatch.setattr(retention, "_ROLL_ROWS", 0)
+
 
 DAY_S = 86_400
 HOUR_0 = 1_700_002_800.0
@@ -43,6 +48,7 @@ def _settle(history: History, time: Time) -> None:
     time.pass_s(retention.SETTLE_S + 1)
 
 
+@pytest.mark.slow
 @laws(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.dictionaries(
@@ -230,6 +236,7 @@ SELECT {first_ms} + 2000 * i, i % 3 + 1, 1, 1234567890 + i FROM count;
 """
 
 
+@pytest.mark.slow
 def test_near_the_size_bound_the_oldest_rows_go_and_the_file_stays_within(tmp_path: Path) -> None:
     time = Time(HOUR_0)
     history = opened(tmp_path, time, max_db_mib=8)
