@@ -209,7 +209,7 @@ def test_several_stairs_of_an_epoch_are_one_event() -> None:
         source="power", period_s=PERIOD_S, weight=1.0, boundaries_s=tuple(ends + BEGUN_S)
     )
     plain = judge(memory, settings)
-    begun = present(begun_since(plain, replace(memory, activity=lambda _: period), view))
+    begun = begun_since(present(plain.onset_at_s), period, view)
     assert not begun.between_too
     assert begun.rose == begun.over >= 6
     counted = judge(replace(memory, activity=lambda _: period), settings)

@@ -56,7 +56,7 @@ def weights(x: Array, *history: Profile) -> tuple[forecast.Windows, forecast.Wei
     view = numerics.prepare(one)
     (found,) = forecast.windows(view, 40 * MIB)
     personal = forecast.program_prior(one, view)
-    room = np.full(found.size, CARD - x[-1])
+    room = np.full(found.growth.size, CARD - x[-1])
     return found, forecast.weigh(found, room, personal=personal)
 
 
@@ -75,7 +75,7 @@ def test_without_history_nothing_changes() -> None:
     view = numerics.prepare(series(x))
     assert forecast.program_prior(series(x), view) is None
     (found,) = forecast.windows(view, 40 * MIB)
-    room = np.full(found.size, CARD - x[-1])
+    room = np.full(found.growth.size, CARD - x[-1])
     one, two = forecast.weigh(found, room), forecast.weigh(found, room, personal=None)
     assert np.array_equal(one.score, two.score)
 
@@ -195,7 +195,7 @@ def test_history_silences_nothing_when_little_memory_is_left() -> None:
     (found,) = forecast.windows(view, 40 * MIB)
     personal = present(forecast.program_prior(one, view))
     assert personal.expects(found).any()
-    assert not personal.expects(found, np.full(found.size, CARD - near[-1])).any()
+    assert not personal.expects(found, np.full(found.growth.size, CARD - near[-1])).any()
 
 
 def test_what_is_plain_stays_plain_when_little_memory_is_left() -> None:

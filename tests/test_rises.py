@@ -45,8 +45,8 @@ def now(t: Array, x: Array) -> tuple[EarlierRises | None, forecast.Windows]:
 
 def least(rises: EarlierRises, windows: forecast.Windows, headroom_gib: float) -> float:
     """Return what is left of an even chance in the window in which least is."""
-    even = np.full((windows.size, 1), 0.5)
-    return float(rises.chance(windows, np.full(windows.size, headroom_gib * GIB), even).min())
+    room, even = np.full(windows.growth.size, headroom_gib * GIB), np.array([[0.5]])
+    return float(rises.chance(windows, room, even).min())
 
 
 @pytest.mark.parametrize(("minutes", "height"), [(20, 8.0), (30, 10.0)])
@@ -106,5 +106,5 @@ def test_a_floor_that_creeps_under_swings_is_judged_as_without_them() -> None:
     assert rises is not None
     long = windows.age_s > 3000.0
     assert long.any()
-    even = np.full((windows.size, 1), 0.5)
-    assert (rises.chance(windows, np.full(windows.size, 9 * GIB), even)[long] == 0.5).all()
+    even = np.full((windows.growth.size, 1), 0.5)
+    assert (rises.chance(windows, np.full(windows.growth.size, 9 * GIB), even)[long] == 0.5).all()

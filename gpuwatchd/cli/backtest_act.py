@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpuwatchd.cli import backtest_idle, options, output, parallel
-from gpuwatchd.cli.backtest_idle import HOLDS, SHOWN, span_text
+from gpuwatchd.cli import options, output, parallel
 from gpuwatchd.core import text, units
 from gpuwatchd.core.codes import ActHold
 from gpuwatchd.core.errors import GpuwatchdError, LogFormatError
 from gpuwatchd.view.answers.base import fill
-from gpuwatchd.view.answers.history import Backtest, BacktestData, StepReplay
+from gpuwatchd.view.answers.history import Backtest, BacktestData, IdleReplay, StepReplay
 from gpuwatchd.view.queries import current_state, state_location
 
 if TYPE_CHECKING:
@@ -21,12 +21,41 @@ if TYPE_CHECKING:
     from gpuwatchd.core.model import Device
     from gpuwatchd.pipeline.act_replay import ActCase, ActTally, Rule
     from gpuwatchd.pipeline.backtest import DeviceReport
-    from gpuwatchd.pipeline.idle_replay import IdleTally
+    from gpuwatchd.pipeline.idle_replay import IdleCase, IdleTally
     from gpuwatchd.store.reader import Reader
 
     Played = list[tuple[DeviceReport, list[ActCase]]]
     Job = tuple[Config, tuple[str, ...], Path, Device | None, tuple[float, float]]
+    IdleJob = tuple[Config, Path, list[Device], frozenset[str], tuple[float, float]]
 
+_SHOWN = 40
+_HOLDS = {
+    ActHold.OBSERVE: "mode is observe",
+    ActHold.NO_STEP: "there was no step for it",
+    ActHold.RANK: "another rank decides for its job",
+    ActHold.FEW_JUDGEMENTS: "too few judgements in a row were an alert",
+    ActHold.BEYOND_HORIZON: "the upper end of its forecast was beyond eta-horizon, or open",
+    ActHold.LIMIT_UNKNOWN: "its limit was not known",
+    ActHold.STALE: "its newest sample was too old",
+    ActHold.HARDWARE: "an alert on the hardware of its GPU was open",
+    ActHold.SILENCED: "it was snoozed",
+    ActHold.NORMAL: "you had said that it is normal",
+    ActHold.BUDGET_TARGET: "one step on it within 6 h",
+    ActHold.BUDGET_HOST: "three steps on this host within a day",
+    ActHold.NOTICES: "it was over, or not recorded, before all notices could have been read",
+    ActHold.NO_CHECKPOINT: "it never saved a checkpoint",
+    ActHold.PROPOSE: "an override says so",
+    ActHold.MACHINE: "the machine's daemon acts by a runner only",
+    ActHold.NOT_OWN: "it was another user's, and there is no runner",
+    ActHold.MANAGED: "it was a container's, and there is no runner",
+    ActHold.HELD: "it was on hold",
+}
+_IDLE_BECAME = {
+    "ended": "it ended without having worked again", "worked": "it worked again",
+    "acted": "it was ended by a step or by reap", "running": "it was idle to the end of the record",
+    "unknown": "whether it worked again is not known",
+}  # fmt: skip
+_NOT_OF_LOGS = "Idle memory is not judged in logs: they do not tell what its steps rest on."
 _BECAME = {
     "died": "it ended with the memory full", "full": "the memory was full",
     "ended": "it ended before the memory was full", "released": "it released the memory",
@@ -69,7 +98,7 @@ def run(logs: Sequence[str], span: tuple[float, float], config: Config) -> int:
         place = state_location.state_dir()
         jobs = [(config, (), place, device, span) for device in devices]
         of = frozenset(device.uid for device in devices)
-        idle = backtest_idle.replayed((config, place, every, of, span), shown=is_shown)
+        idle = _idle_replayed((config, place, every, of, span), shown=is_shown)
     reports, cases = _played(jobs if nothing is None else [], shown=is_shown)
     if nothing is None and not any(report.samples for report in reports):
         raise GpuwatchdError(
@@ -82,7 +111,7 @@ def run(logs: Sequence[str], span: tuple[float, float], config: Config) -> int:
         act = fill(
             StepReplay, tally, mode=config.act.mode, steps=config.act.leak_steps, hold=nothing,
             idle_judged=not logs, rules=rules,
-            idle=backtest_idle.answer(idle, config),
+            idle=fill(IdleReplay, idle, steps=config.act.idle_steps),
         )  # fmt: skip
         data = fill(BacktestData, (), devices=reports, settings=(), act=act)
         warnings = [] if logs else state_location.service_warnings()
@@ -94,7 +123,7 @@ def run(logs: Sequence[str], span: tuple[float, float], config: Config) -> int:
             state_location.head(out)
         _show(out, tally, config, nothing, show_all=flags.verbose)
         out.line("")
-        backtest_idle.show(out, idle, config, show_all=flags.verbose)
+        _show_idle(out, idle, config, show_all=flags.verbose)
         for rule in rules:
             out.line(_rule(rule))
     return 0
@@ -164,10 +193,10 @@ def _show(
         out.line(f"Nothing would be done on a leak: [act] {why}.")
         return
     cases = [it for it in tally.cases if show_all or it.at_s is not None]
-    for it in cases[-SHOWN:]:
+    for it in cases[-_SHOWN:]:
         _show_case(out, it)
-    if len(cases) > SHOWN:
-        out.line(f"  and {len(cases) - SHOWN} older ones; --json has them all")
+    if len(cases) > _SHOWN:
+        out.line(f"  and {len(cases) - _SHOWN} older ones; --json has them all")
     if cases:
         out.line("")
     out.line(
@@ -201,7 +230,7 @@ def _rule(rule: Rule) -> str:
 def _show_case(out: output.Out, it: ActCase) -> None:
     at_s = it.at_s if it.at_s is not None else it.case.alert_at_s or 0.0
     step = "no step" if it.step is None else it.step
-    why = "" if it.hold is None else f"not taken: {HOLDS.get(it.hold, it.hold)}"
+    why = "" if it.hold is None else f"not taken: {_HOLDS.get(it.hold, it.hold)}"
     out.flow(
         [
             units.clock(at_s),
@@ -212,7 +241,89 @@ def _show_case(out: output.Out, it: ActCase) -> None:
         first="  ",
         rest="      ",
     )
-    left = "" if it.left_s is None else f", {span_text(it.left_s)} the step"
+    left = "" if it.left_s is None else f", {_span(it.left_s)} the step"
     word = "" if it.case.word is None else f'; your label: "{it.case.word}"'
     style = {True: "red", False: "green", None: "dim"}[it.right]
     out.flow([(f"{_BECAME[it.outcome]}{left}{word}", style)], first="      ", rest="      ")
+
+
+def _idle_replayed(job: IdleJob, *, shown: bool) -> IdleTally:
+    """Return what would have been done to idle memory of a history; ``shown``: with a bar.
+
+    Raises
+    ------
+    GpuwatchdError
+        It could not be replayed.
+    """
+    (tally,) = parallel.spread(_replay_idle, [job], lambda _: "idle memory", shown=shown)
+    if isinstance(tally, parallel.Lost):
+        raise tally.error("the idle memory of the history")
+    return tally
+
+
+def _replay_idle(job: IdleJob, tell: Callable[[float], None]) -> IdleTally:
+    from gpuwatchd.pipeline import idle_replay  # noqa: PLC0415
+    from gpuwatchd.store.reader import Reader  # noqa: PLC0415
+
+    config, directory, devices, of, span = job
+    uid = directory.stat().st_uid
+    owner = None if uid == 0 else state_location.name_of(uid)
+    with Reader.open(directory) as history:
+        return idle_replay.play(history, devices, span, config, owner, of=of, passed=tell)
+
+
+def _show_idle(out: output.Out, tally: IdleTally | None, config: Config, *, show_all: bool) -> None:
+    """Show it."""
+    if tally is None:
+        out.line(_NOT_OF_LOGS)
+        return
+    if tally.hold is not None:
+        why = "mode is observe" if tally.hold is ActHold.OBSERVE else "idle-steps is empty"
+        out.line(f"Nothing would be done to idle memory: [act] {why}.")
+        return
+    cases = [it for it in tally.cases if show_all or it.at_s is not None]
+    for it in cases[-_SHOWN:]:
+        _show_idle_case(out, it)
+    if len(cases) > _SHOWN:
+        out.line(f"  and {len(cases) - _SHOWN} older ones; --json has them all")
+    out.line(
+        f"Idle memory: {units.count(tally.taken, 'step')}: {tally.right} right (the process never "
+        f"worked again), {tally.wrong} wrong, {tally.unknown} not known"
+    )
+    held = Counter(it.hold for it in tally.cases if it.hold is not None)
+    if held:
+        whys = (f"{number}: {_HOLDS.get(hold, hold)}" for hold, number in held.most_common())
+        out.line(f"no step, times of idleness: {'; '.join(whys)} (--verbose lists them)")
+    if tally.not_judged:
+        out.line(
+            f"not judged: {tally.not_judged} of {units.count(tally.processes, 'process')} that "
+            "held memory for long enough; whether they worked is not recorded"
+        )
+    out.line(
+        f"Steps on idle memory ({', '.join(config.act.idle_steps)}): assumed here are mode auto, "
+        "a rule that is seven days old, notices that arrive, and that every process has opted in."
+    )
+
+
+def _show_idle_case(out: output.Out, it: IdleCase) -> None:
+    at_s = it.idle_since_at_s if it.at_s is None else it.at_s
+    size = "" if it.held_bytes is None else units.size(it.held_bytes)
+    since = f"idle since {units.clock(it.idle_since_at_s)}"
+    step = "no step" if it.step is None else it.step
+    title = (text.clean(it.title), "bold")
+    if it.hold is not None or it.at_s is None:
+        why = f"not taken: {_HOLDS.get(it.hold, it.hold) if it.hold else ''}"
+        out.flow([units.clock(at_s), (step, "dim"), title, size, why], first="  ", rest="      ")
+        return
+    out.flow([units.clock(at_s), (step, "yellow"), title, size, since], first="  ", rest="      ")
+    left = ""
+    if it.until_at_s is not None and it.outcome in {"ended", "worked", "acted"}:
+        left = f", {_span(it.until_at_s - it.at_s)} the step"
+    word = "" if it.word is None else f'; your label: "{it.word}"'
+    style = {True: "green", False: "red", None: "dim"}[it.right]
+    out.flow([(f"{_IDLE_BECAME[it.outcome]}{left}{word}", style)], first="      ", rest="      ")
+
+
+def _span(left_s: float) -> str:
+    """Return how long one instant is before or after another."""
+    return f"{units.duration(abs(left_s))} {'after' if left_s >= 0.0 else 'before'}"

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import re
 import ssl
-from functools import partial
+from functools import lru_cache, partial
 from http.client import HTTPConnection
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
@@ -27,8 +28,6 @@ from gpuwatchd.core.config import (
 from gpuwatchd.core.errors import ConfigError, GpuwatchdError
 from gpuwatchd.core.state_log import masked
 from gpuwatchd.core.text import clean
-from gpuwatchd.fleet import shards
-from gpuwatchd.fleet.shards import Shard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -166,6 +165,71 @@ class FleetConfig(Section, frozen=True, kw_only=True):
     metrics: MetricsSection = MetricsSection()
 
 
+_FORM: Final = re.compile(r"(?:(hostname)|([0-9]{1,5}))/([0-9]{1,5})")
+_ORDINAL: Final = re.compile(r"-([0-9]{1,5})$")
+MOST: Final = 1024
+
+
+class Shard(NamedTuple):
+    """One of ``of`` workers, counted from 1."""
+
+    number: int = 1
+    of: int = 1
+
+    def __str__(self) -> str:
+        """Return it as it is written: "2/4"."""
+        return f"{self.number}/{self.of}"
+
+    def owns(self, host: str) -> bool:
+        """Say whether a host's GPUs are this worker's."""
+        return self.of == 1 or _owner(host, self.of) == self.number
+
+
+def parse(words: str, hostname: str | None = None) -> Shard:
+    """Return the shard that a text means.
+
+    "2/4" is the second of four. "hostname/4" takes the number at the end of this machine's name,
+    which Kubernetes counts from 0 in a StatefulSet: "fleet-0" is 1/4, "fleet-3" is 4/4.
+
+    Raises
+    ------
+    ValueError
+        When it is none.
+
+    Examples
+    --------
+    >>> str(parse("2/4")), str(parse("hostname/4", "fleet-3"))
+    ('2/4', '4/4')
+    """
+    match = _FORM.fullmatch(words.strip())
+    if match is None:
+        form = f'"N/M", such as "2/4", or "hostname/M", with 1 to {MOST} shards'
+        raise ValueError(f"expected {form}")
+    number, of = int(match[2] or 0), int(match[3])
+    if match[1]:
+        name = os.uname().nodename.partition(".")[0] if hostname is None else hostname
+        ordinal = _ORDINAL.search(name)
+        if ordinal is None:
+            raise ValueError('the name of this machine does not end with "-" and a number')
+        number = int(ordinal[1]) + 1
+    if not 1 <= of <= MOST:
+        raise ValueError(f"expected 1 to {MOST} shards")
+    if not 1 <= number <= of:
+        which = f"this machine's number makes it shard {number}" if match[1] else f"shard {number}"
+        raise ValueError(f"{which}, and there are {of}")
+    return Shard(number, of)
+
+
+@lru_cache(maxsize=1 << 17)
+def _owner(host: str, of: int) -> int:
+    name = host.encode("utf-8", "surrogatepass")
+    return max(range(1, of + 1), key=lambda number: _weight(name, number))
+
+
+def _weight(name: bytes, number: int) -> bytes:
+    return hashlib.blake2b(b"%d/%s" % (number, name), digest_size=8).digest()
+
+
 class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     """A checked configuration, with what its files hold."""
 
@@ -218,7 +282,7 @@ def load(path: Path, shard: str | None = None, *, sends: bool = False) -> Fleet:
         headers=server_headers,
         alertmanager_headers=alertmanager_headers,
         file=file,
-        shard=_shard(section.shard, file) if shard is None else shards.parse(shard),
+        shard=_shard(section.shard, file) if shard is None else parse(shard),
         listen=_listen(whole.metrics.listen, file),
         name=path.stem,
     )
@@ -344,7 +408,7 @@ def _of_authority(section: FleetSection, file: str) -> None:
 
 def _shard(words: str, file: str) -> Shard:
     try:
-        return shards.parse(words)
+        return parse(words)
     except ValueError as error:
         raise ConfigError(file, "[fleet] shard", str(error), hint=_HINT) from None
 

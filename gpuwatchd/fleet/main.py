@@ -24,10 +24,9 @@ from gpuwatchd.core.text import clean
 from gpuwatchd.fleet import config
 from gpuwatchd.fleet.client import Client
 from gpuwatchd.fleet.judging import Judge
-from gpuwatchd.fleet.metrics import Metrics
 from gpuwatchd.fleet.outgoing import Sender
 from gpuwatchd.fleet.rings import NO_DATA_S
-from gpuwatchd.fleet.state import StateFile, round_state
+from gpuwatchd.fleet.state import Metrics, StateFile, round_state
 from gpuwatchd.fleet.worker import LAG_S, Worker, pause_s
 from gpuwatchd.service import own_process
 from gpuwatchd.service.own_process import NotifySocket, watchdog_s

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from gpuwatchd.core.text import clean
-from gpuwatchd.fleet.shards import Shard
+from gpuwatchd.fleet.config import Shard
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

@@ -333,6 +333,7 @@ class AlertNotifier:
         self.open_alerts[source] = _alerts(holders)
         self.deaths.note(updated.values())
         if updated or deliveries or decisions:
+            Track.mark_changed()
             if self._history is not None:
                 self._history.decide(decisions)
             self._outbox.send(deliveries, list(updated.values()))

@@ -185,25 +185,24 @@ class Feeder:
         self._fed: dict[Ring, float] = {}
         """What each got at the last look."""
 
-    def again(self, now_s: float) -> None:
-        """Give every ring what it got at the last look."""
-        clock = self._clock
-        if len(clock) >= CLOCK_TICKS:
-            clock = self._clock = []
-            for ring in self._fed:
-                ring.follow(clock)
-        clock.append(now_s)
+    def feed(self, now_s: float, values: Sequence[tuple[Ring, float]] | None = None) -> None:
+        """Give only these rings their values; of one that is there twice the first counts.
 
-    def feed(self, now_s: float, values: Sequence[tuple[Ring, float]]) -> None:
-        """Give only these rings their values; of one that is there twice the first counts."""
-        before, fed = self._fed, dict(reversed(values))
-        for ring in before.keys() - fed.keys():
-            ring.leave()
-        changed = [ring for ring, value in fed.items() if before.get(ring) != value]
-        for ring in changed:
-            ring.add(now_s, fed[ring])
-        self._fed = fed
-        self.again(now_s)
+        None: every ring gets what it got at the last look.
+        """
+        changed: list[Ring] = []
+        if values is not None:
+            before, self._fed = self._fed, dict(reversed(values))
+            for ring in before.keys() - self._fed.keys():
+                ring.leave()
+            changed = [ring for ring, value in self._fed.items() if before.get(ring) != value]
+            for ring in changed:
+                ring.add(now_s, self._fed[ring])
+        if len(self._clock) >= CLOCK_TICKS:
+            self._clock = []
+            for ring in self._fed:
+                ring.follow(self._clock)
+        self._clock.append(now_s)
         for ring in changed:
             ring.follow(self._clock)
 

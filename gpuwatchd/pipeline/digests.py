@@ -35,8 +35,8 @@ LAST: Final = "digest.last"
 """Name of the mark of the last one."""
 DAY_S: Final = 86_400.0
 LONGEST_S: Final = 31 * DAY_S
-_LOOK_S: Final = 60.0
 """No digest looks back further."""
+_LOOK_S: Final = 60.0
 _DAYS: Final = 9
 _MONDAY: Final = 0
 _MOST: Final = 3

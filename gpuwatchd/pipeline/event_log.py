@@ -208,6 +208,7 @@ class EventLog:
         track = tracks.get(alert.subject.id)
         if track is not None and track.alert is not None and track.alert.key == alert.key:
             track.alert = told
+            track.mark_changed()
             if broken is not None and track.finding is not None and track.finding.tier != "none":
                 track.finding = _with(track.finding, *broken)
         return told

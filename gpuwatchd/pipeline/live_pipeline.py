@@ -137,11 +137,11 @@ class Guard:
     def do(self, when: When, now_s: float) -> None:
         """Do the chores of one place of the tick, in order; one that fails costs no other."""
         for chore in self._chores[when]:
-            # What has failed is tried again: it may be well, or have left something undone.
-            if chore.due is not None and not chore.due() and chore.name not in self._failed:
-                continue
             begun_s = time.perf_counter()
             try:
+                # What has failed is tried again: it may be well, or have left something undone.
+                if chore.due is not None and not chore.due() and not self.fails(chore.name):
+                    continue
                 chore.run(now_s)
             except Exception as error:  # noqa: BLE001 - as of every part
                 self._note_failure(chore.name, error)
@@ -149,6 +149,10 @@ class Guard:
             taken_s = time.perf_counter() - begun_s
             if taken_s > chore.budget_s or self._failed:
                 self._note_success(chore.name, taken_s, chore.budget_s)
+
+    def fails(self, where: str) -> bool:
+        """Say whether a part failed when it was run last."""
+        return where in self._failed
 
     def _note_failure(self, where: str, error: Exception) -> None:
         why = f"{where}: {error}" if str(error) else f"{where}: {type(error).__name__}"
@@ -203,7 +207,8 @@ class ProcessContext:
         shelf, search, config = self._shelf, self.checkpoints, self._state.settings.config
         reported = shelf is not None and shelf.outside != search.outside
         priced = config.cost.electricity_per_kwh is not None
-        return reported or priced or search.busy or bool(config.checkpoints.paths)
+        waits = search.busy or self._guard.fails("checkpoints")
+        return reported or priced or waits or bool(config.checkpoints.paths)
 
     def _update_costs(self, _: float) -> None:
         """Take in checkpoints and power, on which costs and steps depend; by people's clock."""
@@ -215,13 +220,14 @@ class ProcessContext:
         """Read servers, declared sizes and limits, where a process is new or they are due."""
         before, present = self._present[2], self._who_is_present()
         settings, tracks = self._state.settings, self._state.tracks
-        if self.serving.active or present is not before or settings is not self._settings:
+        news = present is not before or settings is not self._settings
+        if self.serving.active or news or self._guard.fails("endpoints"):
             self._settings = settings
             self._guard("endpoints", lambda: self.serving.step(present))
-        news = (present, self._state.engines.readings, tracks.created)
-        changed, told = bool(self.declared.waiting) or news != self.declared.news, False
+        facts = (present, self._state.engines.readings, tracks.created)
+        changed, told = bool(self.declared.waiting) or facts != self.declared.news, False
         if changed:
-            told = bool(self._guard("declared sizes", lambda: self.declared.step(news)))
+            told = bool(self._guard("declared sizes", lambda: self.declared.step(facts)))
         if changed or self._clocks.mono() >= self.limits.due_s:
             self._guard("memory limits", lambda: self.limits.step(told=told))
 

@@ -16,6 +16,7 @@ from gpuwatchd.core.model import AllocatorReading
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from pathlib import Path
 
     from gpuwatchd.collect.mailboxes import Counters, Mailbox
     from gpuwatchd.core.model import Device, ProcessKey
@@ -37,6 +38,8 @@ class PreparedProcesses:
         self._state = state
         self._earlier: dict[tuple[str, ProcessKey], list[AllocatorReading]] = {}
         self._forget_s = 0.0
+        self._places: dict[int, Path] = {}
+        """User id -> the directory of that user's mailboxes."""
         self.news: list[AllocatorReading] = []
         """What the last look brought."""
 
@@ -71,6 +74,10 @@ class PreparedProcesses:
         if 0 in uids:
             infos = self._state.infos.values()
             uids |= {info.uid for info in infos if info.uid is not None}
+        for uid in uids - self._places.keys():
+            self._places[uid] = mailboxes.folder(uid)
+        # On most machines nobody has ever prepared a process.
+        uids = {uid for uid in uids if self._places[uid].is_dir()}
         return {(pid, uid) for uid in uids for pid in mailboxes.pids(uid)}
 
     def _take(

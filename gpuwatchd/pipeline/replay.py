@@ -457,6 +457,7 @@ def _log_track(
         subject=series.subject,
         device=device,
         window=recorded,
+        evidence=recorded,
         headroom=replace(beside, total_bytes=None if total is None else float(total)),
         title=title,
         framework=process.framework if process is not None else None,

@@ -23,7 +23,7 @@ from gpuwatchd.store.live import KnownRuns
 from gpuwatchd.store.profiles import KEPT_LAUNCHES, LAUNCH_S, Run
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from gpuwatchd.core.codes import Facts
     from gpuwatchd.core.model import Alert, FloatArray, ProcessInfo, ProcessKey, Series
@@ -282,10 +282,7 @@ class RunBaselines:
         changed: list[Alert] = []
         devices = self._state.devices_of(source)
         mine = {track.subject.id: track for device in devices for track in device.tracks()}
-        for subject in (self._labels.keys() | self._applied) & mine.keys():
-            word, track = self._labels.get(subject), mine[subject]
-            if (None if word is None else word.row) == track.run_baseline.heard:
-                continue
+        for track, word in self._unheard(mine):
             ended = self._apply_label(track, word, now_s)
             if ended is not None:
                 changed.append(ended)
@@ -336,7 +333,7 @@ class RunBaselines:
     def step(self, mono_s: float) -> None:
         """Do at most one piece of work."""
         if self.unapplied and self.served == self._state.tracks.created:
-            self.unapplied = self._owes()
+            self.unapplied = bool(self._unheard(self._state.tracks))
         if self.served != self._state.tracks.created or self._state.tracks.renamed:
             self._serve_next()
         elif self._state.tracks.ended:
@@ -348,14 +345,15 @@ class RunBaselines:
             self.scan_mono_s = mono_s + _SCAN_EVERY_S
             self._scan()
 
-    def _owes(self) -> bool:
-        """Say whether a word on somebody who is here has not been followed yet."""
-        tracks = self._state.tracks
-        return any(
-            tracks[subject].run_baseline.heard
-            != (word.row if (word := self._labels.get(subject)) else None)
-            for subject in (self._labels.keys() | self._applied) & tracks.keys()
-        )
+    def _unheard(self, tracks: Mapping[str, Track]) -> list[tuple[Track, UserLabel | None]]:
+        """Return those whose label, or that it was taken back, has not been followed yet."""
+        subjects = (self._labels.keys() | self._applied) & tracks.keys()
+        found = [(tracks[subject], self._labels.get(subject)) for subject in subjects]
+        return [
+            (track, word)
+            for track, word in found
+            if (None if word is None else word.row) != track.run_baseline.heard
+        ]
 
     def close(self) -> None:
         """Learn from the runs that go on: the next start may not see them again."""

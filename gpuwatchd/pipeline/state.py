@@ -382,6 +382,7 @@ class State:
             return None
         tracks = self.tracks
         heir = None if quietly else tracks.ranks.heir(track)
+        track.mark_changed()
         if heir is not None:
             tracks.passed_on.append(tracks.ranks.pass_on(track, heir, why))
             why, quietly = Ending.OTHER_RANK, True

@@ -266,7 +266,6 @@ class TrackBaseline(msgspec.Struct, kw_only=True, eq=False):
 DAYS_BACK_S, DAYS_EVERY_S = 21 * 86_400.0, 3600.0
 """How far back a record of days is looked at, and how often."""
 _SETTLED = frozenset({Reason.NORMAL, Reason.BOUNDED, Reason.FREE_CACHE})
-_SHOWN = frozenset({"finding", "alert", "lead", "run_baseline", "limit"})
 
 
 class Track(msgspec.Struct, kw_only=True, eq=False):
@@ -277,8 +276,8 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
     window: Window
     headroom: Headroom
     title: Title
-    joint: Window | None = None
-    """What is judged instead of its window, while processes are known: see ``Arrivals.rings``."""
+    evidence: Window
+    """What it is judged on: its window, or while processes are known one of ``Arrivals.rings``."""
     framework: str | None = None
     info: ProcessInfo | None = None
     """Who it is, where it is a process."""
@@ -325,19 +324,16 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
     changes: ClassVar[int] = 0
     """How often what is shown of any track has changed: as long as it has not, nobody looks."""
 
-    def __setattr__(self, name: str, value: object) -> None:
-        if name in _SHOWN:
-            Track.changes += 1
-        super().__setattr__(name, value)
-
-    def mark_changed(self) -> None:
-        """Say that what is shown beside the judgement has changed: what is known of its past."""
+    @staticmethod
+    def mark_changed() -> None:
+        """Say that something has changed that is shown of a track: also its alert and its limit."""
         Track.changes += 1
 
-    @property
-    def evidence(self) -> Window:
-        """What it is judged on."""
-        return self.window if self.joint is None else self.joint
+    def take(self, finding: Finding) -> None:
+        """Take over a judgement, for people and for its neighbours; alerts change after it."""
+        self.finding = finding
+        self.headroom.note(finding)
+        self.mark_changed()
 
     def series(self, *, raw: bool = False) -> Series:
         """Return what it is judged on as the detectors want it; ``raw``: its window in any case."""
@@ -379,7 +375,7 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
     ) -> tuple[float | None, float | None, frozenset[str] | None]:
         """Return where it runs out, of how much, and who shares that where not all do; bytes."""
         whole = self.subject.process is None and not self.subject.unattributed
-        joint = not raw and self.joint is not None
+        joint = not raw and self.evidence is not self.window
         limit_bytes = self.headroom.limit(newest, whole=whole, joint=joint)
         total_bytes, own = self.headroom.total_bytes, self.limit
         end_bytes = None if own is None else own.ends_at(newest)
@@ -419,6 +415,7 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
         self.sharing = sharing
         if limit != self.limit:
             self.limit = limit
+            self.mark_changed()
 
     def declare(self, sizes: declared.Declared) -> None:
         """Take over what its process was told."""
@@ -491,6 +488,7 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
             self.finding = moved_finding(self.finding, by_s)
         if self.alert is not None:
             self.alert = moved_alert(self.alert, by_s)
+        self.mark_changed()
 
     def shown(self) -> Finding | None:
         """Return the judgement as people should see it: with the tier that has been opened."""

@@ -7,7 +7,7 @@ differs. It does no I/O and has no clock: time is that of the samples.
 from __future__ import annotations
 
 import logging
-from functools import partial
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -143,62 +143,52 @@ class Evaluator:
 
     def __init__(self, state: State) -> None:
         self.state = state
-        self._turns: dict[str, Turns] = {}
+        self._turns = defaultdict[str, Turns](Turns)
         """By source: one with many that grow delays nobody of another."""
 
-    def due(self, track: Track, now_s: float) -> bool:
-        """Say whether a track deserves a look now; must cost next to nothing."""
-        if now_s < track.due_s - track.pause_s + alerts.FAST_S and now_s < track.due_s:
-            return False
-        newest = (track.window if track.joint is None else track.joint).last
-        if newest is None or newest[0] <= track.judged_s:
-            # The same data once more would confirm nothing.
-            return False
-        if now_s >= track.due_s:
-            return True
-        # What was quiet passes everything seen so far: look sooner than the usual pace says.
-        quiet = track.finding is not None and track.finding.tier == "none"
-        return quiet and newest[1] > track.peak + _STIR_BYTES
+    def due(self, tracks: list[Track], now_s: float) -> list[Track]:
+        """Return those of these tracks that deserve a look now; must cost next to nothing."""
+        fast_s = alerts.FAST_S
+        early = [t for t in tracks if now_s >= t.due_s - t.pause_s + fast_s or now_s >= t.due_s]
+        newest = [track.evidence.last for track in early]
+        # The same data once more would confirm nothing. What was quiet and passes everything seen
+        # so far is looked at sooner than the usual pace says.
+        return [
+            track
+            for track, point in zip(early, newest, strict=True)
+            if point is not None
+            and point[0] > track.judged_s
+            and (now_s >= track.due_s or point[1] > track.peak + _STIR_BYTES)
+            and (
+                now_s >= track.due_s or (track.finding is not None and track.finding.tier == "none")
+            )
+        ]
 
     def due_of(self, source: str, now_s: float) -> list[Track]:
         """Return the tracks of a source's devices that are due for a judgement now."""
-        due, fast_s = self.due, alerts.FAST_S
         tracks: list[Track] = []
-        # The same as in due(), which would be called for every process: most are not.
         for device in self.state.devices.values():
             if device.source != source:
                 continue
             processes = device.processes.values()
-            others = further_tracks(device, now_s)
+            others = further_tracks(device)
             if device.still:
                 # What stands still cannot have passed what it was before.
-                early = [track for track in processes if now_s >= track.due_s]
-                early += [t for t in others if t.subject.host or now_s >= t.due_s]
+                tracks += [track for track in processes if now_s >= track.due_s]
+                tracks += [t for t in others if t.subject.host or now_s >= t.due_s]
             else:
-                early = [*processes, *others]
-            tracks += [
-                track
-                for track in early
-                if (now_s >= track.due_s - track.pause_s + fast_s or now_s >= track.due_s)
-                and due(track, now_s)
-            ]
-        return tracks
+                tracks += [*processes, *others]
+        return self.due(tracks, now_s)
 
     def in_turns(self, source: str, now_s: float) -> list[Track]:
         """Return those who are judged in this tick: not all that are due, where many grow."""
-        turns, due = self._turns.setdefault(source, Turns()), self.due_of(source, now_s)
-        offered = {id(track) for track in due}
+        turns, tracks = self._turns[source], self.state.tracks
         # Memory of the host is offered only when it was read, but waits for its turn like others.
-        due += [
-            track
-            for track in turns.waiting
-            if id(track) not in offered
-            and self.state.tracks.get(track.subject.id) is track
-            and self.due(track, now_s)
-        ]
-        unmoved = [track for track in due if self._unmoved(track)]
-        moved = [track for track in due if not self._unmoved(track)]
-        own = partial(thresholds, settings=self.state.settings)
+        waiting = [track for track in turns.waiting if tracks.get(track.subject.id) is track]
+        chosen = dict.fromkeys([*self.due_of(source, now_s), *self.due(waiting, now_s)])
+        unmoved = [track for track in chosen if self._unmoved(track)]
+        moved = [track for track in chosen if not self._unmoved(track)]
+        own = [thresholds(track, self.state.settings) for track in moved]
         return unmoved + turns.take(moved, own, now_s)
 
     def judge(self, tracks: Iterable[Track], now_s: float) -> list[Alert]:
@@ -273,10 +263,11 @@ class Evaluator:
         elif track.subject.process is None and finding.tier != "none":
             series = series or track.series()
             finding = unless_explained(track, series, finding, self.state.tracks.values())
-        finding = track.suppressed(finding)
+        if track.suppression is not None:
+            finding = track.suppressed(finding)
         finding = _cap_by_rules(finding, track, level, self.state.settings.rules)
         change = self._apply(track, finding, now_s)
-        changed = self.state.tracks.take_passed_on()
+        changed = self.state.tracks.take_passed_on() if self.state.tracks.passed_on else []
         self._schedule(track, finding, now_s)
         return changed if change is None else [*changed, change]
 
@@ -364,9 +355,8 @@ class Evaluator:
         if before is None and outcome.alert is not None:
             opened = msgspec.structs.replace(outcome.alert, title_parts=track.named.parts)
             outcome = msgspec.structs.replace(outcome, alert=opened)
-        track.finding = finding
+        track.take(finding)
         self.state.tracks.evaluations += 1
-        track.headroom.note(finding)
         if track.lead is not None:
             if before is None or before.state == "pending":
                 track.alert = suppress_for_lead(outcome.alert, track.lead)
@@ -442,10 +432,10 @@ _STILL = frozenset({"stable", "unknown"})
 KEPT = "the kernel keeps pages of ended processes: monitored per process instead"
 
 
-def further_tracks(device: TrackedDevice, now_s: float) -> list[Track]:
+def further_tracks(device: TrackedDevice) -> list[Track]:
     """Return the tracks to be judged at present beside those of processes on the device."""
     tracks = list(device.host_tracks.values()) if device.host_read_s == device.taken_s else []
-    owned, explained = device.headroom.owners_known(now_s), _is_explained(device)
+    owned = device.judged_by_process
     if owned and device.device.memory_kind == "coherent":
         return tracks  # Pages stay taken after a process has ended: its series is no evidence.
     for track in device.own_tracks:
@@ -456,7 +446,7 @@ def further_tracks(device: TrackedDevice, now_s: float) -> list[Track]:
         elif owned:
             judged = told or _has_parts(device)
         else:
-            judged = told or not explained
+            judged = told or not _is_explained(device)
         if judged:
             tracks.append(track)
     return tracks
@@ -484,7 +474,8 @@ def drop_whole(state: State, device: TrackedDevice, now_s: float) -> list[Alert]
     device.judged_by_process = by_process
     if device.own_tracks and device.arrivals is not None:
         for position, ring in device.arrivals.rings.items():
-            device.own_tracks[position].joint = ring if by_process else None
+            track = device.own_tracks[position]
+            track.evidence = ring if by_process else track.window
     if device.device.memory_kind == "coherent" and by_process:
         return _mark_unjudged(state, device, now_s)
     if not device.own_tracks or not ((by_process and not before) or _is_explained(device)):
@@ -501,8 +492,7 @@ def _mark_unjudged(state: State, device: TrackedDevice, now_s: float) -> list[Al
     ended = []
     for track in device.own_tracks:
         if track.finding is None or track.finding.code is not Reason.PAGES_KEPT:
-            track.finding = unjudged_finding(track.subject, KEPT, Reason.PAGES_KEPT, now_s)
-            track.headroom.note(track.finding)
+            track.take(unjudged_finding(track.subject, KEPT, Reason.PAGES_KEPT, now_s))
             state.tracks.evaluations += 1
         alert = state.end(track, Ending.PAGES_KEPT, now_s, quietly=True)
         if alert is not None:

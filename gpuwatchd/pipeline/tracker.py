@@ -236,7 +236,9 @@ class SampleIntake:
         if reading.uses is None and boot_id is not None:
             changed += self._end_unlisted(tracked_device, now_s)
         known = tracked_device.headroom.attributed_at_s == now_s and reading.uses_reason is None
-        if not moved and known and tracked_device.judged_by_process:
+        alone = tracked_device.arrivals is None or not tracked_device.arrivals.rings
+        kept = not moved or (alone and device.memory_kind != "coherent")
+        if kept and known and tracked_device.judged_by_process:
             return changed  # It is judged by its processes as before.
         return changed + track_evaluation.drop_whole(self._state, tracked_device, now_s)
 
@@ -358,7 +360,7 @@ class SampleIntake:
         rest = ledger.unattributed_bytes if ledger is not None and whole else None
         beside = (used, rest, len(device.own_tracks))
         if same and beside == device.fed:
-            device.feeder.again(now_s)
+            device.feeder.feed(now_s)
             return False
         values: list[tuple[Ring, float]] = [
             (_ring(self._process_track(device, use.key)), use.used_bytes)
@@ -425,6 +427,7 @@ class SampleIntake:
                 subject=subject,
                 device=device.device,
                 window=ring,
+                evidence=ring,
                 headroom=device.headroom,
                 title=Title(),
             )
@@ -444,10 +447,12 @@ def begin(
 ) -> Track:
     """Begin to watch a subject of a device, with what an earlier run left of it."""
     ring = state.restored.ring(subject)
+    ring = Ring(state.settings.span_s) if ring is None else ring
     track = Track(
         subject=subject,
         device=device.device,
-        window=Ring(state.settings.span_s) if ring is None else ring,
+        window=ring,
+        evidence=ring,
         headroom=device.headroom if headroom is None else headroom,
         title=title,
     )

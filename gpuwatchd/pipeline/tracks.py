@@ -28,7 +28,7 @@ from gpuwatchd.core.model.findings import (
 from gpuwatchd.store.ring import Ring
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterable
 
     from gpuwatchd.core.config import DetectionSection
     from gpuwatchd.core.model import Alert, ProcessInfo, ProcessKey, Subject
@@ -293,12 +293,12 @@ def flat_finding(
     )
 
 
-def is_flat(track: Track, settings: DetectionSection) -> bool:
+def _is_flat(track: Track, newest_bytes: float, settings: DetectionSection) -> bool:
     """Say whether a subject has surely not grown by what makes a candidate; next to no cost."""
-    ring, newest = track.evidence, track.evidence.last
-    if not isinstance(ring, Ring) or newest is None or track.allocator is not None:
+    ring = track.evidence
+    if not isinstance(ring, Ring) or track.allocator is not None:
         return False
-    limit_bytes, total_bytes, _ = track.limits(newest[1])
+    limit_bytes, total_bytes, _ = track.limits(newest_bytes)
     low, high = ring.bounds
     # Figures that left the newest cell are kept in single precision.
     return high - low + 2.0**-22 * high < settings.least_growth_bytes(total_bytes or limit_bytes)
@@ -310,7 +310,7 @@ def settled_finding(track: Track, settings: DetectionSection) -> Finding | None:
     The same as the first look at its series, and before that what the verdict says of it.
     """
     ring, newest = track.evidence, track.evidence.last
-    if newest is None or not isinstance(ring, Ring) or not is_flat(track, settings):
+    if newest is None or not isinstance(ring, Ring) or not _is_flat(track, newest[1], settings):
         return None
     limit_bytes, total_bytes, _ = track.limits(newest[1])
     scale = total_bytes or limit_bytes
@@ -377,13 +377,19 @@ class Turns:
         """Whose memory on the host was due, and had no time."""
 
     def take(
-        self, due: list[Track], own: Callable[[Track], DetectionSection], now_s: float
+        self, due: list[Track], settings: Iterable[DetectionSection], now_s: float
     ) -> list[Track]:
-        """Return those who are judged now, in the order of ``due``; ``now_s``: epoch seconds."""
+        """Return those who are judged now, in the order of ``due``; ``now_s``: epoch seconds.
+
+        ``settings``: by which each of them is judged.
+        """
         passed_s = 0.0 if self._at_s is None else min(max(now_s - self._at_s, 0.0), _LONGEST_TICK_S)
         self._at_s, gained = now_s, JUDGED_PER_S * passed_s
         self._saved = min(self._saved + gained, SAVED)
-        waits = [(_stretch(track, now_s), track, *_cost(track, own(track))) for track in due]
+        waits = [
+            (_stretch(track, now_s), track, *_cost(track, own))
+            for track, own in zip(due, settings, strict=True)
+        ]
         whole = sum([cost for _, _, cost, _ in waits])
         if whole <= min(self._saved, FEW):
             self._saved -= whole
@@ -432,11 +438,12 @@ def _cost(track: Track, settings: DetectionSection) -> tuple[float, bool]:
     """
     if track.alert is not None or (track.finding is not None and track.finding.tier != "none"):
         return 1.0, True
-    if is_flat(track, settings):
-        return _FLAT_COST, False
     newest = track.evidence.last
-    passed = newest is not None and newest[1] > track.peak
-    return (1.0, True) if passed else (_CALM_COST, False)
+    if newest is None:
+        return _CALM_COST, False
+    if _is_flat(track, newest[1], settings):
+        return _FLAT_COST, False
+    return (1.0, True) if newest[1] > track.peak else (_CALM_COST, False)
 
 
 def _stretch(track: Track, now_s: float) -> float:
@@ -450,7 +457,7 @@ def _stretch(track: Track, now_s: float) -> float:
     if alert is not None and alert.state == "firing":
         return waited_s / max(usual_s, _TOLD_S)
     most_s = _TOLD_S if alert is not None else min(usual_s, _TOLD_S)
-    if alert is None and track.joint is not None:
+    if alert is None and track.evidence is not track.window:
         return waited_s / most_s
     left_s = _left_s(track)
     if alert is None or (alert.state == "watch" and not alert.alert_confirmations):

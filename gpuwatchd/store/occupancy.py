@@ -104,16 +104,39 @@ def by_hour(
     return [*early, *hours, *load(connection, uid, end_s, until_s)]
 
 
+DEVICE_MINUTES: Final = """
+SELECT gpu, ts_ms / 60000 * 60 AS ts_s, count(used_bytes) AS n, min(used_bytes) AS used_min_bytes,
+  CAST(round(avg(used_bytes)) AS INTEGER) AS used_mean_bytes, max(used_bytes) AS used_max_bytes,
+  max(last_bytes) AS used_last_bytes,
+  CAST(round(avg(util_percent)) AS INTEGER) AS util_mean_percent, max(temp_c) AS temp_max_c,
+  CAST(sum(power_mw * CASE WHEN pause_ms <= 60000 THEN pause_ms END) / 1000 AS INTEGER) AS energy_mj
+FROM (SELECT gpu, ts_ms, used_bytes, util_percent, temp_c, power_mw,
+        ts_ms - lag(ts_ms) OVER (PARTITION BY gpu ORDER BY ts_ms) AS pause_ms,
+        first_value(used_bytes) OVER (PARTITION BY gpu, ts_ms / 60000
+          ORDER BY used_bytes IS NULL, ts_ms DESC) AS last_bytes
+      FROM gpu_raw WHERE ts_ms >= {from_ms} - 60000 AND ts_ms < {to_ms})
+WHERE ts_ms >= {from_ms} GROUP BY gpu, ts_ms / 60000
+"""
+"""The minutes of devices from samples, as ``gpu_1m`` has them."""
+# Of what is not rolled up yet whole minutes only: the one that runs has less energy.
+_POWER = f"""SELECT sum(energy_mj) / 1000.0 / (count(energy_mj) * 60.0) FROM (
+  SELECT energy_mj FROM gpu_1m
+  WHERE gpu = :card AND ts_s >= :since_s AND ts_s < min(:until_s, :rolled_s)
+  UNION ALL SELECT energy_mj FROM ({
+    DEVICE_MINUTES.format(
+        from_ms="max((:since_s + 59) / 60 * 60, :rolled_s) * 1000", to_ms=":until_s / 60 * 60000"
+    )
+}) WHERE gpu = :card)"""  # noqa: S608 - our own text
+
+
 def power_w(
     connection: sqlite3.Connection, uid: str, since_s: float, until_s: float
 ) -> float | None:
-    """Return the mean power of a device as far as it was measured and rolled up; None without."""
-    found = connection.execute(
-        "SELECT sum(energy_mj) / 1000.0, count(energy_mj) * 60.0 FROM gpu_1m"
-        " WHERE gpu = (SELECT id FROM gpu WHERE uuid = ?) AND ts_s >= ? AND ts_s < ?",
-        (uid, int(since_s), int(until_s)),
-    ).fetchone()
-    return found[0] / found[1] if found and found[0] is not None and found[1] else None
+    """Return the mean power of a device as far as it was measured, minute by minute."""
+    values = {"card": records.device_row(connection, uid), "since_s": int(since_s)}
+    values |= {"until_s": int(until_s), "rolled_s": tables.rolled_s(connection, "gpu_1m")}
+    found: float | None = connection.execute(_POWER, values).fetchone()[0]
+    return found
 
 
 # As far as samples are kept the most of each minute, before that its mean, as a whole number.

@@ -389,10 +389,13 @@ def _width(connection: sqlite3.Connection, card: int, since_s: float, until_s: f
 
 
 def _minutes(connection: sqlite3.Connection, from_s: int = 0) -> str:
-    split_s = small.rolled_s(connection, "gpu_1m")
-    late = joined(RAW.format(from_ms=split_s * 1000), MINUTE_S * 1000)
+    split_s = max(small.rolled_s(connection, "gpu_1m"), from_s)
+    late = occupancy.DEVICE_MINUTES.format(
+        from_ms=f"max(:since_ms, {split_s * 1000})", to_ms=":until_ms"
+    )
     closed = BUCKETS.format(table="gpu_1m", from_s=from_s, to_s=split_s)
-    return f"{closed} UNION ALL SELECT * FROM ({late})"  # noqa: S608 - our own text
+    return f"""{closed} UNION ALL SELECT ts_s * 1000, {COLUMNS} FROM ({late})
+WHERE gpu = :card"""  # noqa: S608 - our own text
 
 
 def _hours(connection: sqlite3.Connection) -> str:

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from gpuwatchd.core.model import AllocatorReading, ProcessKey, Subject
-from gpuwatchd.store import records
+from gpuwatchd.store import records, tables
 
 if TYPE_CHECKING:
     import sqlite3
@@ -118,11 +118,16 @@ def of_allocators(
     boot_id: str | None = None,
 ) -> dict[ProcessKey, list[AllocatorReading]]:
     """Return what the allocator of each process on a device said, oldest first (of one boot)."""
-    table = _ALLOCATOR_MINUTES if minutes else _ALLOCATORS
+    rolled_ms = tables.rolled_s(connection, "gpu_1m") * 1000 if minutes else 0
+    begin_ms, end_ms = round(since_s * 1000), round(until_s * 1000)
     where = "gpu_uuid = ? AND ts_ms >= ? AND ts_ms < ? AND boot_id = ifnull(?, boot_id)"
-    values = (uid, records.to_ms(since_s), records.to_ms(until_s), boot_id)
+    late = (uid, max(begin_ms, rolled_ms), end_ms, boot_id)
+    rows = _ALLOCATORS.load(connection, where, late)
+    if minutes:
+        values = (uid, begin_ms, min(end_ms, rolled_ms), boot_id)
+        rows = [*_ALLOCATOR_MINUTES.load(connection, where, values), *rows]
     found: dict[ProcessKey, list[AllocatorReading]] = {}
-    for reading in table.load(connection, where, values):
+    for reading in rows:
         found.setdefault(reading.key, []).append(reading)
     return found
 

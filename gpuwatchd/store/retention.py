@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from gpuwatchd.store import profiles, schema, tables
-from gpuwatchd.store.occupancy import PROCESS_MINUTES
+from gpuwatchd.store.occupancy import DEVICE_MINUTES, PROCESS_MINUTES
 
 if TYPE_CHECKING:
     import sqlite3
@@ -49,20 +49,10 @@ _LARGE_TABLES = (
     "process_1h",
 )
 
-_ROLL_DEVICES = """
+_ROLL_DEVICES = f"""
 INSERT OR REPLACE INTO gpu_1m(gpu, ts_s, n, used_min_bytes, used_mean_bytes, used_max_bytes,
   used_last_bytes, util_mean_percent, temp_max_c, energy_mj)
-SELECT gpu, ts_ms / 60000 * 60, count(used_bytes), min(used_bytes),
-  CAST(round(avg(used_bytes)) AS INTEGER), max(used_bytes), max(last_bytes),
-  CAST(round(avg(util_percent)) AS INTEGER), max(temp_c),
-  CAST(sum(power_mw * CASE WHEN pause_ms <= 60000 THEN pause_ms END) / 1000 AS INTEGER)
-FROM (SELECT gpu, ts_ms, used_bytes, util_percent, temp_c, power_mw,
-        ts_ms - lag(ts_ms) OVER (PARTITION BY gpu ORDER BY ts_ms) AS pause_ms,
-        first_value(used_bytes) OVER (PARTITION BY gpu, ts_ms / 60000
-          ORDER BY used_bytes IS NULL, ts_ms DESC) AS last_bytes
-      FROM gpu_raw WHERE ts_ms >= ? - 60000 AND ts_ms < ?)
-WHERE ts_ms >= ? GROUP BY gpu, ts_ms / 60000
-"""
+{DEVICE_MINUTES.format(from_ms=":from_ms", to_ms=":to_ms")}"""
 _ROLL_PROCESSES = f"""
 INSERT OR REPLACE INTO process_1m(process, gpu, ts_s, n, used_min_bytes, used_max_bytes,
   used_last_bytes, host_last_bytes) {PROCESS_MINUTES}"""
@@ -284,8 +274,9 @@ def _roll_minutes(connection: sqlite3.Connection, open_s: float) -> int:
         ).fetchone()
         if end_s <= start_s or rows < _ROLL_ROWS:
             return 0
-    connection.execute(_ROLL_DEVICES, (start_ms, end_ms, start_ms))
-    connection.execute(_ROLL_PROCESSES, {"from_ms": start_ms, "to_ms": end_ms})
+    span = {"from_ms": start_ms, "to_ms": end_ms}
+    connection.execute(_ROLL_DEVICES, span)
+    connection.execute(_ROLL_PROCESSES, span)
     connection.execute(_ROLL_COUNTERS, (start_ms, end_ms))
     tables.save_meta(connection, "gpu_1m.until", end_s)
     minutes: int = (end_s - start_s) // MINUTE_S

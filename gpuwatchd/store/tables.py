@@ -488,12 +488,10 @@ _NOT_DONE: Final = {ActResult.UNCONFIRMED, ActResult.FAILED}
 """Of a step: it is over, and the process runs, or may run."""
 
 # One look at each device: of one that runs for a month every minute has a row.
-_ON: Final = (
-    """SELECT uuid FROM gpu g WHERE EXISTS
-  (SELECT 1 FROM process_1m WHERE process = ? AND gpu = g.id) ORDER BY id""",
-    """SELECT uuid FROM gpu WHERE id IN (SELECT gpu FROM process_raw WHERE process = ?)
-ORDER BY id""",
-)
+_ON: Final = """SELECT uuid FROM gpu g
+WHERE EXISTS (SELECT 1 FROM process_1m WHERE process = :process AND gpu = g.id)
+  OR id IN (SELECT gpu FROM process_raw WHERE process = :process AND ts_ms >= :rolled_s * 1000)
+ORDER BY id"""
 
 
 class ActionEvent(Value, frozen=True, kw_only=True):
@@ -563,8 +561,5 @@ def name_and_devices(
     process = seen_process(connection, (key.pid, key.started_at_s), SAME_S)
     if process is None:
         return "", ()
-    for query in _ON:
-        on = connection.execute(query, process[:1]).fetchall()
-        if on:
-            return process[1], tuple(uid for (uid,) in on)
-    return process[1], ()
+    values = {"process": process[0], "rolled_s": rolled_s(connection, "gpu_1m")}
+    return process[1], tuple(uid for (uid,) in connection.execute(_ON, values))

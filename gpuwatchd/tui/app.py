@@ -38,7 +38,7 @@ VIEWS: Final[dict[str, str]] = {
     "z": "gpuwatchd.tui.screens.idle:HeldScreen",
     "a": "gpuwatchd.tui.screens.alerts:AlertsScreen",
     "s": "gpuwatchd.tui.screens.alerts:SnoozeScreen",
-    "x": "gpuwatchd.tui.screens.reap:ReapScreen",
+    "x": "gpuwatchd.tui.screens.idle:ReapScreen",
     "h": "gpuwatchd.tui.screens.history:PastScreen",
     "question_mark": "gpuwatchd.tui.screens.help:HelpScreen",
 }

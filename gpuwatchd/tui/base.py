@@ -21,8 +21,7 @@ from textual.screen import Screen
 from gpuwatchd.core import units
 from gpuwatchd.core.errors import GpuwatchdError
 from gpuwatchd.tui.polling import FAILED
-from gpuwatchd.tui.widgets.rows import Lines
-from gpuwatchd.tui.widgets.texts import Choices, TextPage
+from gpuwatchd.tui.widgets.texts import Choices, Lines, TextPage
 from gpuwatchd.view import blocks
 from gpuwatchd.view.queries import current_state
 from gpuwatchd.view.query import Query

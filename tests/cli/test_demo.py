@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuwatchd.cli import demo_score, main
+from gpuwatchd.cli import demo_screen, main
 from gpuwatchd.cli.demo_screen import event_of
 from gpuwatchd.cli.verbs import demo
 from gpuwatchd.collect.scenarios.worlds import SCENARIOS
@@ -285,7 +285,7 @@ def _alert(subject: Subject, state: AlertState, at_s: float) -> Alert:
 
 
 def _score(planted: list[Planted], *alerts: Alert) -> list[Scored]:
-    ledger = demo_score.DemoScore(100.0)
+    ledger = demo_screen.DemoScore(100.0)
     for alert in alerts:
         ledger.note({alert.subject.id: alert.finding}, [alert])
     return ledger.rows(planted)
@@ -309,7 +309,7 @@ def test_only_an_alert_before_the_crash_of_a_leak_is_right(
     assert row.right is right
     if right:
         assert (row.alert_s, row.true_eta_s) == (300.0, 600.0)
-    line = demo_score.verdict_line([row], simulated_s=60)
+    line = demo_screen.verdict_line([row], simulated_s=60)
     assert line.startswith(f"{right:d} of {leak:d} leaks found") or not leak
     assert ("1 false alarm" in line) is (not leak)
 

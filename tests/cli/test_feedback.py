@@ -102,8 +102,8 @@ def test_a_history_that_is_locked_is_said_so(monkeypatch: pytest.MonkeyPatch, ct
 def test_what_is_quiet_because_of_the_word_says_so(ctl: Ctl) -> None:
     suppression = Suppression(level_bytes=9e18, why=said_to_be(None))
     track = Track(
-        subject=making.finding().subject, device=making.CARD, window=Ring(60.0),
-        headroom=Headroom(), title=Title(), suppression=suppression, peak=5.0,
+        subject=making.finding().subject, device=making.CARD, headroom=Headroom(), title=Title(),
+        window=Ring(60.0), evidence=Ring(60.0), suppression=suppression, peak=5.0,
     )  # fmt: skip
     finding = track.suppressed(world.leak())
     assert finding.tier == "none"

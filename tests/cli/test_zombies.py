@@ -14,7 +14,7 @@ from gpuwatchd.collect.host.procfs import Holder, Holders
 from gpuwatchd.core.config import Config
 from gpuwatchd.core.model import Holding, ProcessInfo
 from gpuwatchd.store.live import LiveDevice
-from gpuwatchd.view.queries import direct_holdings, slurm_jobs
+from gpuwatchd.view.queries import direct_holdings
 from gpuwatchd.view.queries.current_view import View
 from tests import making
 from tests.cli import world
@@ -283,7 +283,7 @@ def test_only_jobs_that_have_run_for_a_while(
 def test_without_a_detail_that_can_be_believed_the_count_alone_is_known(
     said: str, ctl: Ctl, slurm: Slurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slurm_jobs, "_LIMIT_S", 2.0)
+    monkeypatch.setattr(direct_holdings, "_LIMIT_S", 2.0)
     slurm.script("scontrol", said)
     slurm.jobs("42|alice|1:00:00|gres:gpu:h100:2", "43|alice|1:00:00|N/A")
     _world()
@@ -313,7 +313,7 @@ def test_slurm_counts_by_device_files(
         (tmp_path / uid / "information").write_text(
             f"GPU UUID: \t {uid}\nDevice Minor: \t {minor}\n"
         )
-    monkeypatch.setattr(slurm_jobs, "_CARDS", tmp_path)
+    monkeypatch.setattr(direct_holdings, "_CARDS", tmp_path)
     _world()
     assert _listed(ctl) == [("42", 1, ["GPU-2"])]
 
@@ -338,7 +338,7 @@ def test_users_and_gpus_that_are_named(ctl: Ctl, slurm: Slurm) -> None:
 def test_a_squeue_that_fails_lies_hangs_or_floods_is_one_error(
     said: str, ctl: Ctl, slurm: Slurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slurm_jobs, "_LIMIT_S", 2.0)
+    monkeypatch.setattr(direct_holdings, "_LIMIT_S", 2.0)
     _world()
     slurm.script("squeue", said)
     began_s = time.monotonic()

@@ -14,12 +14,11 @@ from gpuwatchd.core.config import listening
 from gpuwatchd.core.errors import MetricsServerError
 from gpuwatchd.fleet import main
 from gpuwatchd.fleet.alertmanager import Active, Alertmanagers, FleetAlert
+from gpuwatchd.fleet.config import Shard
 from gpuwatchd.fleet.judging import Judge
-from gpuwatchd.fleet.metrics import Metrics
 from gpuwatchd.fleet.outgoing import Sender, gpu_of, line_of
 from gpuwatchd.fleet.rings import Gpu, Rings
-from gpuwatchd.fleet.shards import Shard
-from gpuwatchd.fleet.state import StateFile
+from gpuwatchd.fleet.state import Metrics, StateFile
 from gpuwatchd.fleet.worker import Worker
 from gpuwatchd.view.queries import fleet_state
 from tests.cli.calls import Ctl

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from gpuwatchd.daemon.main import main
 from gpuwatchd.fleet import config, shards
+from gpuwatchd.fleet.config import Shard
 from gpuwatchd.fleet.rings import Rings
-from gpuwatchd.fleet.shards import Shard
 from gpuwatchd.fleet.worker import Worker
 from tests.fleet.fake import fleet
 from tests.fleet.test_config import LOCAL, write

@@ -26,10 +26,9 @@ from gpuwatchd.core.errors import Ambiguous, GpuwatchdError, MetricsServerError
 from gpuwatchd.core.state_log import StateLog
 from gpuwatchd.daemon.main import main
 from gpuwatchd.fleet import main as fleet_main
+from gpuwatchd.fleet.config import Shard
 from gpuwatchd.fleet.judging import Judge
-from gpuwatchd.fleet.metrics import Metrics
-from gpuwatchd.fleet.shards import Shard
-from gpuwatchd.fleet.state import StateFile, round_state
+from gpuwatchd.fleet.state import Metrics, StateFile, round_state
 from gpuwatchd.view.answers.fleet import FleetExplain, FleetStatus
 from gpuwatchd.view.answers.schema import schema
 from gpuwatchd.view.queries import fleet_state

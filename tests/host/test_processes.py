@@ -251,6 +251,21 @@ def test_libraries_may_load_late_but_only_once_more(proc: FakeProc, clock: Clock
     assert host.processes([7])[7].framework == "PyTorch"
 
 
+def test_who_runs_a_process_and_its_environment_are_read_once_more(
+    proc: FakeProc, clock: Clock
+) -> None:
+    for pid in (7, 8):
+        proc.process(pid, maps=TORCH_MAPS, environ=b"A=1\0")
+    host = Host(proc.folder, contained=False, maps_per_look=2, monotonic=clock)
+    host.processes([7, 8])
+    ranked = b"RANK=1\0WORLD_SIZE=2\0MASTER_ADDR=node1\0MASTER_PORT=29500\0"
+    proc.process(7, maps=TORCH_MAPS, environ=b"A=1\0", uid=1)
+    proc.process(8, maps=TORCH_MAPS, environ=ranked)
+    clock.now_s += processes.MAPS_AGAIN_S + 1
+    found = host.processes([7, 8])
+    assert [(found[pid].uid, found[pid].rank) for pid in (7, 8)] == [(1, None), (0, 1)]
+
+
 def test_without_a_readable_map_it_is_a_guess(proc: FakeProc) -> None:
     proc.process(7, argv=b"python3\0-m\0vllm.entrypoints.openai.api_server\0")
     proc.process(8)

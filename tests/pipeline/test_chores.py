@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import TYPE_CHECKING
 
+import pytest
+
+from gpuwatchd.core.config import Config, CostSection
 from gpuwatchd.pipeline.live_pipeline import Chore, Guard, When
+from tests.pipelines import make_pipeline
 from tests.store.world import Time
 
-if TYPE_CHECKING:
-    import pytest
 
-
-def _fails() -> None:
+def _fails() -> bool:
     raise ValueError("odd")
 
 
@@ -53,9 +53,36 @@ def test_a_chore_is_done_when_it_is_due_or_has_failed() -> None:
         if len(done) == 1:
             raise ValueError("odd")
 
+    guard.add([Chore("broken", When.AFTER, odd, due=_fails)])
     guard.add([Chore("odd", When.AFTER, odd, due=lambda: due[0])])
     for tick in range(6):
         due[0] = tick == 2
         for when in When:
             guard.do(when, float(tick))
     assert done == [2, 3]
+    assert guard.problems == ["broken: odd"]
+
+
+@pytest.mark.parametrize("part", ["serving", "checkpoints"])
+def test_what_failed_once_is_done_again_in_the_next_tick(
+    part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline, tries = make_pipeline(config=Config(), sources=[]), list[object]()
+    pipeline.tick()
+
+    def step(news: object) -> None:
+        tries.append(news)
+        if len(tries) == 1:
+            raise ValueError("odd")
+
+    monkeypatch.setattr(getattr(pipeline.context, part), "step", step)
+    pipeline.context.serving.active = False  # as without a server
+    pipeline.reconfigure(Config(cost=CostSection(electricity_per_kwh=0.3)))
+    pipeline.tick()
+    assert len(pipeline.guard.problems) == 1
+    if part == "checkpoints":
+        pipeline.reconfigure(Config())
+    for _ in range(3):
+        pipeline.tick()
+    assert pipeline.guard.problems == []
+    assert len(tries) == 2

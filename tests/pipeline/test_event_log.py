@@ -111,7 +111,7 @@ def test_the_track_keeps_what_was_said_and_it_is_said_once() -> None:
     happenings = EventLog(None)
     happenings.take("nvml", noted(event(1800)), {}, {})
     first = alert()
-    track = SimpleNamespace(alert=first, finding=first.finding)
+    track = SimpleNamespace(alert=first, finding=first.finding, mark_changed=list)
     tracks: Any = {first.subject.id: track}
     second = happenings.with_hardware_advice(first, CARD, tracks)
     assert track.alert is second

@@ -166,7 +166,7 @@ def test_windows_are_what_a_point_at_every_look_would_make_them(
             again = False
             held[chance.randrange(6)] = chance.randrange(4096) * 2 * MIB
         if again and look % 100:
-            feeder.again(now_s)
+            feeder.feed(now_s)
         else:
             # Some come and go, and one may be missing for a moment.
             here = [n for n in range(6) if (look // 100 + n) % 5 and chance.random() > 0.02]
@@ -196,16 +196,16 @@ def test_what_stands_still_is_brought_up_to_date_now_and_then() -> None:
     ring, feeder = Ring(1e6), Feeder()
     feeder.feed(0.0, [(ring, 7.0)])
     for look in range(1, 3 * CLOCK_TICKS):
-        feeder.again(10.0 * look)
+        feeder.feed(10.0 * look)
         assert ring.last == (10.0 * look, 7.0)
     assert ring.count == 3 * CLOCK_TICKS
     feeder.feed(1e5, [])
-    feeder.again(1e5 + 10)
+    feeder.feed(1e5 + 10)
     assert ring.last == (10.0 * (3 * CLOCK_TICKS - 1), 7.0)
 
 
 def test_of_one_that_is_named_twice_the_first_counts() -> None:
     ring, feeder = Ring(1e6), Feeder()
     feeder.feed(0.0, [(ring, 7.0), (ring, 9.0)])
-    feeder.again(5.0)
+    feeder.feed(5.0)
     assert ring.window()[1].tolist() == [7.0, 7.0]

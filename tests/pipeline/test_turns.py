@@ -33,8 +33,9 @@ TICK_S = 5.0
 def track(pid: int = 7, total: float | None = 80.0 * GIB, **changes: Any) -> Track:
     subject = Subject(device_uid="GPU-1", process=ProcessKey(pid=pid, started_at_s=900.0))
     headroom = Headroom(total_bytes=total, free_bytes=total)
+    ring = Ring(8 * 3600.0)
     made = Track(
-        subject=subject, device=making.CARD, window=Ring(8 * 3600.0), headroom=headroom,
+        subject=subject, device=making.CARD, window=ring, evidence=ring, headroom=headroom,
         title=Title(),
     )  # fmt: skip
     for name, value in changes.items():
@@ -98,7 +99,7 @@ def played(due: list[Track], ticks: int) -> tuple[dict[int, list[float]], list[i
     turns, judged, sizes = tracks.Turns(), {id(one): [1000.0] for one in due}, []
     for tick in range(1, ticks + 1):
         now_s = 1000.0 + TICK_S * tick
-        chosen = turns.take(due, lambda _: SETTINGS, now_s)
+        chosen = turns.take(due, [SETTINGS] * len(due), now_s)
         sizes.append(len(chosen))
         for one in chosen:
             one.judged_s = now_s
@@ -149,7 +150,7 @@ def test_memory_of_the_host_waits_for_its_turn_though_it_is_seldom_read(
     turns = tracks.Turns()
     monkeypatch.setattr(tracks, "JUDGED_PER_S", 0.0)
     turns._saved = 0.0
-    assert turns.take([own], lambda _: SETTINGS, 1000.0) == []
+    assert turns.take([own], [SETTINGS], 1000.0) == []
     assert turns.waiting == [own]
 
 

@@ -112,6 +112,7 @@ def track_of(whole: Series, recorded: Recorded) -> KnownTrack:
         subject=whole.subject,
         device=device_of(whole),
         window=recorded,
+        evidence=recorded,
         headroom=Headroom(total_bytes=whole.total_bytes, util_pct=whole.util_pct, growing={}),
         title=Title.of("test"),
         framework=whole.framework,
@@ -156,7 +157,7 @@ def replay(
     known = np.searchsorted(recorded.t_s, instants, side="right").tolist()
     for now, count in zip(instants.tolist(), known, strict=True):
         recorded.count = count
-        if not evaluator.due(track, now):
+        if not evaluator.due([track], now):
             continue
         before, judged = track.alert, track.judged_s
         # The clock of the processor would be the better one, but asking it is slow in a container.

@@ -66,7 +66,9 @@ def replay_processes(item: LabelledSeries) -> list[Course]:
     """
     whole = item.series
     room = Headroom(total_bytes=whole.total_bytes, attributed_at_s=float("inf"))
-    tracked = TrackedDevice(device=device_of(whole), reading=None, headroom=room)
+    tracked = TrackedDevice(
+        device=device_of(whole), reading=None, headroom=room, judged_by_process=True
+    )
     evaluator = Evaluator(State(Config(detection=DEFAULTS)))
     instants = instants_of(whole.t_s)
     start = float(whole.t_s[0])
@@ -80,8 +82,9 @@ def replay_processes(item: LabelledSeries) -> list[Course]:
     for position, now in enumerate(instants.tolist()):
         room.free_bytes = float(free[position])
         present = [one for one in players if _is_there(evaluator, tracked, one, position, now)]
-        judged = {*tracked.processes.values(), *track_evaluation.further_tracks(tracked, now)}
-        due = [p for p in present if p.track in judged and evaluator.due(p.track, now)]
+        judged = {*tracked.processes.values(), *track_evaluation.further_tracks(tracked)}
+        chosen = evaluator.due([p.track for p in present if p.track in judged], now)
+        due = [player for player in present if player.track in chosen]
         _judge(evaluator, tracked, due, now, start)
     return [player.course for player in players]
 
@@ -152,8 +155,8 @@ def _player(
     gone = view is not None and view.end_s is not None
     return _Player(
         track=Track(
-            subject=series.subject, device=device_of(item.series), window=recorded, headroom=room,
-            title=Title.of(course.name), framework=series.framework,
+            subject=series.subject, device=device_of(item.series), title=Title.of(course.name),
+            window=recorded, evidence=recorded, headroom=room, framework=series.framework,
         ),
         recorded=recorded,
         known=np.searchsorted(recorded.t_s, instants, side="right").tolist(),

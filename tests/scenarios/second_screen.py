@@ -40,11 +40,11 @@ class Gated(Evaluator):
         self.turn_s = float("-inf")
         self.passed = self.asked = self.judged = 0
 
-    def due(self, track: Track, now_s: float) -> bool:
-        """Say whether a track deserves a look now."""
-        passes = super().due(track, now_s) and self.passes(track, now_s)
-        self.judged += passes
-        return passes
+    def due(self, tracks: list[Track], now_s: float) -> list[Track]:
+        """Return those of these tracks that deserve a look now."""
+        due = [track for track in super().due(tracks, now_s) if self.passes(track, now_s)]
+        self.judged += len(due)
+        return due
 
     def passes(self, track: Track, now_s: float) -> bool:
         """Say whether the screen leaves it to the detectors, or its turn has come."""
@@ -95,10 +95,10 @@ class Counting(Evaluator):
 
     judged = 0
 
-    def due(self, track: Track, now_s: float) -> bool:
-        """Say whether a track deserves a look now."""
-        due = super().due(track, now_s)
-        self.judged += due
+    def due(self, tracks: list[Track], now_s: float) -> list[Track]:
+        """Return those of these tracks that deserve a look now."""
+        due = super().due(tracks, now_s)
+        self.judged += len(due)
         return due
 
 

@@ -118,6 +118,29 @@ out(readings, texts)
     ]
 
 
+@pytest.mark.parametrize(
+    ("counted", "question"), [("remapped", "RemappedRows"), ("retired", "RetiredPages")]
+)
+def test_an_error_beside_one_refused_answer_is_told_once(
+    fake: Nvml, counted: str, question: str
+) -> None:
+    fake.write("gpu 0 total=24G")
+    shown, told = fake.play(f"""
+s = source()
+shown, told = [], []
+for number, refused in ((1, 0), (1, 1), (2, 0), (2, 1), (2, 0)):
+    refuse = [f"fail nvmlDeviceGet{{name}} 0 999" for name in ("TotalEccErrors", "{question}")]
+    put(f"gpu 0 total=24G ecc_errors={{number}} {counted}={{number}}", *refuse * refused)
+    now[0] += 61
+    sample = s.read()
+    shown.append([sample.readings[0].ecc_errors, sample.readings[0].retired_pages])
+    told.append(len(sample.events))
+out(shown, told)
+""")
+    assert shown == [[1, 1], [1, 1], [2, 2], [2, 2], [2, 2]]
+    assert told == [0, 0, 2, 0, 0]
+
+
 def test_errors_of_the_memory_are_asked_for_once_a_minute(fake: Nvml) -> None:
     readings, _, _ = several(fake, 25, "gpu 0 total=24G ecc_errors=2 retired=1")
     assert [(r["ecc_errors"], r["retired_pages"]) for r in readings] == [(2, 1)] * 25

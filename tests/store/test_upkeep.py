@@ -18,6 +18,8 @@ from tests.making import alert
 from tests.store.world import CARDS, KNOWN, T0, Time, delivery, opened, rows, sample
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from gpuwatchd.store.writer import History
 
 
@@ -35,6 +37,14 @@ HOUR_0 = 1_700_002_800.0
 @pytest.fixture
 def time() -> Time:
     return Time(HOUR_0)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _each_minute() -> Iterator[None]:
+    """Roll up what is there, as where many rows wait."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(retention, "_ROLL_ROWS", 0)
+        yield
 
 
 def _fill(history: History, points: list[tuple[float, int | None]], **more: Any) -> None:

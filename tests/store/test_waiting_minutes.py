@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuwatchd.store import curves, occupancy
+from gpuwatchd.store import curves, occupancy, recent_points, tables
 from gpuwatchd.store.reader import Reader
+from tests.store.test_allocators import said
 from tests.store.world import CARDS, INFOS, KNOWN, Time, opened, sample
 
 if TYPE_CHECKING:
@@ -21,20 +23,26 @@ BEFORE_S = 7 * 3600.0
 """More than samples serve."""
 
 
+allocators = partial(recent_points.of_allocators, minutes=True)
+
+
 def answers(directory: Path, until_s: float) -> dict[str, Any]:
-    """Return what readers say of the hours before an instant; energy is known of minutes only."""
+    """Return what readers say of the hours before an instant."""
     uid, span = CARDS[0].uid, (until_s - BEFORE_S, until_s)
     whole = int(span[0]), int(until_s) - 60
     with Reader.open(directory) as reader:
         asked: dict[str, Any] = {
-            "device": [
-                (row.at_s, row.n, row.used_min_bytes, row.used_max_bytes, row.used_last_bytes)
-                for width_s in (60.0, 3600.0)
-                for row in reader.device_rows(uid, *span, width_s)
-            ],
+            "device": [reader.device_rows(uid, *span, width_s) for width_s in (60.0, 3600.0)],
+            "a month": reader.device_rows(uid, until_s - 30 * 86400.0, until_s),
+            "power": [reader.power_w(uid, *span), reader.power_w(uid, until_s - 600, until_s)],
             "processes": reader.process_rows(uid, *span),
             "occupancy": sorted(reader.occupancy(uid, *span), key=str),
             "use": reader.ask(lambda it: occupancy.by_minute(it, uid, whole, is_use=True)),
+            "allocators": [
+                {it.at_s // 60: (it.allocated_bytes, it.reserved_bytes) for it in own}
+                for own in reader.ask(allocators, uid, *span).values()
+            ],
+            "devices": reader.ask(tables.name_and_devices, INFOS[0].key),
             "present": [(*one[:1], one[3]) for one in reader.ask(curves.present, uid, span)],
         }
         for process in (None, *((info.key.pid, info.key.started_at_s) for info in INFOS[:3])):
@@ -56,7 +64,12 @@ def lived(history: History, time: Time, dice: random.Random) -> float:
         held = [one + dice.choice((0, 0, 7)) for one in held]
         uses = tuple(held[: dice.randrange(1, 4)])
         util_pct = dice.choice((None, 10.0, 90.0))
-        history.record(sample(time.now_s, sum(uses), uses=uses, util_pct=util_pct), CARDS, KNOWN)
+        figures: dict[str, Any] = {
+            "util_pct": util_pct,
+            "power_w": dice.choice((None, 90.0)),
+        }
+        history.record(sample(time.now_s, sum(uses), uses=uses, **figures), CARDS, KNOWN)
+        history.record_allocator([said(time.now_s, dice.randrange(9))])
         history.flush_due(time.now_s)
         latest_s = max(latest_s, time.now_s)
         if dice.random() < 0.1:

@@ -12,8 +12,7 @@ from gpuwatchd.core.model import AlertSubject, Matcher, Silence
 from gpuwatchd.store import tables
 from gpuwatchd.store.checked_connection import transaction
 from gpuwatchd.store.reader import Reader
-from gpuwatchd.tui.screens.alerts import AlertDetailScreen, AlertsScreen
-from gpuwatchd.tui.screens.snooze import SnoozeScreen
+from gpuwatchd.tui.screens.alerts import AlertDetailScreen, AlertsScreen, SnoozeScreen
 from gpuwatchd.view.queries import alert_changes
 from tests import making
 from tests.cli import world

@@ -15,8 +15,7 @@ from gpuwatchd.tui.screens.chart_screen import SPANS
 from gpuwatchd.tui.screens.detail import DetailScreen
 from gpuwatchd.tui.screens.history import PastScreen
 from gpuwatchd.tui.screens.predict import PredictScreen
-from gpuwatchd.tui.widgets.rows import Lines
-from gpuwatchd.tui.widgets.texts import TextPage
+from gpuwatchd.tui.widgets.texts import Lines, TextPage
 from tests import making
 from tests.cli import world
 from tests.tui import leaky

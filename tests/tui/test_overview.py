@@ -6,7 +6,7 @@ import pytest
 
 from gpuwatchd.store.live import UndeliveredAlert
 from gpuwatchd.tui import polling
-from gpuwatchd.tui.widgets.rows import Lines
+from gpuwatchd.tui.widgets.texts import Lines
 from gpuwatchd.view.query import Query
 from tests.tui import world
 from tests.tui.first import cursor, processes_of, rows_of, usual

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpuwatchd.core.codes import ReapResult
-from gpuwatchd.tui.screens.reap import ReapScreen
+from gpuwatchd.tui.screens.idle import ReapScreen
 from gpuwatchd.view.queries import current_state, reaping
 from gpuwatchd.view.query import Query
 from tests.cli.test_reap import ACTIONS, CARD, OTHER, Stage, stage

@@ -7,7 +7,7 @@ from rich.style import Style
 
 from gpuwatchd.core import design
 from gpuwatchd.tui import theme
-from gpuwatchd.tui.widgets import bars
+from gpuwatchd.tui.widgets import gpus
 
 TRUE = {"TERM": "xterm-256color", "COLORTERM": "truecolor"}
 
@@ -89,7 +89,7 @@ def test_what_moves_a_cursor_never_reaches_the_terminal() -> None:
 @pytest.mark.parametrize("flat", [True, False])
 def test_a_bar_fills_its_cells(share: float | None, cells: int, flat: bool) -> None:
     for ascii_only in (True, False):
-        row = bars.figured(share, cells, "12/80 GiB", "calm", ascii_only=ascii_only, flat=flat)
+        row = gpus.figured(share, cells, "12/80 GiB", "calm", ascii_only=ascii_only, flat=flat)
         assert len("".join(words for words, _ in row)) == cells
         full = next(len(words) for words, parts in row if parts.startswith("calm"))
         inner = cells - 2 * flat
@@ -97,9 +97,9 @@ def test_a_bar_fills_its_cells(share: float | None, cells: int, flat: bool) -> N
 
 
 def test_a_sparkline_keeps_gaps_and_does_not_make_mountains_of_noise() -> None:
-    flat = bars.spark([1000, 1001, 1000, None, 1001], 1000, 5, ascii_only=True)
+    flat = gpus.spark([1000, 1001, 1000, None, 1001], 1000, 5, ascii_only=True)
     assert set(flat) <= set(" :="), "neighbours among eight signs"
     assert flat[3] == " "
-    assert bars.spark([1], 10, 4, ascii_only=True) == "    "
-    assert bars.spark(list(range(32)), 31, 8, ascii_only=False) == "▁▂▃▄▅▆▇█"
-    assert bars.spark([1, 2], 2, 0, ascii_only=True) == ""
+    assert gpus.spark([1], 10, 4, ascii_only=True) == "    "
+    assert gpus.spark(list(range(32)), 31, 8, ascii_only=False) == "▁▂▃▄▅▆▇█"
+    assert gpus.spark([1, 2], 2, 0, ascii_only=True) == ""

@@ -14,7 +14,7 @@ from gpuwatchd.tui.app import VIEWS
 from gpuwatchd.tui.base import ViewScreen
 from gpuwatchd.tui.screens.help import HelpScreen
 from gpuwatchd.tui.screens.idle import HeldScreen
-from gpuwatchd.tui.widgets.rows import Lines
+from gpuwatchd.tui.widgets.texts import Lines
 from tests.cli import world
 from tests.tui import world as machine
 from tests.tui.viewing import opened, press, screen, settled, shown, view_of, words

@@ -16,7 +16,7 @@ from gpuwatchd.alerts import wording
 from gpuwatchd.core.errors import GpuwatchdError, SourceUnavailable
 from gpuwatchd.core.model import ProcessKey
 from gpuwatchd.store import live
-from gpuwatchd.tui.widgets import bars
+from gpuwatchd.tui.widgets import gpus
 from gpuwatchd.tui.widgets import process_table as table
 from gpuwatchd.view.blocks import Flow, Page
 from gpuwatchd.view.queries import current_state
@@ -149,7 +149,7 @@ def test_what_a_pool_breathes_is_small_on_every_small_curve() -> None:
     assert max(drawn) - min(drawn) < 0.5
     device = msgspec.structs.replace(item.device, memory_total_bytes=total)
     world.write(devices=(msgspec.structs.replace(item, device=device),))
-    marks = bars.spark(item.recent_bytes, total, 8, ascii_only=False)
+    marks = gpus.spark(item.recent_bytes, total, 8, ascii_only=False)
     assert marks in world.run("status", "--color=never").stdout
     assert not {"▁", "█"} & set(marks)
 

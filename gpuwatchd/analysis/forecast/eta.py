@@ -112,8 +112,8 @@ def pace(view: SeriesWindow, onset_s: float) -> Pace:
         change=slope / scale,
         error=math.sqrt(variance / _AT_SQUARED) / scale,
         half=math.log(late),
-        rough=numerics.deviation(off) if off.size else 0.0,
         after=_after(step, square),
+        rough=numerics.deviation(off) if off.size else 0.0,
     )
 
 
@@ -399,7 +399,7 @@ def terms(windows: Windows, headroom: FloatArray, p: FloatArray) -> FloatArray:
     """
     # A staircase of n even risers is off its chord by up to 1/n, a half of it on either side.
     slack = np.where(windows.events >= 4.0, 0.5 / windows.events, 0.0)
-    out = np.empty((windows.size, len(TERMS)))
+    out = np.empty((windows.growth.size, len(TERMS)))
     out[:, 0] = 1.0
     out[:, 1] = np.log(p / (1.0 - p))
     out[:, 2] = np.minimum(slack - windows.excess, 0.0)

@@ -255,7 +255,7 @@ class ProgramPrior:
         after = runs.late[rank, np.arange(rank.shape[1])]
         more = (found.growth + small)[:, None] / (np.minimum(normal, after) + small)
         levels = np.array((runs.above, runs.room)) + small
-        here = np.empty((found.size + 1, runs.height.size))
+        here = np.empty((found.growth.size + 1, runs.height.size))
         above, here[-1] = np.log(levels / (runs.height + small)) / runs.spread
         np.maximum(np.log(more) / SPREAD, above, out=here[:-1])
         np.minimum(here[:-1], runs.due, out=here[:-1])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -188,6 +187,8 @@ class Windows:
     begin_s: FloatArray
     """Seconds before now, <= 0."""
     end_s: FloatArray
+    age_s: FloatArray
+    """How long each is."""
     growth: FloatArray
     """Bytes; at least the minimum asked for."""
     shares: FloatArray
@@ -211,16 +212,6 @@ class Windows:
     whole: Windows | None = None
     """The windows of all groups that were found together, these among them."""
 
-    @property
-    def size(self) -> int:
-        """Number of windows."""
-        return int(self.growth.size)
-
-    @cached_property
-    def age_s(self) -> FloatArray:
-        """How long each window is."""
-        return self.end_s - self.begin_s
-
 
 _COLUMNS = tuple(field.name for field in fields(Windows) if field.name not in {"view", "whole"})
 
@@ -236,10 +227,9 @@ def windows(view: SeriesWindow, minimum_growth: float) -> list[Windows]:
     t, floor = view.t_s, view.floor
     if t.size < 4:
         return []
-    noise = NOISE_FACTOR * view.noise_bytes
+    oldest, noise = float(t[view.start]), NOISE_FACTOR * view.noise_bytes
     if float(floor[-1] - floor[0]) < minimum_growth and noise < minimum_growth:
         return []
-    oldest = float(t[view.start])
     shortest, longest = LOOKBACKS_S.searchsorted((4.0 * view.step_s, -0.85 * oldest)).tolist()
     look = np.concatenate((LOOKBACKS_S[shortest:longest], [*_knees(view), -oldest]))
     quiet = noise <= minimum_growth
@@ -254,7 +244,7 @@ def joined(groups: Sequence[Windows]) -> Windows:
     if len(groups) == 1:
         return groups[0]
     whole = groups[0].whole
-    if whole is not None and whole.size == sum(group.size for group in groups):
+    if whole is not None and whole.growth.size == sum(group.growth.size for group in groups):
         return whole
     columns: dict[str, Any] = {
         name: np.concatenate([getattr(group, name) for group in groups]) for name in _COLUMNS
@@ -391,7 +381,7 @@ def _described(spans: list[_Span]) -> list[Windows]:
     # A group without windows is left out.
     groups = [(span.view, size) for span in spans for size in span.sizes if size]
     whole = Windows(
-        view=groups[0][0], begin_s=begin, end_s=end, growth=growth, shares=shares,
+        view=groups[0][0], begin_s=begin, end_s=end, age_s=age, growth=growth, shares=shares,
         lag_s=lag, events=events, excess=excess, deficit=deficit, stall=stall, calm=calm,
         returns=returns, noise_bytes=noise,
     )  # fmt: skip
@@ -412,25 +402,23 @@ def _looked_up(span: _Span, edges: FloatArray, back: FloatArray) -> tuple[npt.ND
     stall; sums and numbers (k, 48) of the blocks before now, between ``back`` (k, 49); returns.
     """
     view, _, begin, end, lag = span
-    t, floor, squares = view.t_s, view.floor, view.squares
-    level = np.interp(edges, t, floor)
+    t, floor, squares, risen_s = view.t_s, view.floor, view.squares, view.risen_s
+    level, at = np.interp(edges, t, floor), t.searchsorted(back)
+    sums, number = view.sums[at], at[:, 1:] - at[:, :-1]
+    returns = view.holds.times(0.5 * (level[:, -1] - level[:, 0]))
     first = t.searchsorted(begin)
     rise: FloatArray
     square: FloatArray
     if not lag.any():
         # They all end at the last sample, before which each of them began.
         rise, square = floor[-1] - floor[first], squares[-1] - squares[first]
-        stall = _stall_now(view.risen_s, begin)
+        stall = _stall_now(risen_s, begin)
     else:
         first = np.minimum(first, t.size - 1)
         last = np.maximum(t.searchsorted(end, side="right") - 1, first)
         rise, square = floor[last] - floor[first], squares[last] - squares[first]
-        stall = _stall(view.risen_s, begin, end)
-    at = t.searchsorted(back)
-    sums = view.sums[at]
-    total, number = sums[:, 1:] - sums[:, :-1], at[:, 1:] - at[:, :-1]
-    returns = view.holds.times(0.5 * (level[:, -1] - level[:, 0]))
-    return level, rise, square, stall, total, number, returns
+        stall = _stall(risen_s, begin, end)
+    return level, rise, square, stall, sums[:, 1:] - sums[:, :-1], number, returns
 
 
 _LOG_4 = math.log(4.0)

@@ -58,11 +58,12 @@ def judge(series: Series, settings: DetectionSection) -> Finding:
     ('gradual', 'alert', 140)
     """
     least = minimum_growth(series, settings)
-    whole, tensors = _of_curve(series, settings, least), allocator.tensor_series(series)
+    whole = _of_curve(series, settings, least)
+    tensors = None if series.allocator is None else allocator.tensor_series(series)
     if tensors is not None:
         inside = _of_curve(tensors, settings, least)
         whole = allocator.combined(series, whole, inside, least)
-    return allocator.with_holder(series, whole, settings)
+    return whole if series.holder is None else allocator.with_holder(series, whole, settings)
 
 
 def _of_curve(series: Series, settings: DetectionSection, least: float) -> Finding:
@@ -76,12 +77,12 @@ def _of_curve(series: Series, settings: DetectionSection, least: float) -> Findi
         if found is not None:
             if view.samples < settings.minimum_samples:
                 return unconfirmed(found, view, settings)
-            begun = epochs.begun_since(found, series, view)
-            return (
-                found
-                if begun is None
-                else _by_epoch(found, series, view, settings, growth=growth, begun=begun)
-            )
+            onset_at_s, activity = found.onset_at_s, series.activity
+            period = None if activity is None else activity(view.now_s)
+            if period is None or onset_at_s is None:
+                return found
+            begun = epochs.begun_since(onset_at_s, period, view)
+            return _by_epoch(found, series, view, settings, growth=growth, begun=begun)
     return harmless(series, view, settings, least, growing=growth)
 
 

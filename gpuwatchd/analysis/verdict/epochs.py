@@ -48,19 +48,14 @@ class Begun(NamedTuple):
     over: int = 0
 
 
-def begun_since(found: Finding, series: Series, view: SeriesWindow) -> Begun | None:
-    """Return the epochs since the onset of a finding; None where there are none to be seen."""
-    if series.activity is None or found.onset_at_s is None:
-        return None
-    period = series.activity(view.now_s)
-    if period is None:
-        return None
+def begun_since(onset_at_s: float, period: Period, view: SeriesWindow) -> Begun:
+    """Return the epochs that have begun since an instant."""
     at = np.array(period.boundaries_s) - view.now_s
     wide = BEFORE * period.period_s, AFTER * period.period_s
-    at = at[at >= found.onset_at_s - view.now_s - wide[0]]
+    at = at[at >= onset_at_s - view.now_s - wide[0]]
     low, high = (np.interp(at + by, view.t_s, view.floor) for by in (-wide[0], wide[1]))
     gain, over = high - low, at + wide[1] <= 0.0
-    onset = float(np.interp(found.onset_at_s - view.now_s, view.t_s, view.floor))
+    onset = float(np.interp(onset_at_s - view.now_s, view.t_s, view.floor))
     there = float(gain.sum()) >= THERE * max(float(view.floor[-1]) - onset, 1.0)
     usual = numerics.median(gain[over]) if over.any() else 0.0
     alike = over & (gain * ALIKE >= usual) & (gain <= usual * ALIKE) & (usual > 0.0)

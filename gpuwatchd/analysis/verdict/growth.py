@@ -320,7 +320,7 @@ def candidates(
         groups = [replace(g, events=n, whole=None) for g, n in zip(groups, counted, strict=True)]
     if not groups:
         return None
-    personal = forecast.program_prior(series, view)
+    personal = forecast.program_prior(series, view) if series.history else None
     whole = forecast.joined(groups)
     headroom = _headroom(series, view, whole)
     expected = None if personal is None else personal.expects(whole, headroom)
@@ -329,9 +329,9 @@ def candidates(
         steady_s = numerics.steady_rise(view, forecast.LOOKBACKS_S[5:], least)
     bounds = forecast.bounds(series, view) if series.facts else None
     if bounds is not None and bounds.expected:
-        expected = np.ones(whole.size, dtype=np.bool_)
+        expected = np.ones(whole.growth.size, dtype=np.bool_)
     # Without a limit nothing is known about the time that is left; the level stands in for room.
-    room = np.full(whole.size, float(view.mean[-1])) if headroom is None else headroom
+    room = np.full(whole.growth.size, float(view.mean[-1])) if headroom is None else headroom
     rises = forecast.earlier_rises(view, whole)
     weights = forecast.weigh(
         whole, room + _taken(series, whole), personal=personal, bounds=bounds, rises=rises
@@ -353,10 +353,10 @@ def find(
         return None
     scored, first = [], 0
     for k, windows in enumerate(every.groups):
-        score = every.weights.score[first : first + windows.size]
+        score = every.weights.score[first : first + windows.growth.size]
         scores = np.where(windows.age_s >= every.youngest_s, score, -np.inf)
         scored.append((float(scores.max()), k, int(scores.argmax()), first))
-        first += windows.size
+        first += windows.growth.size
     confidence, k, best, first = max(scored)
     windows, headroom, rank = every.groups[k], every.headroom, first + best
     onset_s = _onset(windows.view, windows, best)

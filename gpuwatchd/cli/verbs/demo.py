@@ -292,10 +292,10 @@ def _play(
     duration_s: float,
 ) -> None:
     """Run the world to its end, at its speed or as fast as this machine can."""
-    from gpuwatchd.cli import demo_score  # noqa: PLC0415
+    from gpuwatchd.cli import demo_screen  # noqa: PLC0415
 
     interval_s = pipeline.state.settings.config.daemon.interval
-    ledger = demo_score.DemoScore(source.now_s)
+    ledger = demo_screen.DemoScore(source.now_s)
     doomed = [planted for planted in source.truth() if planted.oom_at_s is not None]
     fates = sorted(doomed, key=lambda fate: fate.oom_at_s or 0.0)
     began_s = time.monotonic()

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from gpuwatchd.collect.host.procfs import Stat
+    from gpuwatchd.collect.host.procfs import Stat, Status
     from gpuwatchd.collect.host.program import Ancestor
 
 
@@ -219,6 +219,9 @@ class Files(NamedTuple):
 
     words: bytes
     groups: bytes
+    environment: bytes
+    """For :func:`facts` only: it may hold secrets."""
+    status: Status
     libraries: tuple[str, ...]
     """Of its memory map, where that was read."""
     threads: tuple[str, ...]
@@ -241,6 +244,8 @@ class Registry:
         return Files(
             read_bytes(f"{folder}/cmdline", _ARGV_BYTES),
             read_bytes(f"{folder}/cgroup"),
+            self._environ(pid),
+            parse_status(read_bytes(f"{folder}/status")),
             tuple(libraries_in(maps)),
             tuple(self._threads(folder)) if closer and not maps else (),
         )
@@ -248,17 +253,17 @@ class Registry:
     def read(self, pid: int, stat: Stat, files: Files | None = None) -> Reading:
         """Build the record of a process; None reads all its files but the memory map."""
         folder = f"{self._proc}/{pid}"
-        words, groups, libraries, threads = files or self.files(pid, closer=False)
-        argv, place = words_of(words), place_of(groups)
-        status = parse_status(read_bytes(f"{folder}/status"))
+        files = files or self.files(pid, closer=False)
+        libraries, argv, place = files.libraries, words_of(files.words), place_of(files.groups)
+        status = files.status
         title = stat.name.decode("utf-8", "replace")
         family = ancestors(self._proc, pid, stat)
-        own = facts(self._environ(pid))
+        own = facts(files.environment)
         near = (facts(self._environ(ancestor.pid)) for ancestor in family[:_NEAR])
         known = (values for values in near if values is not None)
         parent = next(known, None) if own is None else None
         member = membership(own, parent, family, place, argv[0] if argv else title)
-        framework, sure = frameworks.recognise(argv, libraries, title, threads)
+        framework, sure = frameworks.recognise(argv, libraries, title, files.threads)
         info = ProcessInfo(
             key=ProcessKey(pid=pid, started_at_s=self._started_at_s(stat)),
             name=mask_title(full_name(stat.name, argv)),

@@ -361,12 +361,12 @@ class Host:
             if stat is None or stat.starttime != record.starttime or stat.state == "Z":
                 continue
             files = self._registry.files(pid, closer=True)
-            mark = hash((stat.name, stat.parent_pid, stat.state == "D", files))
+            record.anonymous_bytes = files.status.anonymous_bytes
+            who = files._replace(status=files.status._replace(anonymous_bytes=None))
+            mark = hash((stat.name, stat.parent_pid, stat.state == "D", who))
             if mark == record.mark:
                 continue  # all that a process is follows from these
-            reading = self._registry.read(pid, stat, files)
-            record.anonymous_bytes = reading.anonymous_bytes
-            info = still(record.info, reading.info)
+            info = still(record.info, self._registry.read(pid, stat, files).info)
             # The name of its user may come later.
             record.mark = None if info.user == str(info.uid) else mark
             if info != record.info:

@@ -95,7 +95,7 @@ def has_own_memory(name: str, capability: tuple[int, int] | None) -> bool | None
 
 
 class ErrorCounts(NamedTuple):
-    """Errors of a card's memory; None for what it does not count."""
+    """Errors of a card's memory, as last answered; None for what it does not count."""
 
     uncorrected: int | None = None
     """Since the driver was loaded."""
@@ -103,6 +103,8 @@ class ErrorCounts(NamedTuple):
     """Pages or rows out of use."""
     due: int = 0
     """What has to be done about them; more is worse."""
+    what: str = ""
+    """Which of them are counted: "page" or "row"; "": it was not asked yet."""
 
 
 class Card:

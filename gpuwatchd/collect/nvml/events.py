@@ -257,18 +257,16 @@ class DeviceHealth:
             why = " and ".join(throttle_words(bits))
             self._tell("throttle", f"clocks held down for {lasted_s:.0f} s: {why}")
 
-    def compare(self, before: ErrorCounts, now: ErrorCounts, what: str) -> None:
-        """Tell of errors of the memory that are more than before.
-
-        ``what`` is out of use, "page" or "row", whichever the card counts.
-        """
+    def compare(self, before: ErrorCounts, now: ErrorCounts) -> None:
+        """Tell of errors of the memory that are more than before."""
         fresh, rows = now.uncorrected, now.retired
         if before.uncorrected is not None and fresh is not None and fresh > before.uncorrected:
             more = _many(fresh - before.uncorrected, "uncorrected memory error")
             self._tell("ecc", f"{more}, {fresh} since the driver was loaded")
         after = f"; {_DUE[now.due]}" if now.due else ""
-        if before.retired is not None and rows is not None and rows > before.retired:
-            more = _many(rows - before.retired, f"{what} of memory")
+        known = before.retired if before.what == now.what else None
+        if known is not None and rows is not None and rows > known:
+            more = _many(rows - known, f"{now.what} of memory")
             self._tell("ecc", f"{more} taken out of use, {rows} in all{after}")
         elif rows is not None and now.due > before.due:
             # It may have been so long before anybody looked.
@@ -403,6 +401,8 @@ class _LoggedState:
 
 ACCOUNTING: Final = "accounting"
 """What it is called among a card's refusals."""
+MOST_PEAKS: Final = 128
+"""Behind so many events none is told: of very many, the oldest make room, and one may be an XID."""
 TRIES: Final = 3
 """A process leaves the list before the driver has closed its account: it is asked so often."""
 _UNKNOWN: Final = 0xFFFF_FFFF_FFFF_FFFF
@@ -510,6 +510,8 @@ class Accounting:
         return False
 
     def _report(self, card: Card, pid: int, peak_bytes: int) -> None:
+        if len(self._happened) >= MOST_PEAKS:
+            return
         self._happened.append(
             Event(
                 at_s=self._clock(),

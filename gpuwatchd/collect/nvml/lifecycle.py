@@ -109,7 +109,9 @@ class NvmlSession:
         """Note when anything is to be done next; with cards that may sleep, in each read."""
         settled = self.is_open and self._task is None and not self._sleepers.known
         due_s = min(self.driver.version_at_s, self.again.scan_at_s, self.again.restart_at_s)
-        self.due_mono_s = due_s if settled and mono_s >= self._release_until_mono_s else -math.inf
+        self.due_mono_s = due_s if settled else -math.inf
+        if mono_s < self._release_until_mono_s:  # last: another thread may just have asked for it
+            self.due_mono_s = -math.inf
 
     def _do_what_is_due(self, mono_s: float, wait_s: float) -> None:
         if mono_s < self._release_until_mono_s:

@@ -288,15 +288,21 @@ class CardReader:
     def _read_errors(self, faults: list[Fault]) -> ErrorCounts:
         """Ask for the errors of the memory: pages or rows, whichever the card counts."""
         asked, what, due, rows = self.asked, "row", 0, None
+        before, refused = self._card.errors, self._card.refused
         fresh = self._gauge("ecc", asked.ecc, faults)
-        if "remapped" not in self._card.refused:
+        if "remapped" not in refused:
             code, number, pending, failed = asked.remapped()
             rows = self._number("remapped", (code, number), faults)
             due = 0 if rows is None else EXHAUSTED if failed else RESET_DUE if pending else 0
-        if rows is None:
+        if rows is None and ("remapped" in refused or before.what != "row"):
             what, rows = "page", self._gauge("retired", asked.retired, faults)
-        counts = ErrorCounts(fresh, rows, due)
-        self._health.compare(self._card.errors, counts, what)
+        # What gave no answer this time is compared with the last one when it gives one again.
+        if fresh is None and "ecc" not in refused:
+            fresh = before.uncorrected
+        if rows is None and before.what == what and not {"remapped", "retired"} <= refused:
+            rows, due = before.retired, before.due
+        counts = ErrorCounts(fresh, rows, due, what)
+        self._health.compare(before, counts)
         return counts
 
     def _gauge(self, field: str, ask: Callable[[], Answer], faults: list[Fault]) -> int | None:

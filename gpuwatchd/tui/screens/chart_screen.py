@@ -13,7 +13,7 @@ from gpuwatchd.core.errors import StoreError
 from gpuwatchd.core.model import is_leak
 from gpuwatchd.tui.base import ViewScreen
 from gpuwatchd.tui.widgets.chart import Chart
-from gpuwatchd.tui.widgets.rows import Lines
+from gpuwatchd.tui.widgets.texts import Lines
 from gpuwatchd.view.queries import charts, history_query, state_location
 
 if TYPE_CHECKING:

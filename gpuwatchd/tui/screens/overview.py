@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, cast
 
 from gpuwatchd.core import text
 from gpuwatchd.tui.base import TopScreen, spread, typed
-from gpuwatchd.tui.widgets import bars, gpus, process_table
-from gpuwatchd.tui.widgets.rows import Lines
+from gpuwatchd.tui.widgets import gpus, process_table
+from gpuwatchd.tui.widgets.texts import Lines
 from gpuwatchd.view.queries import current_state
 from gpuwatchd.view.text import subject_facts
 
@@ -133,7 +133,7 @@ class OverviewScreen(TopScreen):
             return
         plan = gpus.plan(view, width)
         share = share_rows(height, view, wide=plan.rest > 0, processes=len(chosen.all_rows))
-        health = bars.daemon_rows(painter, view, width, share.health)
+        health = gpus.daemon_rows(painter, view, width, share.health)
         yield from ((row, None) for row in [*health, *[[]] * (share.health - len(health))])
         yield gpus.head(painter, plan, view, share.gpus), None
         first = chosen.first_gpu(share.gpus)
@@ -147,7 +147,7 @@ class OverviewScreen(TopScreen):
         heads = process_table.heads(painter, self._columns, chosen.by, turned=chosen.turned)
         yield heads, ("heads", None)
         yield from self._processes(view, width, share.rows)
-        for row in bars.alerts(painter, view, width, share.alerts):
+        for row in gpus.alerts(painter, view, width, share.alerts):
             yield row, ("alert", None)
         if chosen.on_gpus or not chosen.rows:
             self.shared.select(chosen.gpu_under_cursor, None)
