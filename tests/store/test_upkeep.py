@@ -22,13 +22,6 @@ if TYPE_CHECKING:
 
     from gpuwatchd.store.writer import History
 
-
-@pytest.fixture(autouse=True)
-def each_minute(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Do not wait for a batch of minutes."""
-    monkeypatch.setattr(retention, "_ROLL_ROWS", 0)
-
-
 DAY_S = 86_400
 HOUR_0 = 1_700_002_800.0
 """A full hour after T0."""
