@@ -246,8 +246,10 @@ class _NoticeCollector:
 
     def _planned(self, alert: Alert) -> Alert:
         """Plan the reminder of an alert that had none until the rules were changed."""
-        last_s, steps_s = alert.last_notice_at_s, rules_for(alert, self.rules).repeat_s
-        if alert.state != "firing" or last_s is None or not (alert.notices and steps_s):
+        last_s = alert.last_notice_at_s
+        if alert.state != "firing" or last_s is None or not alert.notices:
+            return alert
+        if not (steps_s := rules_for(alert, self.rules).repeat_s):
             return alert
         next_s = reminder_at_s(alert.notices - 1, steps_s, self.rules, last_s)
         return self._change(alert, next_notice_at_s=next_s)

@@ -145,7 +145,7 @@ class Lines:
         """Write the final table and the next command."""
         self.out.line()
         wide = not self.out.terminal or self.out.width >= _WIDE
-        table = [HEADERS, *(cells(row, wide=wide) for row in rows)]
+        table = [HEADERS, *(score_cells(row, wide=wide) for row in rows)]
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
         gap = "  " if sum(widths) + 2 * len(widths) - 2 <= self.out.width else " "
         for number, cells in enumerate(table):
@@ -490,7 +490,7 @@ HEADERS = ("GPU, program", "planted", "found", "when", "ETA", "true ETA", "right
 WRONG = "NO"
 
 
-def cells(row: Scored, *, wide: bool) -> list[str]:
+def score_cells(row: Scored, *, wide: bool) -> list[str]:
     """Return the row as people read it; ``wide`` has room for the interval of the prediction."""
     text = "-"
     eta = row.eta

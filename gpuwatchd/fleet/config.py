@@ -185,7 +185,7 @@ class Shard(NamedTuple):
         return self.of == 1 or _owner(host, self.of) == self.number
 
 
-def parse(words: str, hostname: str | None = None) -> Shard:
+def parse_shard(words: str, hostname: str | None = None) -> Shard:
     """Return the shard that a text means.
 
     "2/4" is the second of four. "hostname/4" takes the number at the end of this machine's name,
@@ -198,7 +198,7 @@ def parse(words: str, hostname: str | None = None) -> Shard:
 
     Examples
     --------
-    >>> str(parse("2/4")), str(parse("hostname/4", "fleet-3"))
+    >>> str(parse_shard("2/4")), str(parse_shard("hostname/4", "fleet-3"))
     ('2/4', '4/4')
     """
     match = _FORM.fullmatch(words.strip())
@@ -282,7 +282,7 @@ def load(path: Path, shard: str | None = None, *, sends: bool = False) -> Fleet:
         headers=server_headers,
         alertmanager_headers=alertmanager_headers,
         file=file,
-        shard=_shard(section.shard, file) if shard is None else parse(shard),
+        shard=_shard(section.shard, file) if shard is None else parse_shard(shard),
         listen=_listen(whole.metrics.listen, file),
         name=path.stem,
     )
@@ -408,7 +408,7 @@ def _of_authority(section: FleetSection, file: str) -> None:
 
 def _shard(words: str, file: str) -> Shard:
     try:
-        return parse(words)
+        return parse_shard(words)
     except ValueError as error:
         raise ConfigError(file, "[fleet] shard", str(error), hint=_HINT) from None
 

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 from msgspec import UNSET
 
-from gpuwatchd.act import ACTIONS, terminal
+from gpuwatchd.act import terminal
+from gpuwatchd.act.checkpoint import Checkpoint as Asking
 from gpuwatchd.core import text, units
 from gpuwatchd.core.errors import ActionError, GpuwatchdError
 from gpuwatchd.core.model import Button, Message
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from gpuwatchd.act.checkpoint import Checkpoint as Asking
     from gpuwatchd.core.config import Config
     from gpuwatchd.core.model import Alert, ButtonName, ProcessInfo, ProcessKey, Proposal, Silence
     from gpuwatchd.pipeline.state import State
@@ -173,10 +173,9 @@ def buttons_for(
 
 def _ask(config: Config, booted_at_s: float | None) -> Asking:
     act = config.act
-    made: Asking = load(ACTIONS, "checkpoint")(
+    return Asking(
         checkpoint=act.checkpoint, signal=act.signal, argv=act.argv, booted_at_s=booted_at_s
     )
-    return made
 
 
 class ActionHandler:

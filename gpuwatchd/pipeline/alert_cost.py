@@ -214,7 +214,8 @@ class AlertCosts:
             begun_s = alert.opened_at_s if finding.onset_at_s is None else finding.onset_at_s
         rows = self._rows if keys else self._watched
         end_s = float("inf") if alert.resolved_at_s is None else alert.resolved_at_s
-        last_s = tables.last_saved_s(self._state.checkpoints, keys, end_s)
+        saves = self._state.checkpoints
+        last_s = tables.last_saved_s(saves, keys, end_s) if saves else None
         if died and keys and self._history is not None:
             # As ``cost`` counts it later: from all that was seen, which is to be written for that.
             self._history.flush(now_s)
@@ -289,7 +290,7 @@ class AlertCosts:
         """Return who held what on a device: as written down, and since then as remembered."""
         helds = None if self._shelf is None else self._shelf.occupancy(uid, since_s, until_s)
         rows = list(helds or ())
-        end_s = max((row.at_s + row.width_s for row in rows), default=float("-inf"))
+        end_s = max([row.at_s + row.width_s for row in rows], default=float("-inf"))
         device = self._state.devices.get(uid)
         rest = () if device is None else _remembered(device, since_s, until_s)
         return rows + [row for row in rest if row.at_s >= end_s]

@@ -15,7 +15,6 @@ from gpuwatchd.core.model import Alert, Decision, Delivery
 from gpuwatchd.pipeline import action_handler, messages
 from gpuwatchd.pipeline.clock import moved_resolved
 from gpuwatchd.pipeline.live_state import RecentDeaths
-from gpuwatchd.pipeline.messages import sentences
 from gpuwatchd.pipeline.track import Track
 from gpuwatchd.pipeline.track_evaluation import subject_facts
 
@@ -99,7 +98,7 @@ class MessageBuilder:
             from gpuwatchd.pipeline import chart_points  # noqa: PLC0415 - numpy comes with it
 
             chart = chart_points.chart(track, alert)
-        message = messages.compose(
+        return messages.compose(
             alert,
             notice.kind,
             now_s=now_s,
@@ -108,8 +107,6 @@ class MessageBuilder:
             buttons=buttons,
             proposals=proposals,
         )
-        lead = sentences.critical_lead(alert, notice.kind)
-        return msgspec.structs.replace(message, lead=lead)
 
     def _info(self, alert: Alert) -> ProcessInfo | None:
         process = alert.subject.process
@@ -331,9 +328,9 @@ class AlertNotifier:
                     holders[alert.key].alert = alert
                 updated[alert.key, alert.opened_at_s] = alert
         self.open_alerts[source] = _alerts(holders)
-        self.deaths.note(updated.values())
         if updated or deliveries or decisions:
             Track.mark_changed()
+            self.deaths.note(updated.values())
             if self._history is not None:
                 self._history.decide(decisions)
             self._outbox.send(deliveries, list(updated.values()))

@@ -27,10 +27,9 @@ from gpuwatchd.pipeline.idle_memory import IdleMemory
 from gpuwatchd.pipeline.live_state import LiveWriter, Outputs
 from gpuwatchd.pipeline.memory_limits import MemoryLimits
 from gpuwatchd.pipeline.proposals import Proposals
-from gpuwatchd.pipeline.restored_state import PREVIOUS_RUN
 from gpuwatchd.pipeline.run_baselines import RunBaselines
 from gpuwatchd.pipeline.source_workers import Sources
-from gpuwatchd.pipeline.state import Settings, State
+from gpuwatchd.pipeline.state import PREVIOUS_RUN, Settings, State
 from gpuwatchd.pipeline.step_runner import StepRunner
 from gpuwatchd.pipeline.tick import Pipeline, Stages
 from gpuwatchd.pipeline.track import Track

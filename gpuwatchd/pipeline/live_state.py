@@ -251,11 +251,13 @@ class UndeliveredAlerts:
         self._history = history
         self._reach = reach
         self._found: tuple[UndeliveredAlert, ...] = ()
-        self._asked_at: int | None = None
+        self._asked_at: tuple[int, int] | None = None
 
     def lost(self, now_s: float) -> tuple[UndeliveredAlert, ...]:
         """Return those of the last day, oldest first; the same object until something changes."""
-        changes = self._reach.changes
+        # What arrives only takes some out: where there is none nothing can have changed.
+        arrivals = self._reach.arrivals if self._found else 0
+        changes = self._reach.failures, arrivals
         if self._asked_at != changes and self._history is not None:
             found = self._history.undelivered_since(now_s - SAID_FOR_S)
             if found is not None:

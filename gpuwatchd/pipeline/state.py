@@ -1,9 +1,13 @@
-"""What the stages of a tick share: settings, devices, tracks, alerts, silences, prices."""
+"""What the stages of a tick share: settings, devices, tracks, alerts, silences, prices.
+
+Also what an earlier run has left of them.
+"""
 
 from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -16,25 +20,27 @@ from gpuwatchd.analysis.frameworks.engine_addresses import only_model
 from gpuwatchd.core.codes import Ending
 from gpuwatchd.core.config import prices, validation
 from gpuwatchd.core.config.schema import THRESHOLDS
-from gpuwatchd.core.model import Matcher, ProcessKey, ServerReading
+from gpuwatchd.core.model import Matcher, ProcessKey, ServerReading, Subject
 from gpuwatchd.core.model.alerts import Title
 from gpuwatchd.pipeline.active_silences import ActiveSilences
+from gpuwatchd.pipeline.clock import moved_alert
 from gpuwatchd.pipeline.event_log import EventLog
-from gpuwatchd.pipeline.restored_state import RestoredState
 from gpuwatchd.pipeline.track import calm_reason
 from gpuwatchd.pipeline.tracks import ProcessInfos, Tracks
 from gpuwatchd.store import tables
 from gpuwatchd.store.occupancy import WIDTH_S
+from gpuwatchd.store.ring import Ring
 from gpuwatchd.store.tables import Checkpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 
     from gpuwatchd.analysis.cost import Price, Prices
     from gpuwatchd.analysis.frameworks.engine_addresses import Address
     from gpuwatchd.core.codes import ActHold, Facts
     from gpuwatchd.core.config import Config, DetectionSection
     from gpuwatchd.core.model import Alert, AlertSubject, Holding, ProcessInfo
+    from gpuwatchd.pipeline.device_rings import RecentActivity
     from gpuwatchd.pipeline.track import Track, TrackedDevice
     from gpuwatchd.store.writer import History
 
@@ -282,6 +288,152 @@ class DevicePrices:
                 self._power[uid] = (energy + power_w * step_s, watched_s + step_s)
 
 
+# What an earlier run of the daemon left: points of series, and alerts that are still open.
+
+Past = tuple[Subject, Sequence[tuple[float, float]]]
+PREVIOUS_RUN = "an earlier run"
+"""``source`` for the notifier, of alerts whose subject has not appeared since the start."""
+UNCLAIMED_S = 600.0
+"""For so long they wait for it in silence: until then they may no longer be true."""
+
+
+class UnclaimedAlert:
+    """The alert of a subject that has not appeared: an ``AlertHolder`` over ``alerts[key]``."""
+
+    def __init__(self, alerts: dict[str, Alert], key: str) -> None:
+        self._alerts = alerts
+        self._key = key
+
+    @property
+    def alert(self) -> Alert | None:
+        """The alert as it stands."""
+        return self._alerts.get(self._key)
+
+    @alert.setter
+    def alert(self, alert: Alert | None) -> None:
+        if alert is not None:
+            self._alerts[self._key] = alert
+
+
+class RestoredState:
+    """Handed out part by part, as the subjects appear that it belongs to."""
+
+    def __init__(self) -> None:
+        self.alerts: dict[str, Alert] = {}
+        """Open alerts whose subject has not appeared yet, by subject id."""
+        self.pending: dict[str, Alert] = {}
+        """The same of alerts that were not open yet; they wait for the first minute only."""
+        self._rings: dict[str, dict[Subject, Ring]] = {}
+        self.attributed_at_s: dict[str, float] = {}
+        """When it was last known who holds all of a device's memory, by UUID."""
+        self.activity: dict[str, RecentActivity] = {}
+        """What devices did lately, by UUID."""
+        self.missing: dict[str, set[ProcessKey]] = {}
+        """Whom the last list of a device did not name, until the next one."""
+
+    def adopt(self, alert: Alert) -> None:
+        """Remember an open alert of an earlier run, for the track that will appear."""
+        self.alerts[alert.subject.id] = alert
+
+    def refill(self, past: Iterable[Past], span_s: float) -> None:
+        """Remember points, for the tracks that will appear."""
+        for subject, points in past:
+            # Packed at once: as tuples the points of a busy machine would take 30 MiB.
+            ring = self._rings.setdefault(subject.device_uid, {})[subject] = Ring(span_s)
+            for t_s, value in points:
+                ring.add(t_s, value)
+
+    def extend(self, t_s: float, newest: Iterable[tuple[Subject, int | None]]) -> None:
+        """Add what the live state knew later than the history did, to series of the latter."""
+        for subject, held in newest:
+            ring = self._rings.get(subject.device_uid, {}).get(subject)
+            if ring is not None and held is not None:
+                ring.add(t_s, held)
+
+    def move(self, by_s: float) -> list[Alert]:
+        """Move all of it in time: the wall clock was stepped; return the open alerts."""
+        self.pending = {key: moved_alert(alert, by_s) for key, alert in self.pending.items()}
+        for rings in self._rings.values():
+            for ring in rings.values():
+                ring.shift(by_s)
+        for activity in self.activity.values():
+            activity.move(by_s)
+        self.alerts = {key: moved_alert(alert, by_s) for key, alert in self.alerts.items()}
+        return list(self.alerts.values())
+
+    def ring(self, subject: Subject) -> Ring | None:
+        """Hand out the points of a subject."""
+        return self._rings.get(subject.device_uid, {}).pop(subject, None)
+
+    def parts(self, uid: str) -> dict[ProcessKey, Ring]:
+        """Return the points of a device's processes that have not been handed out."""
+        rings = self._rings.get(uid, {})
+        return {one.process: ring for one, ring in rings.items() if one.process and not one.host}
+
+    def alert(self, subject: Subject) -> Alert | None:
+        """Hand out the alert of a subject."""
+        pending = self.pending.pop(subject.id, None) if self.pending else None
+        return self.alerts.pop(subject.id, pending) if self.alerts else pending
+
+    def unclaimed(self, now_s: float) -> list[UnclaimedAlert]:
+        """Return the alerts whose subject has not appeared for ten minutes."""
+        return [
+            UnclaimedAlert(self.alerts, key)
+            for key, alert in self.alerts.items()
+            if now_s - alert.finding.judged_at_s >= UNCLAIMED_S
+        ]
+
+    def left(self, uid: str, present: Container[ProcessKey]) -> set[ProcessKey]:
+        """Return the processes of a device that two lists in a row did not name.
+
+        They ended while nobody watched; one list without them may be a slip of the driver.
+        """
+        subjects = [*self._rings.get(uid, ()), *(alert.subject for alert in self.alerts.values())]
+        missing = {
+            one.process
+            for one in subjects
+            if one.device_uid == uid and one.process is not None and one.process not in present
+        }
+        left = missing & self.missing.get(uid, set())
+        self.missing[uid] = missing - left
+        return left
+
+    def gone(self, uid: str, left: Container[ProcessKey]) -> Iterator[tuple[Subject, Ring]]:
+        """Hand out the points of a device's processes that have left."""
+        rings = self._rings.get(uid, {})
+        for subject in [one for one in rings if one.process in left]:
+            ring = rings.pop(subject)
+            if not subject.host:
+                yield subject, ring
+
+    def orphaned(
+        self, uid: str, left: Container[ProcessKey], rules: policy.Rules, now_s: float
+    ) -> list[Alert]:
+        """End the alerts of a device's processes that have left."""
+        gone = [
+            alert
+            for alert in self.alerts.values()
+            if alert.subject.device_uid == uid and alert.subject.process in left
+        ]
+        return self._disown(gone, Ending.ENDED_UNOBSERVED, rules, now_s)
+
+    def expired(self, devices: Container[str], rules: policy.Rules, now_s: float) -> list[Alert]:
+        """End the alerts of devices that do not come back."""
+        lost = [a for a in self.alerts.values() if a.subject.device_uid not in devices]
+        return self._disown(lost, Ending.NOT_SEEN, rules, now_s)
+
+    def _disown(
+        self, orphans: Iterable[Alert], why: Ending, rules: policy.Rules, now_s: float
+    ) -> list[Alert]:
+        changed: list[Alert] = []
+        for alert in orphans:
+            del self.alerts[alert.subject.id]
+            outcome = policy.ended(alert, why, rules, now_s=now_s)
+            if outcome.alert is not None:
+                changed.append(outcome.alert)
+        return changed
+
+
 class State:
     """What the stages of a tick share. Each stage reads it, and changes its own part.
 
@@ -350,7 +502,8 @@ class State:
         tracks.evaluations += 1
         tracks.unjudged.pop(track.subject.id, None)
         tracks.limited.pop(track.subject.id, None)
-        tracks.ranks.leave(track)
+        if track.job is not None:
+            tracks.ranks.leave(track)
 
     def retire(
         self, gone: Iterable[Track], why: Ending, now_s: float, *, quietly: bool = False
@@ -381,7 +534,7 @@ class State:
         if track.alert is None:
             return None
         tracks = self.tracks
-        heir = None if quietly else tracks.ranks.heir(track)
+        heir = None if quietly or track.job is None else tracks.ranks.heir(track)
         track.mark_changed()
         if heir is not None:
             tracks.passed_on.append(tracks.ranks.pass_on(track, heir, why))

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from gpuwatchd.daemon.main import main
-from gpuwatchd.fleet import config, shards
+from gpuwatchd.fleet import config
 from gpuwatchd.fleet.config import Shard
 from gpuwatchd.fleet.rings import Rings
 from gpuwatchd.fleet.worker import Worker
@@ -50,7 +50,7 @@ def test_each_host_has_one_owner_the_same_everywhere_and_few_move() -> None:
     ],
 )  # fmt: skip
 def test_an_ordinal_counts_from_0_and_a_shard_from_1(words: str, name: str, expected: str) -> None:
-    assert str(shards.parse(words, name)) == expected
+    assert str(config.parse_shard(words, name)) == expected
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_an_ordinal_counts_from_0_and_a_shard_from_1(words: str, name: str, expe
 )
 def test_what_is_no_shard_is_refused(words: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"expected|shard|number"):
-        shards.parse(words, "fleet-3")
+        config.parse_shard(words, "fleet-3")
     file = write(tmp_path, f"[fleet]\n{LOCAL}")
     argv = ["fleet", "--config", str(file), "--once", "--shard", words]
     assert main(argv) == 2

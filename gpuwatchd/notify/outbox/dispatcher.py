@@ -10,7 +10,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -22,8 +22,7 @@ from gpuwatchd.core.errors import GpuwatchdError, NotifyError
 from gpuwatchd.core.model import Availability
 from gpuwatchd.core.registry import load
 from gpuwatchd.notify import NOTIFIERS
-from gpuwatchd.notify.outbox.outbox import key_of
-from gpuwatchd.notify.outbox.states import Key, digest, leaves_with_others, refused, sent
+from gpuwatchd.notify.outbox.states import digest, leaves_with_others, refused, sent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -311,10 +310,12 @@ class MessageDispatcher:
                 notifier.on_action = pressed
         self._clock = clock
         self._lock = threading.Lock()
-        self._held: set[Key] = set()
+        self._held: defaultdict[str, set[str]] = defaultdict(set)
+        """Channel -> the ids of its messages that are in hand."""
         self._done: list[Delivery] = []
         self._closed = False
-        self._late: dict[Key, Delivery] = {}
+        self._late: defaultdict[str, dict[str, Delivery]] = defaultdict(dict)
+        """Channel -> message id -> one that an abandoned worker has sent after all."""
         self._channels = {
             name: ChannelWorker(
                 self,
@@ -332,13 +333,13 @@ class MessageDispatcher:
         True when it is (or already was) in hand: its result will come. False when the channel's
         queue is full or the dispatcher is closed: submit it again later.
         """
-        key = key_of(delivery)
+        held, name = self._held[delivery.channel], delivery.message.id
         with self._lock:
             if self._closed:
                 return False
-            if key in self._held:
+            if name in held:
                 return True
-            self._held.add(key)
+            held.add(name)
         channel = self._channels.get(delivery.channel)
         if channel is None:
             why = f"channel {text.clean(delivery.channel)} is not configured"
@@ -355,7 +356,7 @@ class MessageDispatcher:
         if channel.put(delivery):
             return True
         with self._lock:
-            self._held.discard(key)
+            held.discard(name)
         return False
 
     def results(self) -> list[Delivery]:
@@ -369,7 +370,8 @@ class MessageDispatcher:
                 self._look_after(channel)
         with self._lock:
             done, self._done = self._done, []
-            self._held.difference_update(map(key_of, done))
+            for delivery in done:
+                self._held[delivery.channel].discard(delivery.message.id)
         return done
 
     def close(self, timeout_s: float = 2.0) -> list[Delivery]:
@@ -406,8 +408,9 @@ class MessageDispatcher:
         Returns the deliveries in their new state.
         """
         with self._lock:
-            done = [self._late[key] for key in map(key_of, deliveries) if key in self._late]
-            rest = [delivery for delivery in deliveries if key_of(delivery) not in self._late]
+            late = self._late[deliveries[0].channel]
+            done = [late[it.message.id] for it in deliveries if it.message.id in late]
+            rest = [delivery for delivery in deliveries if delivery.message.id not in late]
         if not rest:
             return done
         value, failure = "", None
@@ -428,7 +431,7 @@ class MessageDispatcher:
             return done + [sent(delivery, now_s, value) for delivery in rest]
         failed = [refused(delivery, failure, now_s) for delivery in rest]
         with self._lock:  # an abandoned worker may have had success after all
-            return done + [self._late.get(key_of(delivery), delivery) for delivery in failed]
+            return done + [late.get(delivery.message.id, delivery) for delivery in failed]
 
     def report(self, delivery: Delivery, *, abandoned: bool = False) -> None:
         """Take a result; ``abandoned``: of a worker that had been given up meanwhile."""
@@ -436,9 +439,10 @@ class MessageDispatcher:
             if abandoned:
                 if delivery.state != "sent":
                     return  # its failure was reported when the worker was given up
-                while len(self._late) >= _REMEMBERED:
-                    self._late.pop(next(iter(self._late)))
-                self._late[key_of(delivery)] = delivery
+                late = self._late[delivery.channel]
+                while len(late) >= _REMEMBERED:
+                    late.pop(next(iter(late)))
+                late[delivery.message.id] = delivery
             self._done.append(delivery)
 
     def _look_after(self, channel: ChannelWorker) -> None:

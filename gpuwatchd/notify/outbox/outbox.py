@@ -84,13 +84,18 @@ class Reach:
         # Alert key -> since when it is open, None when it is not. Without it an alert counts as
         # open until a message says that it is resolved.
         self._opened = opened
-        self.changes = 0
-        """Counts what may change :meth:`undelivered`."""
+        self.failures = 0
+        """Counts what may have left an alert that ended undelivered."""
+        self.arrivals = 0
+        """Counts messages that have arrived."""
         self._records: dict[str, _DeliveryRecord] = {}
 
     def note(self, delivery: Delivery) -> None:
         """Take in how a delivery stands now."""
-        self.changes += 1
+        if self._opened is not None and delivery.state == "pending" and delivery.error is None:
+            return  # nothing has become of it yet
+        self.arrivals += delivery.state == "sent"
+        self.failures += delivery.state != "sent"
         if delivery.state == "failed" and states.state_of(delivery) is State.EXPIRED:
             return
         for key in (delivery.alert_key, *delivery.message.also):
@@ -119,7 +124,7 @@ class Reach:
                 continue
             if self._opened is not None and self._opened(key) != record.opened_at_s:
                 del self._records[key]
-                self.changes += 1
+                self.failures += 1
             else:
                 keys.append(key)
         return tuple(keys)

@@ -75,16 +75,17 @@ def compose(  # noqa: PLR0913 - what one message is made of
         # What probably ran out of memory has not recovered.
         severity="info" if notice == "resolved" and not case.ran_out else alert.severity,
         subject=sentences.subject(case),
+        lead=sentences.critical_lead(alert, notice),
         body="\n".join(lines),
-        facts=facts(case),
         command=command(case),
+        cost=_money(case),
+        facts=facts(case),
         thread=first if own != first else None,
         finding=alert.finding.public,
         alert_key=alert.key,
         also=tuple([one.key for one in also]),
-        cost=_money(case),
         buttons=tuple(buttons),
-        proposal=next((step for one, step in proposals if one.key == alert.key), None),
+        proposal={one.key: step for one, step in proposals}.get(alert.key),
         chart=chart,
     )
 
@@ -244,7 +245,7 @@ def runs(alert: Alert) -> str:
         about.container,
         about.service,
     ]
-    return ", ".join(part for part in parts if part)
+    return ", ".join([part for part in parts if part])
 
 
 def others(also: Sequence[Alert], *, now_s: float) -> str:
