@@ -168,10 +168,10 @@ def curve(kind: str, until: float) -> Array:
     return np.asarray(np.ceil(x / 2**21) * 2**21)
 
 
-def saturate(x: Array) -> Saturation | None:
+def saturate(x: Array, end_s: float = 0.0) -> Saturation | None:
     t = np.arange(float(x.size)) * 5.0
     view = numerics.prepare(making.series(t, x, limit_bytes=24 * GIB))
-    return saturation(view, float(view.t_s[0]))
+    return saturation(view, float(view.t_s[0]), end_s)
 
 
 @pytest.mark.parametrize("kind", ["exponential", "hyperbolic"])
@@ -193,6 +193,13 @@ def test_growth_that_does_not_slow_down_has_no_level() -> None:
     assert saturate(4e9 + 1e6 * t[:60]) is None
     root = saturate(4e9 + 1e8 * np.sqrt(t))
     assert root is None or root.high == math.inf
+
+
+def test_a_floor_of_few_samples_has_no_level() -> None:
+    t = np.arange(0.0, 1200.0, 5.0)
+    x = (12.0 - 8.0 * np.exp(-t / 40.0)) * GIB
+    assert present(saturate(x, 125.0 - t[-1])).mid == pytest.approx(12 * GIB, rel=0.05)
+    assert saturate(x, 110.0 - t[-1]) is None
 
 
 def test_what_rose_and_fell_has_no_level() -> None:

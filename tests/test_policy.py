@@ -7,6 +7,8 @@ import pytest
 
 from gpuwatchd import alerts
 from gpuwatchd.alerts import Rules
+from gpuwatchd.alerts.grouping import Due, grouped_by_message
+from gpuwatchd.alerts.policy_types import Effective
 from gpuwatchd.core.model import Alert, EtaRange, Finding
 from tests.making import alert, calm, finding, present
 
@@ -160,3 +162,13 @@ def test_the_pause_is_weighed_against_the_time_that_is_left(
     assert alerts.pause_s(one, known, young=False, calm_looks=calm_looks) == pause_s
     if state != "firing":
         assert alerts.pause_s(one, known, young=True, calm_looks=calm_looks) == alerts.FAST_S
+
+
+def test_what_is_critical_and_new_leaves_first() -> None:
+    rules = Effective(channels=(), repeat_s=())
+    due = [
+        Due(alert(group="old", firing_at_s=1.0), "firing", "warning", rules, ()),
+        Due(alert(group="new", firing_at_s=2.0), "firing", "critical", rules, ()),
+    ]
+    first = [[one.severity for one in batch] for batch in grouped_by_message(due)]
+    assert first == [["critical"], ["warning"]]

@@ -31,7 +31,7 @@ from tests.cli import world
 from tests.cli.sick import Card
 from tests.conftest import ON_LINUX, not_here
 from tests.docs import screens
-from tests.making import GIB
+from tests.making import GIB, present
 from tests.tui import world as machines
 
 if TYPE_CHECKING:
@@ -195,6 +195,19 @@ def test_a_broken_state_file_is_said_and_passed_over(
     with pytest.raises(SourceUnavailable):
         current_state.load_view(Globals())
     assert "Traceback" not in ctl.err("status")
+
+
+def test_who_reads_again_gets_the_very_processes_that_have_not_changed() -> None:
+    known: dict[bytes, live.LiveProcess] = {}
+    reads = []
+    for used_gib in (1.0, 2.0):
+        processes = world.process(), world.process(99, used_gib=used_gib)
+        one = msgspec.structs.replace(world.state().devices[0], processes=processes)
+        world.write(devices=(one,), coded=True)
+        reads.append(present(live.read(config.runtime_dir(), known)).devices[0].processes or ())
+        assert reads[-1] == processes
+    assert reads[1][0] is reads[0][0]
+    assert len(known) == 2
 
 
 def test_a_broken_state_file_does_not_hide_the_gpus(card: None) -> None:

@@ -117,6 +117,13 @@ def test_a_peak_survives_every_bucket(tmp_path: Path) -> None:
             assert all(one.low_bytes == 1000 for one in found.points)
 
 
+@pytest.mark.parametrize("days", [15, 300])
+def test_points_made_of_hours_are_whole_hours_wide(tmp_path: Path, days: int) -> None:
+    with filled(tmp_path, [samples([T])]) as reader:
+        found = device(reader, (T, T + days * DAY))
+    assert (found.level, found.width_s % HOUR) == ("hour", 0)
+
+
 @pytest.mark.parametrize("days", [15, 30, 400])
 def test_a_long_span_reads_samples_only_since_the_last_roll_up(tmp_path: Path, days: int) -> None:
     """As the reader holds it for tables: by the plan of every question."""

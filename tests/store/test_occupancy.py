@@ -62,6 +62,17 @@ def test_hours_are_the_same_from_raw_rows_and_from_minutes(
     assert found[INFOS[1].key].hours == pytest.approx(0.25 * 0.25)
 
 
+def test_what_a_process_held_is_known_for_a_while(
+    tmp_path: Path, history: History, time: Time
+) -> None:
+    record(history, time)
+    history.close()
+    with Reader.open(tmp_path) as reader:
+        for later_s, held in ((0.0, {CARDS[0].uid: 30 * GIB}), (900.0, {})):
+            at_s = time.now_s + later_s
+            assert reader.ask(occupancy.levels, INFOS[0].key, at_s, 600.0) == held
+
+
 def test_the_daemon_reads_the_same(tmp_path: Path, history: History, time: Time) -> None:
     record(history, time)
     history.chores(time.now_s)

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from gpuwatchd.store.writer import History
 
-pytestmark = pytest.mark.slow
-
 DAY_S = 86_400
 HOUR_0 = 1_700_002_800.0
 """A full hour after T0."""
@@ -53,6 +51,7 @@ def _settle(history: History, time: Time) -> None:
     time.pass_s(retention.SETTLE_S + 1)
 
 
+@pytest.mark.slow
 @laws(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.dictionaries(
@@ -240,6 +239,7 @@ SELECT {first_ms} + 2000 * i, i % 3 + 1, 1, 1234567890 + i FROM count;
 """
 
 
+@pytest.mark.slow
 def test_near_the_size_bound_the_oldest_rows_go_and_the_file_stays_within(tmp_path: Path) -> None:
     time = Time(HOUR_0)
     history = opened(tmp_path, time, max_db_mib=8)

@@ -120,6 +120,7 @@ def test_a_gpu_that_cannot_be_read_has_no_bar_and_says_why() -> None:
     )
     world.write(devices=(lost,))
     one = ask("overview")["devices"][0]
+    assert one["verdict"]
     assert one["share"] is None
     assert one["spark"] == []
     assert one["badge"]["kind"] == "trouble"
