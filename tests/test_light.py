@@ -27,7 +27,7 @@ def test_a_daemon_with_nothing_to_tell_loads_nothing_to_tell_it_with() -> None:
     script = (
         "import sys; from gpuwatchd.core import config; "
         "from gpuwatchd.daemon import main as daemon; daemon.own_process.spare_openssl();"
-        "daemon.Chores().start();"
+        "daemon.HistoryChores().start();"
         "from gpuwatchd.notify.outbox import dispatcher as outbox;"
         "made = outbox.build(config.NotifySection(), ('desktop', 'command'));"
         f"print(*sorted(made), *[name for name in {HEAVY!r} if name in sys.modules])"

@@ -217,8 +217,8 @@ def _quieter(
 ) -> npt.NDArray[np.bool_]:
     """Say of the chosen rows whether their noise is below ``limit`` bytes (k,).
 
-    :func:`robust.noise` is a median of absolute second differences; it is below a value when more
-    than half of them are, which needs no sorting.
+    :func:`.estimators.noise` is a median of absolute second differences; it is below a value when
+    more than half of them are, which needs no sorting.
     """
     out = np.empty(chosen.size, dtype=bool)
     limit = (limit * 0.6745 * math.sqrt(6.0)).astype(rows.dtype)

@@ -45,7 +45,7 @@ class ReadRound:
 
 
 class DeviceThreads:
-    """The threads, and which lanes they are in."""
+    """The threads, and the lanes: names, under each of which one call runs at a time."""
 
     def __init__(self) -> None:
         self._asked: queue.SimpleQueue[ReadRound | None] = queue.SimpleQueue()

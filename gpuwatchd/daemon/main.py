@@ -70,12 +70,11 @@ _PUBLISHERS = {"metrics": "gpuwatchd.daemon.metrics:MetricsPublisher"}
 """12 ms and half a MiB, for a section that few have."""
 
 
-class Chores:
-    """APScheduler tells when the chores are due; the main thread does them between ticks.
+class HistoryChores:
+    """Tends the history each minute, between ticks; the chores of a tick are the pipeline's.
 
-    The history has one writer, the main thread; and after a step of the wall clock the scheduler
-    sleeps until the old time is reached again, so it is built anew. The history is looked over a
-    minute after the start and weekly, in a thread, since a large file takes seconds.
+    APScheduler tells when. After a step of the wall clock it sleeps until the old time comes again,
+    so it is built anew. The file is looked over weekly, in a thread: a large one takes seconds.
     """
 
     def __init__(
@@ -117,7 +116,7 @@ class Chores:
             self._history.chores(self._clock())
 
     def run_due(self) -> None:
-        """Do them, where they are due."""
+        """Roll up, delete what is too old, and give back unused memory, where that is due."""
         if not self.due.is_set() or self._history is None:
             return
         self.due.clear()
@@ -290,7 +289,7 @@ class Watchdog:
         self._stuck_since_s: float | None = None
 
     def feed(self) -> None:
-        """Say so now."""
+        """Tell it now."""
         if self._alive():
             self._manager.send("WATCHDOG=1")
 
@@ -307,8 +306,7 @@ class Watchdog:
 class Pace:
     """Chooses the pause before the next tick: longer than the interval while nobody needs more.
 
-    That is while for :data:`STILL_S` every GPU was at rest and its memory as it was, and while
-    nobody reads the live state.
+    That is: each GPU and its memory at rest for :data:`STILL_S`, and no reader of the live state.
     """
 
     def __init__(self, pipeline: LivePipeline, directory: Path) -> None:
@@ -361,7 +359,7 @@ class Daemon:
         history = History.open(
             state_dir, settings.store, clock=self._wall, monotonic=mono, boot_id=self.host.boot_id
         )
-        self.chores = Chores(history, self._wall)
+        self.chores = HistoryChores(history, self._wall)
         self._problem_log = ProblemLog(history)
         self.pipeline = LivePipeline(
             settings,
@@ -377,7 +375,9 @@ class Daemon:
         self.pipeline.buttons.file = None if file is None else file.absolute()
         self._watchdog = Watchdog(self.manager, self.pipeline)
         self._pace = Pace(self.pipeline, self.runtime.path)
-        self.letting_go = DriverRelease(self.runtime.path, self.pipeline.sources.workers.values())
+        self.driver_release = DriverRelease(
+            self.runtime.path, self.pipeline.sources.workers.values()
+        )
         self.metrics = _publisher(settings.metrics)
 
     def _new_dispatcher(self, settings: Config) -> dispatcher.MessageDispatcher:
@@ -398,7 +398,7 @@ class Daemon:
             ",".join(choice.word for choice in selection.choices(self.config.began.sources)),
         )
         try:
-            self.letting_go.update(time.time())
+            self.driver_release.update(time.time())
             if once:
                 self.chores.check_now()  # none will follow
             tick = self._tick()
@@ -428,7 +428,7 @@ class Daemon:
                 self._take_over()
                 following_s = min(following_s, time.monotonic() + self.config.now.daemon.interval)
             now_s = time.monotonic()
-            if self.letting_go.update(time.time()):
+            if self.driver_release.update(time.time()):
                 following_s = min(following_s, now_s)
             if now_s < following_s:
                 watchdog.feed()

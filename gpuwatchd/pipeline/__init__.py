@@ -1,1 +1,1 @@
-"""Where everything meets: read, remember, judge, decide, tell; and the one broad ``except``."""
+"""Where everything meets: read, remember, judge, decide, notify; what a part raises ends here."""

@@ -195,7 +195,7 @@ class ActionHandler:
         self._waiting: queue.Queue[tuple[ButtonName, Message]] = queue.Queue(maxsize=_WAITING)
         self._shelf = shelf
         self._booted_at_s = booted_at_s
-        self._speaker = ActionReply(say)
+        self._replies = ActionReply(say)
         self._ended: queue.SimpleQueue[_Ended] = queue.SimpleQueue()
         self._running: list[threading.Thread] = []
         self._windows: list[subprocess.Popen[bytes]] = []
@@ -246,7 +246,7 @@ class ActionHandler:
         end_s = time.monotonic() + wait_s
         for thread in self._running:
             thread.join(max(0.0, end_s - time.monotonic()))
-        self._speaker.close()
+        self._replies.close()
 
     def _begin(
         self,
@@ -276,7 +276,7 @@ class ActionHandler:
                 alert,
                 message.proposal,
                 _user(),
-                lambda head, value: self._speaker.send(reply(message, head, value)),
+                lambda head, value: self._replies.send(reply(message, head, value)),
             )
         elif name == "snooze":
             self._snooze(alert, message, alerts, now_s)
@@ -317,7 +317,7 @@ class ActionHandler:
             except GpuwatchdError as error:
                 value = f"{sentence(error.message)} Type this in a terminal:"
                 head = "No window could be opened"
-                self._speaker.send(reply(message, head, value, shlex.join(command)))
+                self._replies.send(reply(message, head, value, shlex.join(command)))
 
         self._start(work, message)
 
@@ -343,7 +343,7 @@ class ActionHandler:
             if all(ended.phase != "done" for ended in endeds):
                 head = "Not asked to save"
             value = "\n".join(sentence(ended.result) for ended in endeds[:_TOLD])
-            self._speaker.send(reply(message, head, value))
+            self._replies.send(reply(message, head, value))
 
         if not self._start(work, message):
             for process in asked:
@@ -363,7 +363,7 @@ class ActionHandler:
             del self._unconfirmed[process]
 
     def _answer(self, message: Message, head: str, value: str, command: str = "") -> None:
-        self._start(lambda: self._speaker.send(reply(message, head, value, command)), message)
+        self._start(lambda: self._replies.send(reply(message, head, value, command)), message)
 
     def _start(self, work: Callable[[], None], message: Message) -> bool:
         """Do something in a thread of its own; False when too much is being done already."""

@@ -264,7 +264,7 @@ class AlertNotifier:
         self._outbox = outbox
         self._history = history
         self._builder = message_builder
-        # The clock of a source may be a recorded one: people's own.
+        # People's own clock: that of a source may be a recorded one.
         self._wall, self._mono = clocks
         self.resolved = ResolvedAlerts()
         self.deaths = RecentDeaths(history)

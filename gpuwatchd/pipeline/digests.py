@@ -1,6 +1,6 @@
 """The digest: once a day or a week, at a local time, what is open, what was, and what it cost.
 
-It goes through the same post as every other message. The instant of the last one is kept in the
+It goes through the same outbox as every other message. The instant of the last one is kept in the
 history, so that what was missed while the machine was off is one digest, and none comes twice.
 """
 

@@ -88,7 +88,7 @@ class Chore(NamedTuple):
 
 
 class Guard:
-    """Runs parts; what they raise is logged once a minute and remembered while it lasts."""
+    """Runs parts and chores; what they raise is logged once a minute, and shown while it lasts."""
 
     def __init__(self, mono: Callable[[], float]) -> None:
         self._mono = mono
@@ -189,6 +189,7 @@ class ProcessContext:
         self._settings: Settings | None = None
         """Those of the last look at servers."""
         self._present: tuple[int, list[_Uses], tuple[ProcessInfo, ...]] = (-1, [], ())
+        """``State.infos.changes`` and the process lists at the last look, and who was there."""
         self.serving = Serving(state, host)
         self.declared = DeclaredSizes(state, host)
         self.limits = MemoryLimits(state, host, clocks.mono)
@@ -224,11 +225,11 @@ class ProcessContext:
             self._settings = settings
             self._guard("endpoints", lambda: self.serving.step(present))
         facts = (present, self._state.engines.readings, tracks.created)
-        changed, told = bool(self.declared.waiting) or facts != self.declared.news, False
+        changed, new_sizes = bool(self.declared.waiting) or facts != self.declared.news, False
         if changed:
-            told = bool(self._guard("declared sizes", lambda: self.declared.step(facts)))
+            new_sizes = bool(self._guard("declared sizes", lambda: self.declared.step(facts)))
         if changed or self._clocks.mono() >= self.limits.due_s:
-            self._guard("memory limits", lambda: self.limits.step(told=told))
+            self._guard("memory limits", lambda: self.limits.step(new_sizes=new_sizes))
 
     def _who_is_present(self) -> tuple[ProcessInfo, ...]:
         """Return who is on a device now, the same tuple until there is anybody else.
@@ -330,7 +331,6 @@ class LivePipeline(Pipeline):
         if link is not None:
             yield Chore("history", When.AFTER, link.history.flush_due, budget_s=1.0)
         if runs is not None:
-            # Now that everybody knows: this may take some milliseconds.
             yield Chore(
                 "run baselines",
                 When.LAST,
@@ -374,16 +374,16 @@ class LivePipeline(Pipeline):
         self.guard("idle memory", lambda: self.context.idle_memory.resume(before))
         self.guard("events", lambda: self.state.events.resume(before))
 
-    def _take(self, read: SourceTick) -> list[Alert]:
+    def _take(self, source: SourceTick) -> list[Alert]:
         """Take in a sample and note what it tells; return the alerts that it ended."""
-        label, sample, now_s, state = read.label, read.sample, read.now_s, self.state
-        if read.absent is not None:
-            self.intake.mark_unread(label, read.absent)
+        label, sample, now_s, state = source.label, source.sample, source.now_s, self.state
+        if source.absent is not None:
+            self.intake.mark_unread(label, source.absent)
         if sample is None:
             return []
-        if read.step_s is not None:
-            self.guard("clock", partial(self._step_clock, label, read.step_s))
-        devices = tuple(self.guard(f"{label} devices", read.devices) or ())
+        if source.step_s is not None:
+            self.guard("clock", partial(self._step_clock, label, source.step_s))
+        devices = tuple(self.guard(f"{label} devices", source.devices) or ())
         intake, link, runs = self.intake, self.link, self.run_baselines
         parts: list[tuple[str, Callable[[], list[Alert] | None]]] = [
             (f"{label} intake", partial(intake.take, label, sample, devices, now_s)),
@@ -391,7 +391,7 @@ class LivePipeline(Pipeline):
             ("events", partial(state.events.take, label, sample, state.devices, state.infos)),
         ]
         if link is not None:
-            record = partial(link.record, sample, devices, read.step_s, intake.prepared.news)
+            record = partial(link.record, sample, devices, source.step_s, intake.prepared.news)
             parts.append(("history", record))
         ended = self.guard.each(parts)[0] or []
         if runs is not None and (runs.unapplied or runs.served != state.tracks.created):

@@ -53,8 +53,8 @@ class MemoryLimits:
         self.faults: dict[str, str] = {}
         """Files that are not understood, and why."""
 
-    def step(self, *, told: bool = False) -> None:
-        """Bring the limits up to date; ``told``: what processes were told has changed."""
+    def step(self, *, new_sizes: bool = False) -> None:
+        """Bring the limits up to date; ``new_sizes``: what processes declare has changed."""
         now_s, devices = self._mono(), self._state.devices.values()
         present = (self._state.tracks.created, sum([len(device.processes) for device in devices]))
         fresh = now_s < self._stale_s and present == self._present
@@ -64,8 +64,8 @@ class MemoryLimits:
             for kept in (self._groups, self._dmem, self.faults):
                 kept.clear()
         # Who is missing from a list is believed to have gone with the next one.
-        self.due_s = now_s if told else self._stale_s
-        if fresh and not told:
+        self.due_s = now_s if new_sizes else self._stale_s
+        if fresh and not new_sizes:
             return
         for device in devices:
             if device.reading is not None and device.reading.state == "ok":

@@ -77,8 +77,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     """opened, firing, escalated or resolved."""
     alert: Alert
     code: Ending | None = None
-    """Of one that is over: why. Of one that fires in the place of another subject's: why that is
-    over; both are one alert."""
+    """Why it is over, or why that of another subject is which it replaces: both are one alert."""
 
 
 class SubjectResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,7 +102,7 @@ class SubjectResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def alert_count(self) -> int:
-        """How often it would have been told of; not what another's alert stands for."""
+        """How often notices of it would have begun; not what another's alert stands for."""
         return sum(event.state == "firing" and event.code is None for event in self.alerts)
 
 
@@ -168,7 +167,7 @@ class _LogTrack(msgspec.Struct, kw_only=True, eq=False):
     end_s: float
     """When a process has gone."""
     judged: bool
-    """Else it is there for the room alone that it leaves."""
+    """Else it is there for the memory alone that it leaves free."""
     member: ProcessInfo | None = None
     """Who a process is, with the job that it belongs to."""
     ledger: RecordedLedger | None = None
@@ -358,7 +357,8 @@ def analyze(
 ) -> list[SubjectResult]:
     """Return what the daemon would have said, live, of each subject of a log.
 
-    With ``only`` the others are not judged: they are there for the room that they leave.
+    With ``only`` (ids) the others are not judged: they are there for the memory that they leave
+    free. ``passed`` gets, now and then, the share (0 to 1) that is done.
     """
     evaluator = evaluator or LogEvaluator(State(config))
     chosen = [series for series in log.series if series.t_s.size]
@@ -384,17 +384,17 @@ def analyze(
     # There is something new to judge at the ends of ten-second cells that hold data.
     cells = [np.unique(np.ceil(window.t_s / FAST_S)) for window in recorded]
     instants = np.unique(np.concatenate(cells)) * FAST_S
-    rooms = {series.subject.device_uid: Headroom() for series in chosen}
+    headrooms = {series.subject.device_uid: Headroom() for series in chosen}
     for series in chosen:
         if series.activity:
-            rooms[series.subject.device_uid].activity = Activity(series.activity)
+            headrooms[series.subject.device_uid].activity = Activity(series.activity)
     unjudged = _unjudged([series for series, _ in parts])
     every = [
         _log_track(
             series,
             window,
             instants,
-            beside=rooms[series.subject.device_uid],
+            beside=headrooms[series.subject.device_uid],
             ledger=ledger,
             judged=series not in unjudged and (only is None or series.subject.id in only),
             member=series.process if recorded_by_us else _member(series.process),
@@ -447,7 +447,7 @@ def _log_track(
     device, process = series.device, series.process
     total = series.total_bytes or device.memory_total_bytes
     if process is None and series.limit_bytes is not None:
-        # What the driver keeps for itself is no room: used + free, where the log tells both.
+        # What the driver keeps for itself is no headroom: used + free, where the log tells both.
         total = series.limit_bytes
     if process is not None:
         title = process_title(device, process)

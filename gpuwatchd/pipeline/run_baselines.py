@@ -282,7 +282,7 @@ class RunBaselines:
         changed: list[Alert] = []
         devices = self._state.devices_of(source)
         mine = {track.subject.id: track for device in devices for track in device.tracks()}
-        for track, word in self._unheard(mine):
+        for track, word in self._new_labels(mine):
             ended = self._apply_label(track, word, now_s)
             if ended is not None:
                 changed.append(ended)
@@ -294,11 +294,11 @@ class RunBaselines:
             self._look_up(track)
         track.suppression = None
         if word is None:
-            track.run_baseline.heard = None
+            track.run_baseline.label_row = None
             self._applied.discard(track.subject.id)
             self._look_up(track)
             return None
-        track.run_baseline.heard = word.row
+        track.run_baseline.label_row = word.row
         self._applied.add(track.subject.id)
         then = self._what_it_had_done(track, word)
         level = level_of(then) if then is not None else _level_then(track, word)
@@ -333,7 +333,7 @@ class RunBaselines:
     def step(self, mono_s: float) -> None:
         """Do at most one piece of work."""
         if self.unapplied and self.served == self._state.tracks.created:
-            self.unapplied = bool(self._unheard(self._state.tracks))
+            self.unapplied = bool(self._new_labels(self._state.tracks))
         if self.served != self._state.tracks.created or self._state.tracks.renamed:
             self._serve_next()
         elif self._state.tracks.ended:
@@ -345,14 +345,14 @@ class RunBaselines:
             self.scan_mono_s = mono_s + _SCAN_EVERY_S
             self._scan()
 
-    def _unheard(self, tracks: Mapping[str, Track]) -> list[tuple[Track, UserLabel | None]]:
+    def _new_labels(self, tracks: Mapping[str, Track]) -> list[tuple[Track, UserLabel | None]]:
         """Return those whose label, or that it was taken back, has not been followed yet."""
         subjects = (self._labels.keys() | self._applied) & tracks.keys()
         found = [(tracks[subject], self._labels.get(subject)) for subject in subjects]
         return [
             (track, word)
             for track, word in found
-            if (None if word is None else word.row) != track.run_baseline.heard
+            if (None if word is None else word.row) != track.run_baseline.label_row
         ]
 
     def close(self) -> None:
@@ -386,17 +386,17 @@ class RunBaselines:
         baseline, known_as = track.run_baseline, self._key(track)
         baseline.asked = track.program or ""
         baseline.key = program_key.key_on(track.program, track.device)
-        if baseline.heard is not None and known_as != self._key(track):
+        if baseline.label_row is not None and known_as != self._key(track):
             # What it runs has become known better: what the user said of it moves along.
             for run in self._shelf.runs(known_as):
-                if run.word == baseline.heard:
+                if run.word == baseline.label_row:
                     self._shelf.keep(msgspec.structs.replace(run, key=self._key(track)))
         baseline.own = False
-        if baseline.key is None and baseline.heard is None:
+        if baseline.key is None and baseline.label_row is None:
             baseline.runs = ()
         else:
             runs = self._shelf.runs(self._key(track))
-            baseline.own = any(run.word is not None and run.word == baseline.heard for run in runs)
+            baseline.own = any(it.word is not None and it.word == baseline.label_row for it in runs)
             baseline.runs = chosen(
                 runs,
                 self._labels.values(),

@@ -64,7 +64,11 @@ NOT_SHOWN = LiveState(pid=0, version="", started_at_s=0.0, taken_at_s=0.0, inter
 
 
 class Stages(NamedTuple):
-    """What a tick consists of, in order. One that is None is left out; each isolates its faults."""
+    """What a tick consists of; its order is that of :meth:`Pipeline.tick`. None: left out.
+
+    Instants are epoch seconds: for ``begin``, ``send`` and ``finish`` of the wall clock, for
+    ``conditions`` and ``show`` of the first source that answers, else of the source's clock.
+    """
 
     read: Callable[[], Iterable[SourceTick]]
     """Reads each source."""
@@ -77,11 +81,11 @@ class Stages(NamedTuple):
     notify: Callable[[str, list[Alert], float], list[Decision]]
     """Sends notices of a source's alerts, of which some have changed."""
     begin: Callable[[float], None] | None = None
-    """Takes in what users have entered meanwhile."""
+    """Before anything is read: takes in what users have entered meanwhile."""
     conditions: Callable[[float], tuple[list[Alert], list[Decision]]] | None = None
-    """Does for conditions what is done for judgements, and takes steps of ``[act]``."""
+    """After all sources: does the same for conditions, and takes steps of ``[act]``."""
     send: Callable[[float], None] | None = None
-    """Hands messages on and writes the history."""
+    """Hands messages on and writes the history; before ``show``, which tells how that went."""
     show: Callable[[float, Sequence[Problem]], LiveState] | None = None
     """Makes the live state and writes it."""
     finish: Callable[[float], None] | None = None
@@ -95,15 +99,11 @@ class Pipeline:
         self.state, self._stages, self._clocks = state, stages, clocks
 
     def tick(self, problems: Sequence[Problem] = ()) -> Tick:
-        """Do every stage once.
-
-        ``problems`` are the caller's, shown beside those of the stages.
-        """
+        """Do every stage once; ``problems`` are the caller's, shown beside those of the stages."""
         stages, wall = self._stages, self._clocks.wall
         samples: list[Sample] = []
         changes: list[Alert] = []
         decisions: list[Decision] = []
-        # Conditions and the live state go by the clock of the first source that answers.
         shown_s: float | None = None
         if stages.begin is not None:
             stages.begin(wall())

@@ -132,7 +132,7 @@ class Headroom(msgspec.Struct, kw_only=True):
     full_at_s: float | None = None
     """When less than 5 % of it was last free."""
     growing: dict[str, float] = {}
-    """Subject id -> bytes/s at which it is being seen to leak: all take from the same room."""
+    """Subject id -> bytes/s at which it is being seen to leak: all take from the same headroom."""
     activity: Activity | None = None
     """What the device did lately."""
 
@@ -154,7 +154,7 @@ class Headroom(msgspec.Struct, kw_only=True):
         used_bytes: float | None = None,
         util_pct: float | None = None,
     ) -> None:
-        """Take over what was read, and remember when there was last hardly any room."""
+        """Take over what was read, and remember when hardly any was left last."""
         self.total_bytes, self.free_bytes = total_bytes, free_bytes
         self.used_bytes, self.util_pct = used_bytes, util_pct
         free, total = free_bytes, total_bytes
@@ -236,11 +236,11 @@ class TrackBaseline(msgspec.Struct, kw_only=True, eq=False):
     """Program that the runs were looked up for."""
     key: str | None = None
     """That program on this model of card."""
-    heard: int | None = None
-    """Row of the word that was followed."""
+    label_row: int | None = None
+    """Row of the :class:`.tables.UserLabel` that is applied to it."""
     runs: tuple[Profile, ...] = ()
     own: bool = False
-    """Whether one of them is what the subject itself had done when the user spoke."""
+    """Whether one of them is what the subject itself had done when the user labelled it."""
     siblings: tuple[Profile, ...] = ()
     yesterday: tuple[Profile, ...] = ()
     live: Profile | None = None
@@ -297,12 +297,15 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
     most_bytes: float | None = None
     """What it held at most, as somebody else counted it; known once it has ended."""
     due_s: float = 0.0
+    """From when on it is judged again, on the clock of its source."""
     peak: float = -1.0
-    """Highest value of the last window; what was calm and passes it is looked at sooner."""
+    """Highest bytes of the last window; what was calm and passes it is looked at sooner."""
     judged_s: float = float("-inf")
     """Time of the newest point at the last judgement."""
     pause_s: float = 0.0
+    """From its last judgement to ``due_s``."""
     calm_looks: int = 0
+    """Judgements in a row that found nothing: the more, the longer the pause."""
     moves: int = -1
     """How often its figures had changed at the last judgement."""
     program: str | None = None
@@ -406,10 +409,7 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
         )
 
     def base_at(self, age_s: float | None, seen: Callable[[], float | None]) -> float | None:
-        """Return what the process held when it had started, remembered from then on.
-
-        ``seen`` says what is seen of it in the window.
-        """
+        """Return what a process held at its start: what ``seen`` finds in the window, kept."""
         if age_s is not None and (self.base_bytes is None or age_s < STARTED_S):
             base_bytes = seen()
             self.base_bytes = self.base_bytes if base_bytes is None else base_bytes

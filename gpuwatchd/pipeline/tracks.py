@@ -345,9 +345,9 @@ def settled_finding(track: Track, settings: DetectionSection) -> Finding | None:
 JUDGED_PER_S: Final = 1.5
 """Judgements a second of what grows, for as long as it takes: seven in a tick of five seconds."""
 SAVED: Final = 400.0
-"""What was not needed is kept, up to this: a crowd that begins at once has it to spend."""
+"""Judgements that were not needed are kept, up to so many, for a crowd that begins at once."""
 MOST: Final = 32.0
-"""So much of it in one tick."""
+"""At most so many of these in one tick."""
 FEW: Final = 5.0
 """So many that are due at once are all judged; of more, those whose pace among many has come."""
 _LONGEST_TICK_S = 600.0
@@ -355,10 +355,10 @@ _CALM_COST, _FLAT_COST = 1.0 / 2.0, 1.0 / 16.0
 """What moves without growing takes half the time, what is flat next to none."""
 _CALM_SHARE = 1.0 / 3.0
 """For one judgement of what grows, so much time for the others that wait."""
-_TOLD_S = 120.0
+_NOTIFIED_S = 120.0
 """What people know is looked at so often."""
 _NEAR, _NEARER = 60.0, 600.0
-"""What they do not know, so many times before memory is full; the second where it may be told."""
+"""What they do not know, so many times before memory is full; the second of a leak suspected."""
 
 
 class Turns:
@@ -371,7 +371,7 @@ class Turns:
     def __init__(self) -> None:
         self._saved = SAVED
         self._owed = 0.0
-        """Time that is due to those that do not grow before the next that does."""
+        """Judgements (see ``_cost``) due to those that do not grow before the next that does."""
         self._at_s: float | None = None
         self.waiting: list[Track] = []
         """Whose memory on the host was due, and had no time."""
@@ -455,8 +455,8 @@ def _stretch(track: Track, now_s: float) -> float:
     waited_s, usual_s = now_s - track.judged_s, max(track.pause_s, alerts.FAST_S)
     alert = track.alert if track.lead is None else track.lead.alert
     if alert is not None and alert.state == "firing":
-        return waited_s / max(usual_s, _TOLD_S)
-    most_s = _TOLD_S if alert is not None else min(usual_s, _TOLD_S)
+        return waited_s / max(usual_s, _NOTIFIED_S)
+    most_s = _NOTIFIED_S if alert is not None else min(usual_s, _NOTIFIED_S)
     if alert is None and track.evidence is not track.window:
         return waited_s / most_s
     left_s = _left_s(track)

@@ -1,6 +1,6 @@
 """What earlier runs of a program did: a small table that the daemon writes with the samples.
 
-Runs wait in memory until the next flush. What the user said of them is in :mod:`labels`.
+Runs wait in memory until the next flush. Users' labels of them are in :mod:`.tables`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class IdleLevel(NamedTuple):
 
 _T = TypeVar("_T")
 KEPT_LAUNCHES = 5
-"""Launches of a program that are kept without a word of the user's."""
+"""Launches of a program that are kept without a label of the user's."""
 KEPT_LABELLED = 10
 """Runs of a program that are kept because the user spoke of them."""
 KEPT_RANKS = 16
@@ -62,7 +62,7 @@ class Run(Value, frozen=True, kw_only=True):
     begun_at_s: float
     profile: Profile
     word: int | None = None
-    """Row of the word that it was made for: what the run had done when the user spoke."""
+    """Row of the label that it was made for: what the run had done when the user spoke."""
 
 
 _RUNS: Final = records.Table(

@@ -61,7 +61,7 @@ _OF_OPEN = """alert IN (SELECT id FROM alert WHERE resolved_ts_ms IS NULL)
 
 _ABOUT_IT = """(d.alert = alert.id OR (d.created_ts_ms >= alert.opened_ts_ms
       AND d.id IN (SELECT t.delivery FROM told t WHERE t.alert_key = alert.key)))"""
-_UNHEARD = f"""resolved_ts_ms >= ?
+_UNDELIVERED = f"""resolved_ts_ms >= ?
   AND EXISTS (SELECT 1 FROM delivery d WHERE d.attempts > 0 AND {_ABOUT_IT})
   AND NOT EXISTS (SELECT 1 FROM delivery d WHERE d.state = 'sent' AND {_ABOUT_IT})"""  # noqa: S608
 
@@ -254,7 +254,7 @@ class History:
         self._own()
         return [self._ledger.pending[row] for row in sorted(self._ledger.pending)]
 
-    def told_of_open(self) -> list[Delivery]:
+    def deliveries_of_open(self) -> list[Delivery]:
         """Return every delivery about alerts that are open now, oldest first.
 
         Messages of an earlier opening of the same key are left out. Nothing where the file cannot
@@ -293,7 +293,7 @@ class History:
         if self._ledger.telling:
             return None
         values = (round(since_s * 1000),)
-        return self._ask(lambda it: records.load_alerts(it, _UNHEARD, values)[0])
+        return self._ask(lambda it: records.load_alerts(it, _UNDELIVERED, values)[0])
 
     def last_delivered(self) -> dict[str, float]:
         """Return channel -> when it last delivered, epoch seconds."""

@@ -167,7 +167,7 @@ def daemon(pace: Pace, file: str) -> None:
         def __init__(self) -> None:
             super().__init__(clock=pace.time, monotonic=pace.monotonic)
 
-    class Chores(main.Chores):
+    class Chores(main.HistoryChores):
         def __init__(self, *given: Any) -> None:
             super().__init__(*given)
             pace.every_minute = self.due.set
@@ -176,7 +176,7 @@ def daemon(pace: Pace, file: str) -> None:
     for owner, name, value in (
         (selection, "make", lambda *_: Source()),
         (main, "time", pace),
-        (main, "Chores", Chores),
+        (main, "HistoryChores", Chores),
         (main, "_CHORES_EVERY_S", CHORES_S * pace.slowness),
         (History, "check", lambda _: None),  # weekly: it has no part in an hour
         (Wakeup, "wait", lambda it, s: pace.wait(s, lambda s: wait(it, s))),

@@ -203,7 +203,7 @@ def test_an_answer_that_nobody_can_see_is_no_failure(
     def say(message: Message) -> None:
         raise NotifyError("no session bus", permanent=False)
 
-    world.pressed._speaker._say = say
+    world.pressed._replies._say = say
     world.press("snooze", alert(notices=1))
     assert len(world.state.silences.active) == 1
     assert "no session bus" in caplog.text

@@ -229,7 +229,7 @@ def test_a_process_is_limited_by_what_it_was_started_with(
         settings = declared.of_argv(("vllm", "serve", value))
     track.framework = framework
     track.declare(declared.Declared(settings=settings))
-    world.pipeline.context.limits.step(told=True)
+    world.pipeline.context.limits.step(new_sizes=True)
     assert (None if track.limit is None else track.limit.process_bytes) == end
 
 

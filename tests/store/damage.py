@@ -113,7 +113,7 @@ def use(history: History, time: Time) -> None:
     now_s = time.now_s
     history.open_alerts()
     history.pending_deliveries()
-    history.told_of_open()
+    history.deliveries_of_open()
     history.recent_notices(now_s - 3600)
     history.over_since(now_s - 3600)
     history.undelivered_since(now_s - 3600)

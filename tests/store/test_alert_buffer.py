@@ -53,7 +53,7 @@ def test_one_message_about_several_alerts_is_found_under_each(
     (noted,) = history.apply(three, [shared])
     history.apply((), (noted,))
     assert rows(tmp_path, "SELECT alert_key FROM told ORDER BY 1") == [("b",), ("c",)]
-    assert history.told_of_open() == [noted]
+    assert history.deliveries_of_open() == [noted]
     history.close()
     with Reader.open(tmp_path) as reader:
         assert [reader.deliveries(key) for key in "abcd"] == [[noted], [noted], [noted], []]
@@ -63,9 +63,9 @@ def test_what_was_told_of_an_earlier_opening_is_not_told_of_this_one(history: Hi
     history.apply([alert(key="a", opened_at_s=T0)], [delivery("a", state="sent")])
     over = alert(key="a", opened_at_s=T0, state="resolved", resolved_at_s=T0 + 60)
     history.apply([over], [])
-    assert history.told_of_open() == []
+    assert history.deliveries_of_open() == []
     (second,) = history.apply([alert(key="a", opened_at_s=T0 + 90)], [delivery("a", 1)])
-    assert history.told_of_open() == [second]
+    assert history.deliveries_of_open() == [second]
     assert history.opened_at_s("a") == T0 + 90
     assert history.opened_at_s("b") is None
 

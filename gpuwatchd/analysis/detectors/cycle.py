@@ -138,7 +138,7 @@ class Cycle:
 
 @lru_cache(maxsize=4)  # one judgement asks several times
 def swings(view: SeriesWindow) -> list[tuple[float, float, int]]:
-    """Return the turning points of what counts as a swing here; see ``robust.turns``."""
+    """Return the turning points of what counts as a swing here; see ``estimators.turns``."""
     least = max(LEAST_SWING, 8.0 * view.noise_bytes)
     if view.mean.size < 3 or numerics.drawdown(view.mean) < least:
         return []

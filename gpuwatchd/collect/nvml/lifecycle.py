@@ -1,8 +1,8 @@
 """NVML's life: started once, looked through now and then, let go when asked or when cards sleep.
 
-Whatever concerns the driver as a whole runs in a lane of its own. One that has not returned is
-waited for, however long it takes: a second call would only join it. The cards that are known are
-read on meanwhile. Nothing here imports pynvml.
+Whatever concerns the driver as a whole runs in a lane of its own (see
+:mod:`gpuwatchd.collect.device_threads`). One that has not returned is waited for, however long it
+takes: a second call would only join it. Known cards are read on. Nothing here imports pynvml.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ class FunctionRemark(Value, frozen=True):
 
 
 class AllocatorSeries(Value, frozen=True, kw_only=True, eq=False):
-    """What :class:`AllocatorReading` says, over time, of one process on one device; (n,) each."""
+    """What ``readings.AllocatorReading`` says over time, of a process on a device; (n,) each."""
 
     t_s: FloatArray
     allocated_bytes: FloatArray

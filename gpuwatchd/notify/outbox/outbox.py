@@ -56,7 +56,7 @@ class Store(Protocol):
     def pending_deliveries(self) -> list[Delivery]:
         """Return the deliveries that are not done, oldest first."""
 
-    def told_of_open(self) -> list[Delivery]:
+    def deliveries_of_open(self) -> list[Delivery]:
         """Return every delivery about alerts that are open now, oldest first."""
 
     def last_delivered(self) -> dict[str, float]:
@@ -302,7 +302,7 @@ class Outbox:
         self._channels.remember(self._store.last_delivered())
         pending = self._store.pending_deliveries()
         under_way = {delivery.message.id for delivery in pending}
-        for delivery in self._store.told_of_open():
+        for delivery in self._store.deliveries_of_open():
             self.reach.note(delivery)
             if delivery.message.id in under_way and delivery.state != "pending":
                 self._note(delivery)
@@ -337,7 +337,7 @@ class Outbox:
         now_s = self._wall()
         self._follow_clock(now_s)
         incidents = {incident_of(delivery) for delivery in self._under_way()}
-        # One that follows what has not arrived is sent by a later turn, which drops the older:
+        # One that follows what has not arrived is sent by a later ``collect``: it drops the older;
         # nobody is to hear of an end first and of its beginning when that is tried again.
         rows = self._written(
             [
@@ -556,7 +556,7 @@ class Outbox:
         undelivered = set(self.reach.undelivered())
         if self._store is None or not undelivered:
             return
-        for delivery in self._store.told_of_open():
+        for delivery in self._store.deliveries_of_open():
             row = self._rows.get(key_of(delivery))
             if row and row.holder:
                 continue  # on its way: a disk that is full has how it stood before

@@ -1,4 +1,4 @@
-"""The states of a row of the outbox, what leads from one to the next, and what a turn does. Pure.
+"""The states of a row of the outbox, what leads from one to the next, what is sent when. Pure.
 
 The table is in the docstring of the package.
 """
@@ -243,7 +243,7 @@ def _quiet_until(
     return alerts.quiet_until([validation.parse(value) for value in ranges], local)
 
 
-# What a turn sends, gives up, or hands to another channel.
+# What each ``Outbox.collect`` sends, gives up, or hands to another channel.
 #
 # Eight hours without a mail server must not end in a hundred mails, nor a login in the morning in
 # pop-ups about jobs that recovered at night.
@@ -256,7 +256,7 @@ def _quiet_until(
 LATE_S = 3600.0
 """From this age on, undelivered messages of one channel leave as one."""
 MAX_LINES = 40
-_LONGEST_RETRY_S = 3600.0
+"""Messages that one merged message lists; of more, the newest."""
 
 
 def is_late(delivery: Delivery, now_s: float) -> bool:
@@ -347,7 +347,7 @@ def _keys(delivery: Delivery) -> set[str]:
 
 def _is_due(delivery: Delivery, now_s: float) -> bool:
     at_s = delivery.next_try_at_s or 0.0
-    return at_s <= now_s or (not is_held(delivery) and at_s > now_s + _LONGEST_RETRY_S)
+    return at_s <= now_s or (not is_held(delivery) and at_s > now_s + RETRY_S[-1])
 
 
 def fallbacks(
