@@ -127,7 +127,7 @@ class HistoryLink:
     def resume(
         self,
         outbox: Outbox,
-        alarms: ConditionAlerts,
+        conditions: ConditionAlerts,
         alert_notifier: AlertNotifier,
         now_s: float,
         last: Last | None = None,
@@ -150,11 +150,11 @@ class HistoryLink:
             known = alert if last is None else moved_alert(last.brought(alert), step_s)
             known = resumed(known, state.settings.rules, now_s)
             if alert.kind in KINDS:
-                alarms.adopt(known, now_s)
+                conditions.adopt(known, now_s)
             else:
                 state.restored.adopt(known)
-        for uid, norm in self.history.shelf.idle_levels().items():
-            state.idle_levels[uid] = Baseline(least_bytes=norm.least_bytes, boot_id=norm.boot_id)
+        for uid, level in self.history.shelf.idle_levels().items():
+            state.idle_levels[uid] = Baseline(least_bytes=level.least_bytes, boot_id=level.boot_id)
         rules = state.settings.rules
         since_s = now_s - max(_HOUR_S, rules.cooldown_s, rules.group_interval_s)
         alert_notifier.resume(
@@ -212,5 +212,5 @@ class HistoryLink:
         while state.idle_levels.changed:
             uid, baseline = state.idle_levels.changed.popitem()
             if baseline.least_bytes is not None:
-                norm = IdleLevel(baseline.least_bytes, baseline.boot_id)
-                self.history.shelf.learn(uid, norm, sample.taken_at_s)
+                level = IdleLevel(baseline.least_bytes, baseline.boot_id)
+                self.history.shelf.learn(uid, level, sample.taken_at_s)

@@ -62,11 +62,12 @@ def worst(findings: Iterable[Finding | None]) -> Finding | None:
 
 
 class _Shown(msgspec.Struct):
-    """What became of one device's processes and judgements, and of what."""
+    """What is shown of one device, and what it was made of."""
 
     now: list[object]
-    """What was the same when it was last looked whether it still holds."""
+    """Compared first, cheaply: where it is equal, nothing has changed."""
     parts: list[object]
+    """Compared next: each value that it was made of."""
     processes: tuple[LiveProcess, ...]
     finding: Finding | None
 
@@ -146,7 +147,6 @@ class LiveDevices:
         if kept is not None and kept.now == now:
             return kept
         tracks = [*processes, *device.own_tracks, *device.host_tracks.values()]
-        # Of these is made all that a track shows.
         parts: list[object] = [uses, known]
         parts += [track.finding for track in tracks]
         parts += [track.alert if track.lead is None else track.lead.alert for track in tracks]

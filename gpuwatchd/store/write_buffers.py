@@ -59,7 +59,7 @@ class AlertBuffer:
         )
 
     @property
-    def telling(self) -> bool:
+    def has_alerts(self) -> bool:
         """Whether an alert or a delivery is not yet written."""
         return bool(self._alerts or self._deliveries)
 
@@ -180,12 +180,12 @@ _MINUTE_MS = 60_000
 
 
 class Segments:
-    """Where time went on differently, written with what waits in the ledger."""
+    """Where time went on differently, written with the alerts that wait."""
 
-    def __init__(self, ledger: AlertBuffer, boot_id: str) -> None:
+    def __init__(self, buffer: AlertBuffer, boot_id: str) -> None:
         self.boot_id = boot_id
         """Of this boot; empty while it is unknown."""
-        self._ledger = ledger
+        self._buffer = buffer
         self.begun: set[str] = set()
         """Boots of which there is one."""
 
@@ -206,7 +206,7 @@ class Segments:
         boot_id = self.boot_id if boot_id is None else boot_id
         self.begun.add(boot_id)
         instants = {"started_ts_ms": round(at_s * 1000), "mono_ms": round(mono_s * 1000)}
-        self._ledger.segments.append({"boot_id": boot_id, "reason": reason, **instants, **steps})
+        self._buffer.segments.append({"boot_id": boot_id, "reason": reason, **instants, **steps})
 
 
 @dataclass(slots=True, eq=False)

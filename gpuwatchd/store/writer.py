@@ -129,9 +129,9 @@ class History:
         self._file = _CLOSED
         self._retry_mono_s = self._reopen_mono_s = -math.inf
         self._intake = SampleBuffer()
-        self._ledger = AlertBuffer()
+        self._alerts = AlertBuffer()
         own_boot = private_files.this_boot() if boot_id is None else boot_id
-        self._segments = Segments(self._ledger, own_boot)
+        self._segments = Segments(self._alerts, own_boot)
         self._schedule = _FlushSchedule(settings.flush, monotonic)
         self._retention = Retention(settings, monotonic)
         self._health = WriteProblems(directory, min_free_mib=settings.min_free_mib, mono=monotonic)
@@ -159,7 +159,7 @@ class History:
         history._open(now_s)
         if history._file.mode != "writing":
             # Rows that are given numbers in memory must not meet those in the file later.
-            history._ledger.number_from(int(now_s * 1000))
+            history._alerts.number_from(int(now_s * 1000))
         return history
 
     @property
@@ -213,7 +213,7 @@ class History:
 
     def _event(self, kind: str, detail: str, at_s: float, device_uid: str | None = None) -> None:
         row = {"ts_ms": round(at_s * 1000), "kind": kind, "gpu_uuid": device_uid, "detail": detail}
-        self._ledger.events.append(row)
+        self._alerts.events.append(row)
 
     def apply(self, alerts: Sequence[Alert], deliveries: Sequence[Delivery]) -> list[Delivery]:
         """Write how alerts and deliveries stand now, power-cut-safe; return the latter with rows.
@@ -223,8 +223,8 @@ class History:
         """
         self._own()
         for alert in alerts:
-            self._ledger.add_alert(alert)
-        noted = [self._ledger.add_delivery(delivery) for delivery in deliveries]
+            self._alerts.add_alert(alert)
+        noted = [self._alerts.add_delivery(delivery) for delivery in deliveries]
         moved = self._commit() if alerts or deliveries else {}
         return [
             msgspec.structs.replace(delivery, row=moved.get(delivery.row or 0, delivery.row))
@@ -237,22 +237,22 @@ class History:
         In the same transaction, then; without one at the end of the tick. Never raises.
         """
         self._own()
-        self._ledger.decisions.extend(decisions)
+        self._alerts.decisions.extend(decisions)
 
     def open_alerts(self) -> list[Alert]:
         """Return the alerts that are not resolved, oldest first."""
         self._own()
-        return sorted(self._ledger.open_alerts.values(), key=lambda alert: alert.opened_at_s)
+        return sorted(self._alerts.open_alerts.values(), key=lambda alert: alert.opened_at_s)
 
     def opened_at_s(self, alert_key: str) -> float | None:
         """Return since when an alert is open; None when it is not."""
-        alert = self._ledger.open_alerts.get(alert_key)
+        alert = self._alerts.open_alerts.get(alert_key)
         return None if alert is None else alert.opened_at_s
 
     def pending_deliveries(self) -> list[Delivery]:
         """Return the deliveries that are not done, oldest first."""
         self._own()
-        return [self._ledger.pending[row] for row in sorted(self._ledger.pending)]
+        return [self._alerts.pending[row] for row in sorted(self._alerts.pending)]
 
     def deliveries_of_open(self) -> list[Delivery]:
         """Return every delivery about alerts that are open now, oldest first.
@@ -260,7 +260,7 @@ class History:
         Messages of an earlier opening of the same key are left out. Nothing where the file cannot
         be read: then nobody knows who was told.
         """
-        if not self._ledger.open_alerts:
+        if not self._alerts.open_alerts:
             return []
         return self._ask(lambda it: records.load_deliveries(it, _OF_OPEN)[0]) or []
 
@@ -290,7 +290,7 @@ class History:
 
         None while that cannot be known: not everything is written, or the file cannot be read.
         """
-        if self._ledger.telling:
+        if self._alerts.has_alerts:
             return None
         values = (round(since_s * 1000),)
         return self._ask(lambda it: records.load_alerts(it, _UNDELIVERED, values)[0])
@@ -367,7 +367,7 @@ class History:
         self._own()
         if self._schedule.due(now_s):
             self.flush(now_s)
-        elif self._ledger.waiting and self._monotonic() >= self._retry_mono_s:
+        elif self._alerts.waiting and self._monotonic() >= self._retry_mono_s:
             self._commit()
 
     def flush(self, now_s: float) -> bool:
@@ -379,11 +379,11 @@ class History:
         connection = self._writable(now_s)
         if connection is not None:
             self._commit()
-            if not self._ledger.waiting and self._has_space(connection, now_s):
+            if not self._alerts.waiting and self._has_space(connection, now_s):
                 self._write_samples(connection)
                 self._health.guard_wal(connection)
         self._intake.forget_gone()
-        return connection is not None and not len(self._intake) and not self._ledger.waiting
+        return connection is not None and not len(self._intake) and not self._alerts.waiting
 
     def chores(self, now_s: float) -> None:
         """Roll up, delete what is too old, keep the size bound. Bounded work; never raises."""
@@ -430,7 +430,7 @@ class History:
         """Log in one line what is lost now that the history is let go; nothing when nothing is."""
         lost = [
             f"{count} {name}{'s' if count > 1 else ''}{f' ({newest})' if newest else ''}"
-            for count, name, newest in ((len(self._intake), "sample row", ""), *self._ledger.left())
+            for count, name, newest in ((len(self._intake), "sample row", ""), *self._alerts.left())
             if count
         ]
         if lost:
@@ -454,13 +454,13 @@ class History:
         if lost:
             self._health.set("damaged", opening.problem)
             self._event("db", opening.problem or "", now_s)
-            self._ledger.write_all_again()
+            self._alerts.write_all_again()
         if opening.connection is not None:
             self._load(opening.connection)
 
     def _load(self, connection: sqlite3.Connection) -> None:
         try:
-            strange = self._ledger.load(connection)
+            strange = self._alerts.load(connection)
         except schema.SUSPECT as error:
             self._health.failed(error)
             return
@@ -492,7 +492,7 @@ class History:
     def _begin_anew(self, text: str, now_s: float) -> None:
         self._health.set("damaged", text)
         self._event("db", text, now_s)
-        self._ledger.write_all_again()
+        self._alerts.write_all_again()
         self._segments.add("start", now_s, self._monotonic())
         self._open(now_s)
 
@@ -517,14 +517,14 @@ class History:
     def _commit(self) -> dict[int, int]:
         """Write the ledger, power-cut-safe; return deliveries that got another row."""
         if self._file.mode == "newer":
-            self._ledger.drop()
+            self._alerts.drop()
             return {}
         connection = self._file.connection
-        if connection is None or self._file.mode != "writing" or not self._ledger.waiting:
+        if connection is None or self._file.mode != "writing" or not self._alerts.waiting:
             return {}
         self._retry_mono_s = self._monotonic() + _RETRY_S
         try:
-            moved, refused = self._ledger.commit(connection, self._intake)
+            moved, refused = self._alerts.commit(connection, self._intake)
         except schema.SUSPECT as error:
             self._health.failed(error)
             return {}

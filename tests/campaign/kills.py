@@ -31,8 +31,7 @@ from tests.store.world import opened, rows
 ENV = {**os.environ, "PYTHONPATH": str(ROOT)}
 ROWS_A_TICK = 2 + 6  # two devices, three processes on each
 PLACES = {
-    *(f"gpuwatchd/notify/outbox/{name}.py"
-      for name in ("dispatcher", "channel_health", "outbox", "states", "turn")),
+    *(f"gpuwatchd/notify/outbox/{name}.py" for name in ("dispatcher", "outbox", "states")),
     "gpuwatchd/store/write_buffers.py", "gpuwatchd/store/records.py", "tests/promises/dying.py",
 }  # fmt: skip
 """What lies between the decision to tell and the note that it was told."""

@@ -134,7 +134,7 @@ class Host:
         else:
             processes = self._identify(pids, ended, mono_s)
         if self._maps_due and self._maps_due[0][0] <= mono_s:
-            processes = self._look_closer(processes, mono_s)
+            processes = self._read_maps(processes, mono_s)
         return processes
 
     def _identify(
@@ -146,13 +146,13 @@ class Host:
         for pid in pids:
             record = self._known.get(pid)
             if record is None or pid in ended or not self._same(pid, record):
-                record = self._meet(pid, mono_s)
+                record = self._read_new(pid, mono_s)
                 if record is None:
                     continue
             record.unasked_mono_s = math.inf
             processes[pid] = record.info
         for pid in ended - processes.keys():
-            self._bury(pid)  # nobody asks any more, and its descriptor would stay open
+            self._drop(pid)  # nobody asks any more, and its descriptor would stay open
         until_mono_s = math.inf
         if len(self._known) > len(processes):
             until_mono_s = self._forget(processes, mono_s)
@@ -269,10 +269,10 @@ class Host:
         ends = (stat.state == "Z") != (record.info.state == "Z")
         return stat.starttime == record.starttime and not ends
 
-    def _meet(self, pid: int, mono_s: float) -> ProcessRecord | None:
+    def _read_new(self, pid: int, mono_s: float) -> ProcessRecord | None:
         """Identify the process that has this pid now; None when there is none."""
         before = self._known.get(pid)
-        self._bury(pid)
+        self._drop(pid)
         if self.is_contained:
             # The number belongs to another namespace: here it is nobody, or somebody else.
             outside = nameless(pid, "outside this container", foreign=True)
@@ -320,7 +320,7 @@ class Host:
         if self._has_proc and record.maps_due_mono_s < math.inf:
             heapq.heappush(self._maps_due, (record.maps_due_mono_s, record.info.key.pid))
 
-    def _bury(self, pid: int) -> None:
+    def _drop(self, pid: int) -> None:
         record = self._known.pop(pid, None)
         if record is not None:
             self._watch.let_go(record.held)
@@ -334,12 +334,12 @@ class Host:
             record.unasked_mono_s = min(record.unasked_mono_s, mono_s)
             until_mono_s = record.unasked_mono_s + FORGET_S
             if mono_s >= until_mono_s:
-                self._bury(pid)
+                self._drop(pid)
             else:
                 again_mono_s = min(again_mono_s, until_mono_s)
         return again_mono_s
 
-    def _look_closer(
+    def _read_maps(
         self, processes: dict[int, ProcessInfo], mono_s: float
     ) -> dict[int, ProcessInfo]:
         """Read the memory maps of those that have waited longest, and who they are by now.

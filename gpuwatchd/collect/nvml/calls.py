@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 
     from gpuwatchd.core.model import MemoryKind
 
-# One card or MIG instance: its handle, and what was learnt about it. Nothing here imports
-# pynvml.
-
 OK, NOT_SUPPORTED, INSUFFICIENT_SIZE, FUNCTION_NOT_FOUND = 0, 3, 7, 13
 NO_PERMISSION, TIMEOUT, GPU_IS_LOST = 4, 10, 15
 UNKNOWN_ERROR: Final = 999
@@ -119,8 +116,10 @@ class Card:
         """NVML's code of what ended the last read."""
         self.is_parent = False
         self.is_placeholder = False
+        """Whether it stands for a card that cannot be opened: little is known of it."""
         self.memory_api: str | None = None
         self.refused: set[str] = set()
+        """Fields that this driver does not tell of this card: they are not asked for again."""
         self.errors = ErrorCounts()
         self.versions: dict[str, int] = {}
         """The newest structure that works, by kind of process list."""

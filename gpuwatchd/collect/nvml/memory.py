@@ -127,16 +127,16 @@ class ProcessLists:
         self._buffer = ctypes.create_string_buffer(entries * _ENTRY.size)
 
     def read(
-        self, mono_s: float, *, turn: bool, busy_pct: float | None
+        self, mono_s: float, *, slow: bool, busy_pct: float | None
     ) -> tuple[Uses | None, str | None]:
         """Return (uses, None), or (None, why they are unknown); with both, their memory is.
 
-        ``turn``: it is time for what is not asked every tick, lists that were empty and how busy
+        ``slow``: it is time for what is not asked every tick, lists that were empty and how busy
         each process is. ``busy_pct`` is how busy the card is.
         """
         first = self.uses is None
-        turn = turn or first
-        changed, why_not = self._fetch(mono_s, turn=turn)
+        slow = slow or first
+        changed, why_not = self._fetch(mono_s, slow=slow)
         if why_not is None and (changed or first):
             why_not = self._merge()
             if why_not is not None and self._by_older(mono_s):
@@ -145,18 +145,18 @@ class ProcessLists:
             self.uses = None
             return None, why_not
         doubtful = self._shares.is_doubtful(busy_pct)
-        if (turn or doubtful) and self._shares.refresh(self.by_pid.keys(), busy_pct, self._room):
+        if (slow or doubtful) and self._shares.refresh(self.by_pid.keys(), busy_pct, self._room):
             self._merge()
         return self.uses, UNTOLD if self._untold else None
 
-    def _fetch(self, mono_s: float, *, turn: bool) -> tuple[bool, str | None]:
+    def _fetch(self, mono_s: float, *, slow: bool) -> tuple[bool, str | None]:
         """Read the lists that are due; return whether one changed, and why that is unknown."""
         changed = False
         unlisted = self._card.unlisted
         for kind, functions in self._functions.items():
             before = self.raw.get(kind)
             again_s, _ = unlisted.get(kind, (mono_s, 0.0))
-            if mono_s >= again_s and (turn or kind == "C" or before != b""):
+            if mono_s >= again_s and (slow or kind == "C" or before != b""):
                 code, raw = self._list(kind, functions)
                 if code in ABSENT_CODES:
                     raw = self._put_off(kind, mono_s, before)
@@ -183,7 +183,7 @@ class ProcessLists:
             return False
         unlisted = dict(card.unlisted)
         card.versions.update(dict.fromkeys(newest, 1))
-        _, why_not = self._fetch(mono_s, turn=True)
+        _, why_not = self._fetch(mono_s, slow=True)
         if why_not is None and card.unlisted.keys() <= unlisted.keys():
             why_not = self._merge()
             if why_not is None:

@@ -101,10 +101,10 @@ class Reader:
         self.limits = GroupLimits(files)
         self._fault_logs = defaultdict[str, FaultLog](lambda: FaultLog(monotonic))
 
-    def read(self, card: Card, mono_s: float, faults: list[Fault], *, turn: bool) -> DeviceReading:
+    def read(self, card: Card, mono_s: float, faults: list[Fault], *, slow: bool) -> DeviceReading:
         """Return one look at a card; what could not be read is added to ``faults``.
 
-        ``turn``: it is time for what is not asked every tick.
+        ``slow``: it is time for what is not asked every tick.
 
         Raises
         ------
@@ -116,7 +116,7 @@ class Reader:
             card.handle is not reader.asked.handle and not reader.asked.are_by(card.handle)
         ):
             reader = card.reader = CardReader(CardCalls(self._calls, card), self)
-        reading = reader.read(mono_s, faults, turn=turn)
+        reading = reader.read(mono_s, faults, slow=slow)
         if faults or card.uid in self._fault_logs:
             self._fault_logs[card.uid].note(mono_s, faults)
         return reading
@@ -181,15 +181,15 @@ class CardReader:
         self._gauges = Gauges()
         self._gauges_at_s = self._errors_at_s = float("-inf")
 
-    def read(self, mono_s: float, faults: list[Fault], *, turn: bool) -> DeviceReading:
+    def read(self, mono_s: float, faults: list[Fault], *, slow: bool) -> DeviceReading:
         """Return one look at the card; see :meth:`Reader.read`."""
         card = self._card
         busy, memory_busy = self._read_rates(faults)
-        memory, uses, reason = self._read_memory(mono_s, busy, faults, turn=turn)
+        memory, uses, reason = self._read_memory(mono_s, busy, faults, slow=slow)
         total = memory.total_bytes if memory else None
         if total is not None and card.device.memory_total_bytes != total:
             card.learn_total(total)
-        if turn or mono_s - self._gauges_at_s > self._shared.fresh_s:
+        if slow or mono_s - self._gauges_at_s > self._shared.fresh_s:
             self._gauges = self._read_gauges(mono_s, faults)
             self._gauges_at_s = mono_s
         if mono_s - self._errors_at_s >= ERRORS_EVERY_S and card.device.parent_uid is None:
@@ -219,7 +219,7 @@ class CardReader:
         )
 
     def _read_memory(
-        self, mono_s: float, busy_pct: float | None, faults: list[Fault], *, turn: bool
+        self, mono_s: float, busy_pct: float | None, faults: list[Fault], *, slow: bool
     ) -> tuple[Memory | None, Uses | None, str | None]:
         """Return the memory, the processes, and why they or their memory are unknown."""
         card, lists = self._card, self._lists
@@ -229,7 +229,7 @@ class CardReader:
             self._memory_fault(code, fault, faults)
         if card.is_parent:
             return memory, None, "memory is read per MIG instance"
-        uses, reason = lists.read(mono_s, turn=turn, busy_pct=busy_pct)
+        uses, reason = lists.read(mono_s, slow=slow, busy_pct=busy_pct)
         if uses is not None and ACCOUNTING not in card.refused:
             self._shared.accounting.follow(self.asked, lists.by_pid)
         if uses is None:

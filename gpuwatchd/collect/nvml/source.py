@@ -195,16 +195,16 @@ class NvmlSource:
                     faults.append(card.fault(card.why()))
         readings: dict[str, DeviceReading] = {}
         began_s = time.monotonic()
-        back, gone = self._turn(lanes, mono_s, self._deadline_s, readings, faults)
+        back, gone = self._round(lanes, mono_s, self._deadline_s, readings, faults)
         if back and not gone:
             left_s = self._deadline_s - (time.monotonic() - began_s)
-            _, gone = self._turn(back, mono_s, max(left_s, self._deadline_s / 4), readings, faults)
+            _, gone = self._round(back, mono_s, max(left_s, self._deadline_s / 4), readings, faults)
         if gone:
             life.lose_all(mono_s, gone)
             faults.append(Fault(where="nvml", why=life.why.reason, brief=life.why.brief))
         return [readings.get(uid) or card.blank() for uid, card in life.cards.items()]
 
-    def _turn(
+    def _round(
         self,
         lanes: dict[str, list[Card]],
         mono_s: float,
@@ -214,9 +214,9 @@ class NvmlSource:
     ) -> tuple[dict[str, list[Card]], int]:
         """Ask every lane once; return the cards to read again, and NVML's code if it is gone."""
         # Of all cards at once: what is not asked every tick is then not even touched in most.
-        turn = self._reads % self._slow_every == 0
+        slow = self._reads % self._slow_every == 0
         jobs: dict[str, Callable[[], Any]] = {
-            lane: partial(self._read_lane, cards, mono_s, turn=turn)
+            lane: partial(self._read_lane, cards, mono_s, slow=slow)
             for lane, cards in lanes.items()
         }
         if jobs:
@@ -235,7 +235,7 @@ class NvmlSource:
                 self._hangs(lane, cards, answer, faults)
         return back, gone
 
-    def _read_lane(self, cards: list[Card], mono_s: float, *, turn: bool) -> list[_Part]:
+    def _read_lane(self, cards: list[Card], mono_s: float, *, slow: bool) -> list[_Part]:
         """Read one card and its MIG instances; runs in a lane."""
         parts: list[_Part] = []
         for card in cards:
@@ -246,7 +246,7 @@ class NvmlSource:
                     parts.append(_Part(card, None, 0, faults, handle))
                     continue
                 card.state = "ok"
-                reading = self._reader.read(card, mono_s, faults, turn=turn)
+                reading = self._reader.read(card, mono_s, faults, slow=slow)
                 parts.append(_Part(card, reading, 0, faults))
             except NVMLError as error:
                 code = code_of(error)
