@@ -188,8 +188,8 @@ class ProcessContext:
         self._clocks = clocks
         self._settings: Settings | None = None
         """Those of the last look at servers."""
+        # ``State.infos.changes`` and the process lists at the last look, and who was there.
         self._present: tuple[int, list[_Uses], tuple[ProcessInfo, ...]] = (-1, [], ())
-        """``State.infos.changes`` and the process lists at the last look, and who was there."""
         self.serving = Serving(state, host)
         self.declared = DeclaredSizes(state, host)
         self.limits = MemoryLimits(state, host, clocks.mono)

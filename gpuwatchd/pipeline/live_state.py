@@ -66,8 +66,8 @@ class _Shown(msgspec.Struct):
 
     now: list[object]
     """Compared first, cheaply: where it is equal, nothing has changed."""
+    # Compared next: each value that it was made of.
     parts: list[object]
-    """Compared next: each value that it was made of."""
     processes: tuple[LiveProcess, ...]
     finding: Finding | None
 
@@ -302,7 +302,7 @@ class Outputs(NamedTuple):
     runtime_dir: Path | None = None
     """Where the live state is written each tick; None writes none."""
     message_dispatcher: Dispatcher | None = None
-    """Carries messages; None tells nobody."""
+    """Carries messages; None: nobody is notified."""
 
 
 class LiveWriter:

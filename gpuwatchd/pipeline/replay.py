@@ -530,8 +530,8 @@ def _result(
     """Return what is said of a subject; ``parts`` are the verdicts on all of its device."""
     series, finding = replay.series, _final(replay)
     end_s = float(series.t_s[-1])
-    told = replay.noted is not None and replay.noted.state == "firing"
-    owned = device is not None and device.headroom.owners_known(end_s) and not told
+    firing = replay.noted is not None and replay.noted.state == "firing"
+    owned = device is not None and device.headroom.owners_known(end_s) and not firing
     if replay.whole and (owned or finding is None):
         # A device that is judged through its processes is shown with the worst of them, as live.
         finding = worst(parts)

@@ -296,16 +296,16 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
     alert: Alert | None = None
     most_bytes: float | None = None
     """What it held at most, as somebody else counted it; known once it has ended."""
+    # From when on it is judged again, on the clock of its source.
     due_s: float = 0.0
-    """From when on it is judged again, on the clock of its source."""
     peak: float = -1.0
     """Highest bytes of the last window; what was calm and passes it is looked at sooner."""
     judged_s: float = float("-inf")
     """Time of the newest point at the last judgement."""
+    # From its last judgement to ``due_s``.
     pause_s: float = 0.0
-    """From its last judgement to ``due_s``."""
+    # Judgements in a row that found nothing: the more, the longer the pause.
     calm_looks: int = 0
-    """Judgements in a row that found nothing: the more, the longer the pause."""
     moves: int = -1
     """How often its figures had changed at the last judgement."""
     program: str | None = None
@@ -427,9 +427,9 @@ class Track(msgspec.Struct, kw_only=True, eq=False):
 
     @property
     def explained(self) -> bool:
-        """Whether its growth is told of, or known to be harmless: its device says nothing of it."""
-        speaker = self.lead or self
-        finding, alert = speaker.finding, speaker.alert
+        """Whether its alert fires, or it is known to be harmless: its device says nothing of it."""
+        lead = self.lead or self
+        finding, alert = lead.finding, lead.alert
         if finding is None or (alert is not None and alert.state == "firing"):
             return finding is not None
         harmless = finding.tier == "none" and bool(finding.facts)
@@ -569,8 +569,8 @@ def unless_explained(
     whole: Track, series: Series, finding: Finding, tracks: Iterable[Track]
 ) -> Finding:
     """Return the judgement on a device, none where its parts are judged and account for it."""
-    told = whole.alert is not None and whole.alert.state == "firing"
-    if finding.tier == "none" or told or not whole.headroom.owners_known(float(series.t_s[-1])):
+    firing = whole.alert is not None and whole.alert.state == "firing"
+    if finding.tier == "none" or firing or not whole.headroom.owners_known(float(series.t_s[-1])):
         return finding
     uid = whole.subject.device_uid
     parts = [

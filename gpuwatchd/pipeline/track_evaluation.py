@@ -440,13 +440,13 @@ def further_tracks(device: TrackedDevice) -> list[Track]:
         return tracks  # Pages stay taken after a process has ended: its series is no evidence.
     for track in device.own_tracks:
         # An alert on the whole device that people were told of is followed to its end.
-        told = track.alert is not None and track.alert.state == "firing"
+        firing = track.alert is not None and track.alert.state == "firing"
         if track.subject.unattributed:
             judged = owned
         elif owned:
-            judged = told or _has_parts(device)
+            judged = firing or _has_parts(device)
         else:
-            judged = told or not _is_explained(device)
+            judged = firing or not _is_explained(device)
         if judged:
             tracks.append(track)
     return tracks
@@ -459,7 +459,7 @@ def _has_parts(device: TrackedDevice) -> bool:
 
 
 def _is_explained(device: TrackedDevice) -> bool:
-    """Say whether one of a list that lacks some is told of: the device would only be an echo."""
+    """Say whether one of a list that lacks some has a firing alert: the device would repeat it."""
     reading = device.reading
     lacks = reading is not None and reading.uses is not None and reading.uses_reason is not None
     return lacks and any(
@@ -533,10 +533,10 @@ def _replace_superseded(state: State, changes: Iterable[Alert], now_s: float) ->
 
 
 def _parts_explain(device: TrackedDevice) -> bool:
-    """Say whether the parts of a device that grow explain what is told of the whole."""
-    told = device.own_tracks[0].alert
+    """Say whether the parts of a device that grow explain the alert on the whole."""
+    alert = device.own_tracks[0].alert
     share = sum(device.headroom.growing.values())
-    rate = None if told is None else told.finding.rate_bytes_per_s
+    rate = None if alert is None else alert.finding.rate_bytes_per_s
     return share >= attribution.EXPLAINED_SHARE * (rate or 0.0)
 
 

@@ -115,11 +115,11 @@ class Card:
         self.code: int | None = None
         """NVML's code of what ended the last read."""
         self.is_parent = False
+        # Whether it stands for a card that cannot be opened: little is known of it.
         self.is_placeholder = False
-        """Whether it stands for a card that cannot be opened: little is known of it."""
         self.memory_api: str | None = None
+        # Fields that this driver does not tell of this card: they are not asked for again.
         self.refused: set[str] = set()
-        """Fields that this driver does not tell of this card: they are not asked for again."""
         self.errors = ErrorCounts()
         self.versions: dict[str, int] = {}
         """The newest structure that works, by kind of process list."""

@@ -39,7 +39,7 @@ DOUBLE_BIT: Final = 0x2
 _UNINITIALIZED: Final = 1
 _NO_INSTANCE: Final = 0xFFFF_FFFF
 _SAME_AGAIN_S: Final = 60.0
-"""The same XID of the same card is told once in this time: a broken program repeats it."""
+"""The same XID of the same card is reported once in this time: a broken program repeats it."""
 _MOST: Final = 256
 
 

@@ -255,8 +255,8 @@ def _quiet_until(
 
 LATE_S = 3600.0
 """From this age on, undelivered messages of one channel leave as one."""
+# Messages that one merged message lists; of more, the newest.
 MAX_LINES = 40
-"""Messages that one merged message lists; of more, the newest."""
 
 
 def is_late(delivery: Delivery, now_s: float) -> bool:
