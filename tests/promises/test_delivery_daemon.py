@@ -115,7 +115,9 @@ def test_killed_during_an_incident_it_goes_on_with_the_same_one(world: World) ->
     assert len({one["id"] for one in openings}) == 1
     assert len(openings) <= 2
     with Reader.open(world.folder / "state") as reader:
-        assert [one.key for one in reader.alerts()] == [alert.key]
+        # A watch that ended by itself, as a slow machine may see one, is another row.
+        fired = [one.key for one in reader.alerts() if one.firing_at_s is not None]
+        assert fired == [alert.key]
     assert said(world.folder).count("alert firing") == 1
     assert "Traceback" not in said(world.folder)
 
