@@ -407,6 +407,7 @@ class Daemon:
             if once:
                 return 0 if tick.state.devices else 1
             self.chores.start()
+            own_process.rarely_look_for_cycles()
             self._loop()
         finally:
             self._leave()

@@ -38,8 +38,8 @@ class PreparedProcesses:
         self._state = state
         self._earlier: dict[tuple[str, ProcessKey], list[AllocatorReading]] = {}
         self._forget_s = 0.0
-        self._places: dict[int, Path] = {}
-        """User id -> the directory of that user's mailboxes."""
+        self._places: tuple[int, dict[int, Path]] = -1, {}
+        """``State.infos.changes``, and user id -> the directory of that user's mailboxes."""
         self.news: list[AllocatorReading] = []
         """What the last look brought."""
 
@@ -70,14 +70,15 @@ class PreparedProcesses:
 
     def _present(self) -> set[tuple[int, int]]:
         """Return the pids that have a mailbox, each with the user whose directory it is in."""
-        uids = {os.geteuid()}
-        if 0 in uids:
-            infos = self._state.infos.values()
-            uids |= {info.uid for info in infos if info.uid is not None}
-        for uid in uids - self._places.keys():
-            self._places[uid] = mailboxes.folder(uid)
+        infos, (changes, places) = self._state.infos, self._places
+        if changes != infos.changes:
+            uids = {os.geteuid()}
+            if 0 in uids:
+                uids |= {info.uid for info in infos.values() if info.uid is not None}
+            places = {uid: mailboxes.folder(uid) for uid in uids}
+            self._places = infos.changes, places
         # On most machines nobody has ever prepared a process.
-        uids = {uid for uid in uids if self._places[uid].is_dir()}
+        uids = {uid for uid, place in places.items() if place.is_dir()}
         return {(pid, uid) for uid in uids for pid in mailboxes.pids(uid)}
 
     def _take(

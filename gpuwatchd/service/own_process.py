@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import ctypes.util
+import gc
 import logging
 import math
 import os
@@ -371,6 +372,8 @@ class NotifySocket:
 # mostly idle threads that is some 10 MiB of nothing. Elsewhere both functions do nothing.
 
 _M_ARENA_MAX = -8
+_YOUNG: Final = 10_000
+"""So many new objects that stay begin a search for cycles."""
 
 
 @cache
@@ -395,6 +398,13 @@ def spare_openssl() -> None:
     """
     registry.import_without("hmac", "_hashlib")
     registry.import_without("asyncio", "ssl")
+
+
+def rarely_look_for_cycles() -> None:
+    """Spare a tick Python's search for cycles: it has next to none, and what is there now stays."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_YOUNG)
 
 
 def trim() -> bool:

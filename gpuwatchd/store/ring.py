@@ -83,23 +83,20 @@ class Ring:
 
     def _repeat(self, times: list[float], value: float) -> None:
         """Add one value at several times."""
-        known, low, cell, width = self._t, self._low, self._cell, CELL_S
-        ticks: list[int] = []
+        known, low, base_s, width = self._t, self._low, self._base_s, CELL_S
         if low is self._high and known and times[0] > self._last[0]:
-            at_s, base_s, newest, fits = low[0], self._base_s, known[-1], True
-            for t_s in times:
-                here = int(t_s / width)
-                if here > cell:
-                    tick = int((at_s - base_s) * _TICKS_PER_S + 0.5)
-                    fits = fits and newest < tick < _FULL
-                    ticks.append(tick)
-                    cell, at_s, newest = here, t_s, tick
-            if fits:
+            # Cell -> its first time: the one that counts, and the cell before is closed then.
+            firsts = {int(t_s / width): t_s for t_s in reversed(times)}
+            firsts.pop(self._cell, None)
+            begun = [low[0], *reversed(firsts.values())]
+            ticks = [int((at_s - base_s) * _TICKS_PER_S + 0.5) for at_s in begun[:-1]]
+            whole = [known[-1], *ticks, _FULL]
+            if not ticks or (begun == sorted(begun) and whole == sorted(set(whole))):
                 known.extend(ticks)
                 self._v.extend([value] * len(ticks))
                 if ticks:
-                    self._cell = cell
-                    self._low = self._high = (at_s, value)
+                    self._cell = next(iter(firsts))
+                    self._low = self._high = (begun[-1], value)
                 self._last = (times[-1], value)
                 self._count += len(times)
                 self._trim()
