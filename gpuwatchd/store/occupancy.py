@@ -196,8 +196,7 @@ _BY_MINUTE = """WITH late AS (SELECT ts_ms / 60000 * 60 AS ts_s, {value} AS valu
     max(CASE WHEN {sampled} IS NOT NULL THEN ts_ms END)
   FROM {samples} WHERE ts_ms >= max(:since_s / 60 * 60, :rolled_s) * 1000
     AND ts_ms < (:until_s + 60) * 1000 AND {of} GROUP BY 1)
-SELECT ts_s + 60, {column} AS value FROM ({minutes}) m
-WHERE {within} AND {of} AND value IS NOT NULL
+SELECT ts_s + 60, {column} AS value FROM {minutes} AND {of} AND value IS NOT NULL
   AND (ts_s < :rolled_s OR ts_s NOT IN (SELECT ts_s FROM late))
 UNION ALL
 SELECT ts_s + 60, value FROM late
@@ -224,20 +223,16 @@ def by_minute(
     ``is_use``: how busy the device was instead, mean per cent. ``span``: in what the first and the
     last minute begin. What is not rolled up yet comes from samples.
     """
-    of, kind, minutes = _CARD, "gpu", schema.DEVICE_MINUTES
-    during = "ts_s BETWEEN :since_s AND :until_s"
+    of, kind = _CARD, "gpu"
+    minutes = f"({schema.DEVICE_MINUTES}) WHERE ts_s BETWEEN :since_s AND :until_s"
     values: dict[str, Any] = {"uid": uid, "since_s": span[0], "until_s": span[1]}
     if process is not None:
         kind, values["pid"], values["started_at_s"] = "process", *process
-        minutes, during = schema.PROCESS_MINUTES, within(":since_s", "(:until_s + 1)")
+        minutes = f"({schema.PROCESS_MINUTES}) m WHERE {within(':since_s', '(:until_s + 1)')}"
         of += """ AND process = (SELECT id FROM process WHERE pid = :pid
           AND started_at_s IS :started_at_s ORDER BY last_ts_ms DESC LIMIT 1)"""
     query = _BY_MINUTE.format(
-        minutes=minutes,
-        samples=f"{kind}_raw",
-        of=of,
-        within=during,
-        **(_MEAN_USE if is_use else _LAST),
+        minutes=minutes, samples=f"{kind}_raw", of=of, **(_MEAN_USE if is_use else _LAST)
     )
     values["rolled_s"] = tables.rolled_s(connection, "gpu_1m")
     return [(float(at_s), int(value)) for at_s, value in connection.execute(query, values)]
@@ -251,8 +246,7 @@ _LEVELS = f"""SELECT g.uuid, l.used_bytes, max(l.ts_ms) FROM (
   SELECT gpu, ts_s * 1000, used_last_bytes FROM ({schema.PROCESS_MINUTES}) m
   WHERE process = :process AND gpu IN (SELECT id FROM gpu)
     AND {within("((:at_ms - :recent_ms) / 1000)", "(:at_ms / 1000 - 59)")}
-) l JOIN gpu g ON g.id = l.gpu
-WHERE l.used_bytes BETWEEN 0 AND 1 << 43 GROUP BY l.gpu"""  # noqa: S608 - our own text
+) l JOIN gpu g ON g.id = l.gpu WHERE l.used_bytes BETWEEN 0 AND 1 << 43 GROUP BY l.gpu"""  # noqa: S608 - our own text
 
 
 def levels(
@@ -388,7 +382,7 @@ FROM gpu g CROSS JOIN process_1h h ON h.gpu = g.id AND h.ts_s >= :hours_s AND h.
 _MINUTES = f"""SELECT m.process, m.gpu, m.ts_s, m.used_max_bytes AS held
 FROM process p CROSS JOIN ({schema.PROCESS_MINUTES}) m ON m.process = p.id
 WHERE p.last_ts_ms >= {{begin}} * 1000 AND p.first_ts_ms < {{end}} * 1000
-  AND {{within}}"""  # noqa: S608 - our own text
+  AND {within("{begin}", "min({end}, :rolled_s)")}"""  # noqa: S608 - our own text
 _LATE = """SELECT process, gpu, ts_ms / 60000 * 60, max(used_bytes) FROM process_raw
 WHERE ts_ms >= max(:since_s, :rolled_s) * 1000 AND ts_ms < :until_s * 1000
 GROUP BY process, gpu, ts_ms / 60000"""
@@ -422,10 +416,8 @@ def holders(connection: sqlite3.Connection, since_s: float, until_s: float) -> l
         "until_s": end_s,
         "rolled_s": tables.rolled_s(connection, "gpu_1m"),
     }
-    head, tail = (
-        _MINUTES.format(begin=begin, end=end, within=within(begin, f"min({end}, :rolled_s)"))
-        for begin, end in ((":since_s", ":hours_s"), (":tail_s", ":until_s"))
-    )
+    head = _MINUTES.format(begin=":since_s", end=":hours_s")
+    tail = _MINUTES.format(begin=":tail_s", end=":until_s")
     pieces = [_SHARED.format(rows=f"{head} UNION ALL {tail} UNION ALL {_LATE}")]
     if hours_s < tail_s:
         pieces.insert(0, _HOURS)

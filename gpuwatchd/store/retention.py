@@ -25,8 +25,6 @@ SETTLE_S = 600.0
 that starts in 1970 (or 2099) until its time is set must not lose its history."""
 _BUDGET_S = 0.03
 """After this a chore leaves the rest for the next call; each does at least one step."""
-_ROLL_MINUTES = schema.MOST_MINUTES
-"""Minutes of a step: some 15 ms for 8 devices with 64 processes."""
 _ROLL_ROWS = 1000
 """Fewer rows of processes than that wait, for as many minutes: each series has pages of its own,
 which are written whole for one row or for fifteen."""
@@ -56,8 +54,8 @@ SELECT gpu, ts_s, n, nullif(used_min_bytes, used_last_bytes),
   nullif(used_mean_bytes, used_last_bytes), nullif(used_max_bytes, used_last_bytes),
   used_last_bytes, util_mean_percent, temp_max_c, energy_mj
 FROM ({DEVICE_MINUTES.format(from_ms=":from_ms", to_ms=":to_ms")})"""  # noqa: S608 - our own text
+# What the minutes of a row have in common, with ``host_last_bytes``: no row passes an hour.
 _SAME = "process, gpu, ts_s / 3600, n, used_min_bytes, used_max_bytes, used_last_bytes"
-"""What the minutes of a row have in common, with ``host_last_bytes``: no row passes an hour."""
 _INTO_PROCESS_MINUTES = """
 INSERT OR REPLACE INTO process_1m(process, gpu, ts_s, n, used_min_bytes, used_max_bytes,
   used_last_bytes, host_last_bytes, minutes)"""
@@ -74,7 +72,7 @@ SELECT m.process, m.gpu, m.ts_s, m.n, m.used_min_bytes, m.used_max_bytes, m.used
   m.host_last_bytes, 1
 FROM (SELECT DISTINCT process, gpu FROM process_raw WHERE ts_ms >= :from_ms AND ts_ms < :to_ms) r
 CROSS JOIN ({schema.PROCESS_MINUTES}) m WHERE m.process = r.process AND m.gpu = r.gpu
-  AND m.row_ts_s < :to_ms / 1000 AND m.row_ts_s > :from_ms / 1000 - {_ROLL_MINUTES * MINUTE_S}
+  AND m.row_ts_s < :to_ms / 1000 AND m.row_ts_s > :from_ms / 1000 - {schema.MOST_MINUTES * MINUTE_S}
   AND m.row_ts_s + m.row_minutes * 60 > :from_ms / 1000"""  # noqa: S608 - our own text
 _DROP_PROCESSES = """DELETE FROM process_1m WHERE (process, gpu, ts_s) IN
   (SELECT process, gpu, ts_ms / 60000 * 60 FROM process_raw
@@ -111,8 +109,7 @@ _ROLL_PROCESS_HOURS: Final = f"""
 INSERT INTO process_1h(gpu, ts_s, process, first_ts_s, last_ts_s, minutes, n, used_min_bytes,
   used_mean_bytes, used_max_bytes, used_last_bytes, top_mean_bytes, host_last_bytes, taken_s)
 SELECT :card, :hour_s, process, min(ts_s), max(ts_s), count(*), sum(n),
-  min(used_min_bytes),
-  CAST(round(avg(used_last_bytes)) AS INTEGER), max(used_max_bytes),
+  min(used_min_bytes), CAST(round(avg(used_last_bytes)) AS INTEGER), max(used_max_bytes),
   max(CASE WHEN ts_s = newest_s THEN used_last_bytes END),
   CASE WHEN count(used_max_bytes) = count(*) THEN avg(used_max_bytes) END,
   max(CASE WHEN ts_s = newest_s THEN host_last_bytes END),
@@ -289,9 +286,9 @@ def _roll_minutes(connection: sqlite3.Connection, open_s: float) -> int:
     if first_ms is None:
         return 0
     start_s = max(start_s, first_ms // 1000 // MINUTE_S * MINUTE_S)
-    end_s = min(int(open_s) // MINUTE_S, start_s // MINUTE_S + _ROLL_MINUTES) * MINUTE_S
+    end_s = min(int(open_s) // MINUTE_S, start_s // MINUTE_S + schema.MOST_MINUTES) * MINUTE_S
     start_ms, end_ms = start_s * 1000, end_s * 1000
-    if end_s - start_s < _ROLL_MINUTES * MINUTE_S:
+    if end_s - start_s < schema.MOST_MINUTES * MINUTE_S:
         (rows,) = connection.execute(
             "SELECT count(*) FROM process_raw WHERE ts_ms >= ? AND ts_ms < ?", (start_ms, end_ms)
         ).fetchone()

@@ -24,8 +24,7 @@ TABLES = {
     "meta": "facts about the file itself",
     "process": "every process that was seen on a GPU; secrets in `args` are masked",
     "process_1h": "a process hour by hour; `taken_s` is its part of the device's time",
-    "process_1m": "a process over `minutes` minutes that are alike, `n` of each; NULL is as"
-    " `used_last_bytes`: read `process_minutes`",
+    "process_1m": "`minutes` equal minutes of a process, `n` samples each: read `process_minutes`",
     "process_counters": "what the allocator of a prepared process says, when that changed",
     "process_counters_1m": "the same minute by minute",
     "process_raw": "samples of a process on a GPU, when its memory changed",
@@ -40,8 +39,7 @@ VIEWS = {
     "gpu_minutes": "a GPU minute by minute: `gpu_1m`, with every figure",
     "known_programs": "programs that have run before, and how often",
     "open_alerts": "alerts that are not over, with readable times",
-    "process_minutes": "a process minute by minute: `process_1m`, a row for each minute, with every"
-    " figure, and the row that it comes from",
+    "process_minutes": "a process minute by minute: `process_1m`, each minute, with every figure",
 }
 _INTRODUCTION = f"""
 The history is one SQLite file ([where](files.md)). Its tables are plain and may be read by
@@ -52,7 +50,7 @@ are added, never renamed, within a major version of gpuwatchd.
 
 Units are in the names: `_ts_ms` milliseconds and `_ts_s` seconds since 1970 (UTC), `_bytes`,
 `_percent`, `_c` degrees Celsius, `_mw` milliwatts, `_mj` millijoules, `_mhz`. NULL is unknown,
-never 0; in the two tables of minutes it may also stand for the figure beside it, so read their views.
+never 0; in both tables of minutes it may also stand for the figure beside it: read their views.
 
 What is kept for how long: [storage](../explanation/storage.md).
 

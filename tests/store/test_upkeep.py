@@ -134,10 +134,8 @@ def test_minutes_of_processes_and_energy(tmp_path: Path, history: History) -> No
         history.record(taken, CARDS, KNOWN)
     history.flush(HOUR_0 + 120)
     history.chores(HOUR_0 + 120)
-    found = rows(
-        tmp_path, "SELECT process, n, used_max_bytes, used_last_bytes FROM process_minutes"
-    )
-    assert found == [(1, 12, 111, 111), (1, 12, 123, 123), (2, 1, 7, 7), (2, 1, 7, 7)]
+    made = rows(tmp_path, "SELECT process, n, used_max_bytes, used_last_bytes FROM process_minutes")
+    assert made == [(1, 12, 111, 111), (1, 12, 123, 123), (2, 1, 7, 7), (2, 1, 7, 7)]
     # 200 W: the first minute knows 11 pauses of 5 s, the second 12.
     assert rows(tmp_path, "SELECT energy_mj, temp_max_c FROM gpu_1m") == [
         (11_000_000, 61),
