@@ -16,15 +16,13 @@ from contextlib import ExitStack, closing, suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from gpuwatchd.core import registry, units
+from gpuwatchd.core import units
 from gpuwatchd.core.state_log import StateLog
 from gpuwatchd.store import private_files, schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-    from sqlite_utils import Database
 
 
 Mode = Literal["writing", "newer", "memory"]
@@ -309,15 +307,12 @@ def migrate(connection: sqlite3.Connection) -> None:
     sqlite3.Error
         When a step fails; it is rolled back and the file stays at the version before it.
     """
-    # It would load numpy and pandas too (12 MiB); 24 MiB that only a new file needs.
-    library = registry.import_without("sqlite_utils", "numpy", "pandas")
-    database: Database = library.Database(connection)
     version: int = _pragma(connection, "user_version")
     for number, step in enumerate(schema.STEPS[version:], start=version + 1):
         with schema.transaction(connection):
             for statement in step.split(";\n"):
-                database.execute(statement)
-            database.execute(f"PRAGMA user_version = {number}")
+                connection.execute(statement)
+            connection.execute(f"PRAGMA user_version = {number}")
 
 
 def _upgrade(path: Path, connection: sqlite3.Connection, version: int) -> None:

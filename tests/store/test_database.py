@@ -220,8 +220,7 @@ def test_making_a_history_does_not_load_numpy(tmp_path: Path) -> None:
     assert done.stdout == "True []\nTrue []\n3\n"
 
 
-def test_opening_an_existing_history_does_not_load_sqlite_utils(tmp_path: Path) -> None:
-    opened(tmp_path).close()
+def test_a_new_history_does_not_load_sqlite_utils(tmp_path: Path) -> None:
     code = (
         f"{IMPORTS}history = History.open(Path(sys.argv[1]), StoreSection())\n"
         "print(history.writing, 'sqlite_utils' in sys.modules); history.close()"
