@@ -272,6 +272,8 @@ class AlertNotifier:
         """Source -> its alerts that are open."""
         self.failing: dict[str, str] = {}
         """Alert key -> why no message could be made of it."""
+        self._unwritten: dict[str, dict[Opening, Alert]] = {}
+        """Source -> alerts that changed in a tick whose write failed."""
 
     def resume(self, resolved: Iterable[Alert], sent_at_s: Iterable[float], now_s: float) -> None:
         """Take up what an earlier run left."""
@@ -304,7 +306,8 @@ class AlertNotifier:
             for holder in alerted
             if holder.alert is not None and holder.alert.state != "pending"
         }
-        updated = self._take_changes(source, holders, changes, now_s)
+        updated = self._unwritten.get(source, {})
+        updated = updated | self._take_changes(source, holders, changes, now_s)
         resolved = self.resolved.to_notify(source)
         if not (holders or updated or resolved):
             self.open_alerts.pop(source, None)
@@ -319,20 +322,26 @@ class AlertNotifier:
         decisions = [
             decision for decision in notifications.decisions if decision.alert_key not in failed
         ]
-        for alert in notifications.alerts:
-            if alert.key not in failed:
-                alert = priced.get(alert.key, alert)  # noqa: PLW2901
-                if alert.state == "resolved":
-                    self.resolved.add(source, alert, self._state.settings.rules, now_s)
-                else:
-                    holders[alert.key].alert = alert
-                updated[alert.key, alert.opened_at_s] = alert
-        self.open_alerts[source] = _alerts(holders)
-        if updated or deliveries or decisions:
-            self.deaths.note(updated.values())
+        notified = [
+            priced.get(alert.key, alert)
+            for alert in notifications.alerts
+            if alert.key not in failed
+        ]
+        written = updated | {(alert.key, alert.opened_at_s): alert for alert in notified}
+        if written or deliveries or decisions:
+            self._unwritten[source] = updated
+            self.deaths.note(written.values())
             if self._history is not None:
                 self._history.decide(decisions)
-            self._outbox.send(deliveries, list(updated.values()))
+            self._outbox.send(deliveries, list(written.values()))
+            del self._unwritten[source]
+        # Only now: what could not be written, as memory was short, is due again.
+        for alert in notified:
+            if alert.state == "resolved":
+                self.resolved.add(source, alert, self._state.settings.rules, now_s)
+            else:
+                holders[alert.key].alert = alert
+        self.open_alerts[source] = _alerts(holders)
         return decisions
 
     def _take_changes(

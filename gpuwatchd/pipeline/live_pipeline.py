@@ -364,7 +364,9 @@ class LivePipeline(Pipeline):
         before = self.guard("live state", self.live.read_previous)
         if self.link is not None:
             link, now_s = self.link, self._clocks.wall()
-            last = Last.of(before, self.live.boot_id, now_s, now_s - self._clocks.mono())
+            ahead_s = now_s - self._clocks.mono()
+            self.sources.expect(ahead_s)
+            last = Last.of(before, self.live.boot_id, now_s, ahead_s)
             prepared = self.intake.prepared
             self.guard("mailboxes", lambda: prepared.resume(link.allocators(now_s, last)))
             self.guard(

@@ -19,6 +19,7 @@ from gpuwatchd.core import units
 from gpuwatchd.core.codes import ProblemCode
 from gpuwatchd.core.errors import GpuwatchdError, SourceUnavailable, StoreError
 from gpuwatchd.core.model import Fault, Sample
+from gpuwatchd.core.ports import OwnClock
 from gpuwatchd.pipeline.clock import STEP_S
 from gpuwatchd.pipeline.tick import SourceTick
 from gpuwatchd.store import live
@@ -201,6 +202,10 @@ class SourceClocks:
         self._offsets: dict[str, float] = {}
         self._last: dict[str, tuple[float, float]] = {}
 
+    def expect(self, source: str, ahead_s: float) -> None:
+        """Note how far the wall clock was ahead of the monotonic one before the first sample."""
+        self._offsets[source] = ahead_s
+
     def stamp(self, source: str, sample: Sample, mono_s: float) -> tuple[float, float | None]:
         """Return the time of a sample, and by how much the wall clock was stepped before it."""
         difference = sample.taken_at_s - sample.taken_mono_s
@@ -236,6 +241,12 @@ class Sources:
         """How many answered in the last tick."""
         self.problems: list[Problem] = []
         """Why sources gave nothing in the last tick, one sentence each."""
+
+    def expect(self, ahead_s: float) -> None:
+        """Compare first samples with the clock by which history was restored: a step may follow."""
+        for label, worker in self.workers.items():
+            if not isinstance(worker.source, OwnClock):
+                self._clock.expect(label, ahead_s)
 
     def read(self) -> Iterator[SourceTick]:
         """Read one source after the other; one of which nothing was ever known is left out."""

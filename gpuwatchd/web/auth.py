@@ -113,14 +113,12 @@ class Guard:
         *,
         log: Callable[[str], None],
         unexpected: Callable[[Exception], None],
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._app = app
         self._ours = ours
         self._tokens = tokens
         self._log = log
         self._unexpected = unexpected
-        self._clock = clock
         self._wrong: list[float] = []
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -199,7 +197,7 @@ class Guard:
         scheme, _, token = (sent[0] if len(sent) == 1 else b"").decode("latin-1").partition(" ")
         if scheme.lower() == "bearer" and self._tokens.fits(token.strip()):
             return None
-        now = self._clock()
+        now = time.monotonic()
         self._wrong = [at for at in self._wrong if at > now - WRONG_S]
         if len(self._wrong) >= WRONG_TOKENS:
             return 429

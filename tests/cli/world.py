@@ -20,7 +20,6 @@ from gpuwatchd.core.model import (
     Delivery,
     Device,
     DeviceReading,
-    EtaRange,
     Event,
     Finding,
     Holding,
@@ -246,11 +245,6 @@ def write_raw(content: bytes) -> None:
     directory = config.runtime_dir()
     directory.mkdir(parents=True, exist_ok=True)
     (directory / live.FILE_NAME).write_bytes(content)
-
-
-def open_ended(found: Finding) -> Finding:
-    """Return the judgement with an ETA that has no upper bound."""
-    return msgspec.structs.replace(found, eta=EtaRange(low_s=2340, mid_s=2820, high_s=None))
 
 
 def run(

@@ -26,6 +26,7 @@ import numpy as np
 from tests.children import Child
 from tests.conftest import need, ran
 from tests.fleet.fake import running
+from tests.fleet.servers import healthy
 from tests.real.mailserver import free_port
 from tests.real.stage import until
 
@@ -180,14 +181,6 @@ def _served(exporter: Exporter) -> Iterator[int]:
         yield port
 
 
-def _answers(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"{url}/-/ready", timeout=5) as answer:
-            return bool(answer.status == 200)
-    except OSError:
-        return False
-
-
 def _scraped(url: str) -> bool:
     with urllib.request.urlopen(f"{url}/api/v1/query?query=up%3D%3D1", timeout=10) as answer:
         return bool(json.load(answer)["data"]["result"])
@@ -223,7 +216,7 @@ def _site(exporter: Exporter, folder: Path) -> Iterator[tuple[str, str]]:
             )
             urls.append(f"http://{at}")
         for url in urls:
-            assert until(partial(_answers, url)), (folder / "log").read_text()
+            assert until(partial(healthy, url)), (folder / "log").read_text()
         # What was written before is no longer fresh.
         assert until(lambda: _scraped(urls[0])), (folder / "log").read_text()
         yield urls[0], urls[1]

@@ -58,11 +58,12 @@ def running(backend: str, folder: Path) -> Iterator[Server]:
             f"-storageDataPath={folder}/victoriametrics", f"-httpListenAddr=127.0.0.1:{port}",
         ]  # fmt: skip
     with log.open("wb") as file, Child([BINARIES[backend], *words], stdout=file, stderr=file) as c:
-        assert until(lambda: _healthy(url)), log.read_text(errors="replace")[-2000:]
+        assert until(lambda: healthy(url)), log.read_text(errors="replace")[-2000:]
         yield Server(backend, url, c.pid)
 
 
-def _healthy(url: str) -> bool:
+def healthy(url: str) -> bool:
+    """Say whether a server of metrics is ready."""
     try:
         # VictoriaMetrics has this address too.
         with urllib.request.urlopen(f"{url}/-/ready", timeout=5) as answer:

@@ -139,7 +139,7 @@ def test_an_alert_on_host_memory_goes_on_after_a_restart(tmp_path: Path) -> None
 
         begun_s = 1000.0 + 5 * start
         history = opened(tmp_path, Time(begun_s))
-        pipeline, post = watched(play, history=history, wall=lambda: begun_s)
+        pipeline, post = watched(play, history=history, wall=lambda: begun_s, mono=lambda: begun_s)
         pipeline.resume()
         return pipeline, post
 

@@ -21,9 +21,9 @@ from tests.pipeline.restarts import INTERVAL_S, Machine, fill, leak, restarted, 
 from tests.promises.test_restart_memory import rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
-    from gpuwatchd.core.model import FloatArray
+    from gpuwatchd.core.model import Alert, Delivery, FloatArray
     from gpuwatchd.pipeline.track import Track
 
 
@@ -227,6 +227,47 @@ def test_what_a_process_held_on_the_host_is_known_up_to_the_kill(tmp_path: Path)
     ring = present(machine.pipeline.state.restored.ring(subject))
     machine.kill()
     assert present(ring.last)[0] == pytest.approx(last_s, abs=0.01)
+
+
+@pytest.mark.parametrize("step_s", [-3600.0, 86_400.0])
+def test_a_clock_set_between_the_start_and_the_first_tick(tmp_path: Path, step_s: float) -> None:
+    machine = Machine(tmp_path, leak(10, 24))
+    machine.live(400.0)
+    before = machine.pipeline.tick().state.alerts
+    machine.kill()
+    machine.start()
+    machine.time.now_s += step_s
+    after = machine.pipeline.tick().state.alerts
+    machine.kill()
+    assert [alert.state for alert in before] == ["firing"]
+    assert after[0].key == before[0].key
+    assert after[0].opened_at_s == pytest.approx(before[0].opened_at_s + step_s, abs=0.1)
+
+
+@pytest.mark.parametrize("notice", ["firing", "resolved"])
+def test_a_message_is_sent_when_memory_was_too_short_to_write_it(
+    tmp_path: Path, notice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Machine(tmp_path, leak(10, 24))
+    machine.live(10.0 if notice == "firing" else 400.0)
+    apply, failed = machine.history.apply, list[int]()
+
+    def refuse(alerts: Sequence[Alert], deliveries: Sequence[Delivery]) -> list[Delivery]:
+        if not failed and any(delivery.message.notice == notice for delivery in deliveries):
+            failed.append(1)
+            raise MemoryError
+        return apply(alerts, deliveries)
+
+    monkeypatch.setattr(machine.history, "apply", refuse)
+    machine.live(400.0)
+    machine.begin(4712)
+    machine.curve = lambda _: 4.0 * GIB
+    machine.live(200.0)
+    machine.pipeline.close()
+    assert failed
+    assert [name for _, name in machine.messages] == ["firing", "resolved"]
+    states = [state for (state,) in rows(machine, "SELECT state FROM alert WHERE kind = 'leak'")]
+    assert states == ["resolved"]
 
 
 def size_of_steps(t_s: FloatArray, used_bytes: FloatArray) -> float:

@@ -36,7 +36,6 @@ WRITTEN: Final[tuple[tuple[str, str, Any], ...]] = (
     ("POST", "status", {}),
 )
 _VOLATILE: Final = {"etag", "date"}
-_TOKEN = "0123456789abcdef0123456789abcdef0123456789a"
 _HOST: Final = "127.0.0.1:9753"
 
 

@@ -201,9 +201,9 @@ def _assemble(
 class Popups:
     """The normal message_dispatcher, but at most two pop-ups, and each says that it is a demo."""
 
-    def __init__(self, message_dispatcher: MessageDispatcher, limit: int = MAX_POPUPS) -> None:
+    def __init__(self, message_dispatcher: MessageDispatcher) -> None:
         self._courier = message_dispatcher
-        self._left = limit
+        self._left = MAX_POPUPS
         self._marked: dict[str, Message] = {}
         """By id: what is sent again is the same."""
         self._news: list[Delivery] = []

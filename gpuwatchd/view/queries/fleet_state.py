@@ -28,7 +28,7 @@ from gpuwatchd.core.units import is_number
 from gpuwatchd.view.query import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 FORMAT: Final = 1
 MAX_BYTES: Final = 64 * 2**20
@@ -256,14 +256,13 @@ def _process_runs(state: FleetState) -> bool | None:
     return False  # a zombie
 
 
-def default_file(name: str, environ: Mapping[str, str] | None = None) -> Path:
+def default_file(name: str) -> Path:
     """Return where a worker's file is unless its configuration says: systemd's, else the user's."""
-    environ = os.environ if environ is None else environ
     for key in ("STATE_DIRECTORY", "RUNTIME_DIRECTORY"):
-        handed = environ.get(key, "").partition(":")[0]
+        handed = os.environ.get(key, "").partition(":")[0]
         if handed:
             return Path(handed) / f"{name}.json"
-    return directories.state_dir(environ) / "fleet" / f"{name}.json"
+    return directories.state_dir() / "fleet" / f"{name}.json"
 
 
 def load(files: Sequence[Path]) -> tuple[list[Worker], list[tuple[str, str]]]:
