@@ -12,7 +12,8 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from gpuwatchd.core.model import ProcessKey
-from gpuwatchd.store import records, tables
+from gpuwatchd.store import records, schema, tables
+from gpuwatchd.store.occupancy import within
 
 if TYPE_CHECKING:
     import sqlite3
@@ -56,7 +57,7 @@ _DEVICE_RAW = f"SELECT {_SAMPLE} FROM gpu_raw WHERE {_RANGE} AND gpu = :card"  #
 DEVICE: Final = Tables(
     raw=_DEVICE_RAW.format(from_s=0),
     late=_DEVICE_RAW,
-    minute=_device("gpu_1m", 60),
+    minute=_device(f"({schema.DEVICE_MINUTES})", 60),
     hour=_device("gpu_1h", 3600),
     hourly="gpu_1h",
     oldest=(
@@ -69,9 +70,10 @@ DEVICE: Final = Tables(
 _PROCESS_RAW = f"""SELECT {_SAMPLE} FROM process_raw
 WHERE {_RANGE} AND process = :process AND gpu = :card"""  # noqa: S608
 # A process has more samples while it changes: each minute counts the same.
+_WITHIN = within("max(:since_ms / 1000, {from_s})", "min((:until_ms + 999) / 1000, {to_s})")
 _PROCESS_MINUTE = f"""SELECT ts_s * 1000 AS first_ms, (ts_s + 60) * 1000 AS last_ms, 1 AS n,
-  ifnull(used_min_bytes, used_last_bytes) AS low, used_last_bytes AS mean, used_max_bytes AS high
-FROM process_1m WHERE process = :process AND gpu = :card AND {_BUCKET}"""  # noqa: S608
+  used_min_bytes AS low, used_last_bytes AS mean, used_max_bytes AS high
+FROM ({schema.PROCESS_MINUTES}) m WHERE process = :process AND gpu = :card AND {_WITHIN}"""  # noqa: S608
 _PROCESS_HOUR = f"""SELECT first_ts_s * 1000 AS first_ms, (last_ts_s + 60) * 1000 AS last_ms,
   minutes AS n, used_min_bytes AS low, used_mean_bytes AS mean, used_max_bytes AS high
 FROM process_1h WHERE gpu = :card AND process = :process AND {_BUCKET}"""  # noqa: S608
@@ -92,20 +94,20 @@ JOINED: Final = """SELECT min(first_ms), max(last_ms), count(*), min(n), min(low
   sum(mean * 1.0 * n) / sum(CASE WHEN mean IS NOT NULL THEN n END), max(high)
 FROM ({rows}) GROUP BY first_ms / :width_ms ORDER BY 1"""
 INSTANTS: Final = "SELECT first_ms, last_ms FROM ({rows}) ORDER BY 1"
-PRESENT: Final = """SELECT p.pid, p.started_at_s, p.first_ts_ms, p.last_ts_ms, max(h.peak)
+PRESENT: Final = f"""SELECT p.pid, p.started_at_s, p.first_ts_ms, p.last_ts_ms, max(h.peak)
 FROM (SELECT process, max(used_max_bytes) AS peak FROM process_1h
     WHERE gpu = :card AND ts_s >= :since_ms / 1000 - 3599 AND ts_s < :until_ms / 1000
     GROUP BY process
   UNION ALL
-  SELECT m.process, max(m.used_max_bytes) FROM process p CROSS JOIN process_1m m
+  SELECT m.process, max(m.used_max_bytes) FROM process p CROSS JOIN ({schema.PROCESS_MINUTES}) m
     WHERE p.last_ts_ms >= max(:since_ms, :hours_s * 1000) AND p.first_ts_ms < :until_ms
-      AND m.process = p.id AND m.gpu = :card AND m.ts_s < :until_ms / 1000
-      AND m.ts_s >= max(:since_ms / 1000, :hours_s)
+      AND m.process = p.id AND m.gpu = :card
+      AND {within("max(:since_ms / 1000, :hours_s)", "(:until_ms / 1000)")}
     GROUP BY m.process
   UNION ALL
   SELECT process, max(used_bytes) FROM process_raw WHERE gpu = :card
     AND ts_ms >= max(:since_ms, :minutes_s * 1000) AND ts_ms < :until_ms GROUP BY process) h
-JOIN process p ON p.id = h.process GROUP BY p.id"""
+JOIN process p ON p.id = h.process GROUP BY p.id"""  # noqa: S608 - our own text
 """By the hour; since ``hours_s`` from minutes, since ``minutes_s`` from samples."""
 
 

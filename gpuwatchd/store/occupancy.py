@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gpuwatchd.analysis.cost import Hour, MemoryBucket
 from gpuwatchd.core.model import ProcessKey
-from gpuwatchd.store import records, tables
+from gpuwatchd.store import records, schema, tables
 
 if TYPE_CHECKING:
     import sqlite3
@@ -19,17 +19,29 @@ if TYPE_CHECKING:
 WIDTH_S: Final = 60.0
 """Length of a bucket. Every process has a row in every minute that it was seen in."""
 
+
+def within(since_s: str, until_s: str) -> str:
+    """Return the condition of the rows ``m`` of ``PROCESS_MINUTES`` in a span; both ends are SQL.
+
+    Without it a query would read every row of a process: what a row reaches is not in its key.
+    """
+    return (
+        f"m.ts_s >= {since_s} AND m.ts_s < {until_s} AND m.row_ts_s < {until_s}"
+        f" AND m.row_ts_s > {since_s} - {schema.MOST_MINUTES * 60}"
+    )
+
+
 # CROSS JOIN fixes the order: processes of that time first, then the range of each.
-_QUERY = """SELECT m.ts_s, p.pid, p.started_at_s, m.used_max_bytes
-FROM process p CROSS JOIN process_1m m
+_QUERY = f"""SELECT m.ts_s, p.pid, p.started_at_s, m.used_max_bytes
+FROM process p CROSS JOIN ({schema.PROCESS_MINUTES}) m
 WHERE p.last_ts_ms >= :since_s * 1000 AND p.first_ts_ms < :until_s * 1000
   AND m.process = p.id AND m.gpu = :card
-  AND m.ts_s >= :since_s AND m.ts_s < min(:until_s, :rolled_s) AND m.ts_s / 60 % :every = 0
+  AND {within(":since_s", "min(:until_s, :rolled_s)")} AND m.ts_s / 60 % :every = 0
 UNION ALL
 SELECT r.ts_ms / 60000 * 60, p.pid, p.started_at_s, max(r.used_bytes)
 FROM process_raw r JOIN process p ON p.id = r.process
 WHERE r.ts_ms >= max(:since_s, :rolled_s) * 1000 AND r.ts_ms < :until_s * 1000 AND r.gpu = :card
-GROUP BY 1, p.id"""
+GROUP BY 1, p.id"""  # noqa: S608 - our own text
 
 
 def load(
@@ -184,8 +196,7 @@ _BY_MINUTE = """WITH late AS (SELECT ts_ms / 60000 * 60 AS ts_s, {value} AS valu
     max(CASE WHEN {sampled} IS NOT NULL THEN ts_ms END)
   FROM {samples} WHERE ts_ms >= max(:since_s / 60 * 60, :rolled_s) * 1000
     AND ts_ms < (:until_s + 60) * 1000 AND {of} GROUP BY 1)
-SELECT ts_s + 60, {column} AS value FROM {minutes}
-WHERE ts_s BETWEEN :since_s AND :until_s AND {of} AND value IS NOT NULL
+SELECT ts_s + 60, {column} AS value FROM {minutes} AND {of} AND value IS NOT NULL
   AND (ts_s < :rolled_s OR ts_s NOT IN (SELECT ts_s FROM late))
 UNION ALL
 SELECT ts_s + 60, value FROM late
@@ -213,27 +224,29 @@ def by_minute(
     last minute begin. What is not rolled up yet comes from samples.
     """
     of, kind = _CARD, "gpu"
+    minutes = f"({schema.DEVICE_MINUTES}) WHERE ts_s BETWEEN :since_s AND :until_s"
     values: dict[str, Any] = {"uid": uid, "since_s": span[0], "until_s": span[1]}
     if process is not None:
         kind, values["pid"], values["started_at_s"] = "process", *process
+        minutes = f"({schema.PROCESS_MINUTES}) m WHERE {within(':since_s', '(:until_s + 1)')}"
         of += """ AND process = (SELECT id FROM process WHERE pid = :pid
           AND started_at_s IS :started_at_s ORDER BY last_ts_ms DESC LIMIT 1)"""
     query = _BY_MINUTE.format(
-        minutes=f"{kind}_1m", samples=f"{kind}_raw", of=of, **(_MEAN_USE if is_use else _LAST)
+        minutes=minutes, samples=f"{kind}_raw", of=of, **(_MEAN_USE if is_use else _LAST)
     )
     values["rolled_s"] = tables.rolled_s(connection, "gpu_1m")
     return [(float(at_s), int(value)) for at_s, value in connection.execute(query, values)]
 
 
 # The minute that the instant lies in is left out: it has what came after it, too.
-_LEVELS = """SELECT g.uuid, l.used_bytes, max(l.ts_ms) FROM (
+_LEVELS = f"""SELECT g.uuid, l.used_bytes, max(l.ts_ms) FROM (
   SELECT gpu, ts_ms, used_bytes FROM process_raw
   WHERE ts_ms BETWEEN :at_ms - :recent_ms AND :at_ms AND process = :process
   UNION ALL
-  SELECT gpu, ts_s * 1000, used_last_bytes FROM process_1m
+  SELECT gpu, ts_s * 1000, used_last_bytes FROM ({schema.PROCESS_MINUTES}) m
   WHERE process = :process AND gpu IN (SELECT id FROM gpu)
-    AND ts_s BETWEEN (:at_ms - :recent_ms) / 1000 AND :at_ms / 1000 - 60
-) l JOIN gpu g ON g.id = l.gpu WHERE l.used_bytes BETWEEN 0 AND 1 << 43 GROUP BY l.gpu"""
+    AND {within("((:at_ms - :recent_ms) / 1000)", "(:at_ms / 1000 - 59)")}
+) l JOIN gpu g ON g.id = l.gpu WHERE l.used_bytes BETWEEN 0 AND 1 << 43 GROUP BY l.gpu"""  # noqa: S608 - our own text
 
 
 def levels(
@@ -366,10 +379,10 @@ _HOURS = """SELECT h.process, h.gpu,
   h.minutes AS minutes, h.used_max_bytes AS peak, h.first_ts_s AS first, h.last_ts_s AS last
 FROM gpu g CROSS JOIN process_1h h ON h.gpu = g.id AND h.ts_s >= :hours_s AND h.ts_s < :tail_s
   AND ifnull(h.used_max_bytes, 0) BETWEEN 0 AND 1 << 43"""
-_MINUTES = """SELECT m.process, m.gpu, m.ts_s, m.used_max_bytes AS held
-FROM process p CROSS JOIN process_1m m ON m.process = p.id
-WHERE p.last_ts_ms >= {begin} * 1000 AND p.first_ts_ms < {end} * 1000
-  AND m.ts_s >= {begin} AND m.ts_s < min({end}, :rolled_s)"""
+_MINUTES = f"""SELECT m.process, m.gpu, m.ts_s, m.used_max_bytes AS held
+FROM process p CROSS JOIN ({schema.PROCESS_MINUTES}) m ON m.process = p.id
+WHERE p.last_ts_ms >= {{begin}} * 1000 AND p.first_ts_ms < {{end}} * 1000
+  AND {within("{begin}", "min({end}, :rolled_s)")}"""  # noqa: S608 - our own text
 _LATE = """SELECT process, gpu, ts_ms / 60000 * 60, max(used_bytes) FROM process_raw
 WHERE ts_ms >= max(:since_s, :rolled_s) * 1000 AND ts_ms < :until_s * 1000
 GROUP BY process, gpu, ts_ms / 60000"""

@@ -49,10 +49,10 @@ PROCESS_MINUTES = f"""WITH late AS ({occupancy.PROCESS_MINUTES})
 SELECT at_ms, pid, started_at_s, used_max_bytes, used_last_bytes, host_last_bytes
 FROM (SELECT p.id, m.ts_s * 1000 AS at_ms, p.pid, p.started_at_s, m.used_max_bytes,
     m.used_last_bytes, m.host_last_bytes
-  FROM process p CROSS JOIN process_1m m
+  FROM process p CROSS JOIN ({schema.PROCESS_MINUTES}) m
   WHERE p.last_ts_ms >= :since_ms AND p.first_ts_ms < :until_ms
     AND m.process = p.id AND m.gpu = :card
-    AND m.ts_s >= :since_ms / 60000 * 60 AND m.ts_s * 1000 < :until_ms
+    AND {occupancy.within("(:since_ms / 60000 * 60)", "((:until_ms + 999) / 1000)")}
     AND (m.ts_s * 1000 < :from_ms OR NOT EXISTS (SELECT 1 FROM late l
       WHERE l.process = m.process AND l.gpu = m.gpu AND l.ts_s = m.ts_s))
   UNION ALL
@@ -393,7 +393,7 @@ def _minutes(connection: sqlite3.Connection, from_s: int = 0) -> str:
     late = occupancy.DEVICE_MINUTES.format(
         from_ms=f"max(:since_ms, {split_s * 1000})", to_ms=":until_ms"
     )
-    closed = BUCKETS.format(table="gpu_1m", from_s=from_s, to_s=split_s)
+    closed = BUCKETS.format(table=f"({schema.DEVICE_MINUTES})", from_s=from_s, to_s=split_s)
     return f"""{closed} UNION ALL SELECT ts_s * 1000, {COLUMNS} FROM ({late})
 WHERE gpu = :card"""  # noqa: S608 - our own text
 

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from gpuwatchd.store import profiles, schema, tables
-from gpuwatchd.store.occupancy import DEVICE_MINUTES, PROCESS_MINUTES
+from gpuwatchd.store.occupancy import DEVICE_MINUTES, PROCESS_MINUTES, within
 
 if TYPE_CHECKING:
     import sqlite3
@@ -25,8 +25,6 @@ SETTLE_S = 600.0
 that starts in 1970 (or 2099) until its time is set must not lose its history."""
 _BUDGET_S = 0.03
 """After this a chore leaves the rest for the next call; each does at least one step."""
-_ROLL_MINUTES = 15
-"""Minutes of a step: some 15 ms for 8 devices with 64 processes."""
 _ROLL_ROWS = 1000
 """Fewer rows of processes than that wait, for as many minutes: each series has pages of its own,
 which are written whole for one row or for fifteen."""
@@ -52,10 +50,33 @@ _LARGE_TABLES = (
 _ROLL_DEVICES = f"""
 INSERT OR REPLACE INTO gpu_1m(gpu, ts_s, n, used_min_bytes, used_mean_bytes, used_max_bytes,
   used_last_bytes, util_mean_percent, temp_max_c, energy_mj)
-{DEVICE_MINUTES.format(from_ms=":from_ms", to_ms=":to_ms")}"""
-_ROLL_PROCESSES = f"""
+SELECT gpu, ts_s, n, nullif(used_min_bytes, used_last_bytes),
+  nullif(used_mean_bytes, used_last_bytes), nullif(used_max_bytes, used_last_bytes),
+  used_last_bytes, util_mean_percent, temp_max_c, energy_mj
+FROM ({DEVICE_MINUTES.format(from_ms=":from_ms", to_ms=":to_ms")})"""  # noqa: S608 - our own text
+# What the minutes of a row have in common, with ``host_last_bytes``: no row passes an hour.
+_SAME = "process, gpu, ts_s / 3600, n, used_min_bytes, used_max_bytes, used_last_bytes"
+_INTO_PROCESS_MINUTES = """
 INSERT OR REPLACE INTO process_1m(process, gpu, ts_s, n, used_min_bytes, used_max_bytes,
-  used_last_bytes, host_last_bytes) {PROCESS_MINUTES}"""
+  used_last_bytes, host_last_bytes, minutes)"""
+_ROLL_PROCESSES = f"""{_INTO_PROCESS_MINUTES}
+SELECT process, gpu, min(ts_s), n, nullif(used_min_bytes, used_last_bytes),
+  nullif(used_max_bytes, used_last_bytes), used_last_bytes, host_last_bytes, count(*)
+FROM (SELECT *, ts_s / 60 - row_number()
+        OVER (PARTITION BY {_SAME}, host_last_bytes ORDER BY ts_s) AS run FROM ({PROCESS_MINUTES}))
+GROUP BY {_SAME}, host_last_bytes, run"""  # noqa: S608 - our own text
+# Minutes that are made again: rows that reach into them become one for each minute, and go where a
+# sample makes a new one. What has no samples any more stays.
+_PART_PROCESSES = f"""{_INTO_PROCESS_MINUTES}
+SELECT m.process, m.gpu, m.ts_s, m.n, m.used_min_bytes, m.used_max_bytes, m.used_last_bytes,
+  m.host_last_bytes, 1
+FROM (SELECT DISTINCT process, gpu FROM process_raw WHERE ts_ms >= :from_ms AND ts_ms < :to_ms) r
+CROSS JOIN ({schema.PROCESS_MINUTES}) m WHERE m.process = r.process AND m.gpu = r.gpu
+  AND m.row_ts_s < :to_ms / 1000 AND m.row_ts_s > :from_ms / 1000 - {schema.MOST_MINUTES * MINUTE_S}
+  AND m.row_ts_s + m.row_minutes * 60 > :from_ms / 1000"""  # noqa: S608 - our own text
+_DROP_PROCESSES = """DELETE FROM process_1m WHERE (process, gpu, ts_s) IN
+  (SELECT process, gpu, ts_ms / 60000 * 60 FROM process_raw
+   WHERE ts_ms >= :from_ms AND ts_ms < :to_ms)"""
 _ROLL_COUNTERS = """
 INSERT OR REPLACE INTO process_counters_1m(process, gpu, ts_s, allocated_last_bytes,
   allocated_max_bytes, reserved_last_bytes, inactive_split_last_bytes)
@@ -67,7 +88,7 @@ FROM (SELECT *, max(allocated_bytes) OVER minute AS highest_bytes,
       WINDOW minute AS (PARTITION BY process, gpu, ts_ms / 60000))
 WHERE ts_ms = last_ms
 """
-_ROLL_HOURS = """
+_ROLL_HOURS = f"""
 INSERT OR REPLACE INTO gpu_1h(gpu, ts_s, n, used_min_bytes, used_mean_bytes, used_max_bytes,
   used_last_bytes, util_mean_percent, temp_max_c, energy_mj)
 SELECT gpu, ts_s / 3600 * 3600, sum(n), min(used_min_bytes),
@@ -75,38 +96,37 @@ SELECT gpu, ts_s / 3600 * 3600, sum(n), min(used_min_bytes),
   max(last_bytes), CAST(round(avg(util_mean_percent)) AS INTEGER), max(temp_max_c), sum(energy_mj)
 FROM (SELECT *, first_value(used_last_bytes) OVER (PARTITION BY gpu, ts_s / 3600
         ORDER BY used_last_bytes IS NULL, ts_s DESC) AS last_bytes
-      FROM gpu_1m WHERE gpu = ? AND ts_s >= ? AND ts_s < ?)
+      FROM ({schema.DEVICE_MINUTES}) WHERE gpu = ? AND ts_s >= ? AND ts_s < ?)
 GROUP BY gpu, ts_s / 3600
-"""
+"""  # noqa: S608 - our own text
 _CARD: Final = "process_1h.card"
 """In ``meta``: the last device of which the hour after ``process_1h.until`` is done; 0: none."""
 
 # ``taken_s`` is what `gpuwatchd.analysis.cost.sharing` makes of the same minutes: the device's time
 # is shared by what each one holds, one that is alone has all of it. CROSS JOIN fixes the order:
 # processes of that time first, then the range of each.
-_ROLL_PROCESS_HOURS: Final = """
+_ROLL_PROCESS_HOURS: Final = f"""
 INSERT INTO process_1h(gpu, ts_s, process, first_ts_s, last_ts_s, minutes, n, used_min_bytes,
   used_mean_bytes, used_max_bytes, used_last_bytes, top_mean_bytes, host_last_bytes, taken_s)
-SELECT :card, :hour_s, process, min(ts_s), max(ts_s), count(*), sum(n), min(low),
-  CAST(round(avg(used_last_bytes)) AS INTEGER), max(used_max_bytes),
+SELECT :card, :hour_s, process, min(ts_s), max(ts_s), count(*), sum(n),
+  min(used_min_bytes), CAST(round(avg(used_last_bytes)) AS INTEGER), max(used_max_bytes),
   max(CASE WHEN ts_s = newest_s THEN used_last_bytes END),
   CASE WHEN count(used_max_bytes) = count(*) THEN avg(used_max_bytes) END,
   max(CASE WHEN ts_s = newest_s THEN host_last_bytes END),
   CASE WHEN count(share) = count(*) THEN sum(share) * 60.0 END
-FROM (SELECT *, ifnull(used_min_bytes, used_last_bytes) AS low,
-    max(CASE WHEN used_last_bytes IS NOT NULL THEN ts_s END)
+FROM (SELECT *, max(CASE WHEN used_last_bytes IS NOT NULL THEN ts_s END)
       OVER (PARTITION BY process) AS newest_s,
     CASE WHEN count(*) OVER together = 1 THEN 1.0
       WHEN count(used_max_bytes) OVER together < count(*) OVER together THEN NULL
       WHEN total(used_max_bytes) OVER together > 0
         THEN used_max_bytes * 1.0 / total(used_max_bytes) OVER together
       ELSE 1.0 / count(*) OVER together END AS share
-  FROM (SELECT m.* FROM process p CROSS JOIN process_1m m
+  FROM (SELECT m.* FROM process p CROSS JOIN ({schema.PROCESS_MINUTES}) m
     WHERE p.last_ts_ms >= :hour_s * 1000 AND p.first_ts_ms < (:hour_s + 3600) * 1000
-      AND m.process = p.id AND m.gpu = :card AND m.ts_s >= :hour_s AND m.ts_s < :hour_s + 3600)
+      AND m.process = p.id AND m.gpu = :card AND {within(":hour_s", "(:hour_s + 3600)")})
   WINDOW together AS (PARTITION BY ts_s))
 GROUP BY process
-"""
+"""  # noqa: S608 - our own text
 _OVER = """(SELECT id FROM alert WHERE resolved_ts_ms < :before_ms AND id NOT IN
   (SELECT alert FROM delivery WHERE state = 'pending' AND alert IS NOT NULL))"""
 _EXPIRE_RECORDS: Final = f"""DELETE FROM delivery WHERE alert IN {_OVER};
@@ -266,9 +286,9 @@ def _roll_minutes(connection: sqlite3.Connection, open_s: float) -> int:
     if first_ms is None:
         return 0
     start_s = max(start_s, first_ms // 1000 // MINUTE_S * MINUTE_S)
-    end_s = min(int(open_s) // MINUTE_S, start_s // MINUTE_S + _ROLL_MINUTES) * MINUTE_S
+    end_s = min(int(open_s) // MINUTE_S, start_s // MINUTE_S + schema.MOST_MINUTES) * MINUTE_S
     start_ms, end_ms = start_s * 1000, end_s * 1000
-    if end_s - start_s < _ROLL_MINUTES * MINUTE_S:
+    if end_s - start_s < schema.MOST_MINUTES * MINUTE_S:
         (rows,) = connection.execute(
             "SELECT count(*) FROM process_raw WHERE ts_ms >= ? AND ts_ms < ?", (start_ms, end_ms)
         ).fetchone()
@@ -276,6 +296,8 @@ def _roll_minutes(connection: sqlite3.Connection, open_s: float) -> int:
             return 0
     span = {"from_ms": start_ms, "to_ms": end_ms}
     connection.execute(_ROLL_DEVICES, span)
+    if connection.execute(_PART_PROCESSES, span).rowcount:
+        connection.execute(_DROP_PROCESSES, span)
     connection.execute(_ROLL_PROCESSES, span)
     connection.execute(_ROLL_COUNTERS, (start_ms, end_ms))
     tables.save_meta(connection, "gpu_1m.until", end_s)

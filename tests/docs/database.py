@@ -19,12 +19,12 @@ TABLES = {
     "feedback": "what people said of alerts: normal, or a leak",
     "gpu": "every GPU and MIG instance that was ever seen",
     "gpu_1h": "a GPU hour by hour",
-    "gpu_1m": "a GPU minute by minute",
+    "gpu_1m": "a GPU minute by minute; NULL is as `used_last_bytes`: read `gpu_minutes`",
     "gpu_raw": "every sample of a GPU",
     "meta": "facts about the file itself",
     "process": "every process that was seen on a GPU; secrets in `args` are masked",
     "process_1h": "a process hour by hour; `taken_s` is its part of the device's time",
-    "process_1m": "a process minute by minute",
+    "process_1m": "`minutes` equal minutes of a process, `n` samples each: read `process_minutes`",
     "process_counters": "what the allocator of a prepared process says, when that changed",
     "process_counters_1m": "the same minute by minute",
     "process_raw": "samples of a process on a GPU, when its memory changed",
@@ -36,8 +36,10 @@ TABLES = {
 VIEWS = {
     "gpu_history": "`gpu_raw` with names and readable times",
     "gpu_hourly": "`gpu_1h` with names and readable times",
+    "gpu_minutes": "a GPU minute by minute: `gpu_1m`, with every figure",
     "known_programs": "programs that have run before, and how often",
     "open_alerts": "alerts that are not over, with readable times",
+    "process_minutes": "a process minute by minute: `process_1m`, each minute, with every figure",
 }
 _INTRODUCTION = f"""
 The history is one SQLite file ([where](files.md)). Its tables are plain and may be read by
@@ -48,7 +50,7 @@ are added, never renamed, within a major version of gpuwatchd.
 
 Units are in the names: `_ts_ms` milliseconds and `_ts_s` seconds since 1970 (UTC), `_bytes`,
 `_percent`, `_c` degrees Celsius, `_mw` milliwatts, `_mj` millijoules, `_mhz`. NULL is unknown,
-never 0.
+never 0; in both tables of minutes it may also stand for the figure beside it: read their views.
 
 What is kept for how long: [storage](../explanation/storage.md).
 

@@ -118,7 +118,7 @@ def test_minutes_in_which_a_daemon_was_killed_are_rolled_up_as_they_were(tmp_pat
         " GROUP BY 1 ORDER BY 1",
     )
     rolled = rows(
-        machine, "SELECT ts_s, n, used_min_bytes, used_max_bytes FROM gpu_1m ORDER BY ts_s"
+        machine, "SELECT ts_s, n, used_min_bytes, used_max_bytes FROM gpu_minutes ORDER BY ts_s"
     )
     assert len(rolled) >= 15
     assert rolled == whole[: len(rolled)]

@@ -361,7 +361,7 @@ def test_what_somebody_has_added_is_no_damage(tmp_path: Path, whole: bytes) -> N
 
 def test_a_roll_up_that_nobody_understands_is_made_again(tmp_path: Path, whole: bytes) -> None:
     put(tmp_path, whole)
-    query = "SELECT gpu, ts_s, n, used_max_bytes FROM gpu_1m ORDER BY gpu, ts_s"
+    query = "SELECT gpu, ts_s, n, used_max_bytes FROM gpu_minutes ORDER BY gpu, ts_s"
     before = rows(tmp_path, query)
     with closing(sqlite3.connect(tmp_path / "history.db", isolation_level=None)) as base:
         base.execute("UPDATE meta SET value = '17x' WHERE key LIKE '%.until'")

@@ -79,7 +79,7 @@ def test_rollups_keep_number_least_most_and_last(
         for _ in range(5):
             history.chores(HOUR_0 + 7200)
         history.close()
-        for table, width in (("gpu_1m", 60), ("gpu_1h", 3600)):
+        for table, width in (("gpu_minutes", 60), ("gpu_1h", 3600)):
             expected = {}
             for start in range(0, 7200, width):
                 inside = [values[t] for t in sorted(values) if start <= t < start + width]
@@ -103,7 +103,7 @@ def test_rollups_keep_number_least_most_and_last(
                 expected = {start: row for start, row in expected.items() if start in found}
             assert found == expected
         means = rows(
-            directory, "SELECT used_mean_bytes, used_min_bytes, used_max_bytes FROM gpu_1m"
+            directory, "SELECT used_mean_bytes, used_min_bytes, used_max_bytes FROM gpu_minutes"
         )
         assert all(mean is None or low <= mean <= high for mean, low, high in means)
 
@@ -134,8 +134,8 @@ def test_minutes_of_processes_and_energy(tmp_path: Path, history: History) -> No
         history.record(taken, CARDS, KNOWN)
     history.flush(HOUR_0 + 120)
     history.chores(HOUR_0 + 120)
-    found = rows(tmp_path, "SELECT process, n, used_max_bytes, used_last_bytes FROM process_1m")
-    assert found == [(1, 12, 111, 111), (1, 12, 123, 123), (2, 1, 7, 7), (2, 1, 7, 7)]
+    made = rows(tmp_path, "SELECT process, n, used_max_bytes, used_last_bytes FROM process_minutes")
+    assert made == [(1, 12, 111, 111), (1, 12, 123, 123), (2, 1, 7, 7), (2, 1, 7, 7)]
     # 200 W: the first minute knows 11 pauses of 5 s, the second 12.
     assert rows(tmp_path, "SELECT energy_mj, temp_max_c FROM gpu_1m") == [
         (11_000_000, 61),
@@ -152,7 +152,7 @@ def test_a_clock_set_back_makes_the_minutes_again(tmp_path: Path, history: Histo
     history.flush(HOUR_0 + 180)
     history.chores(HOUR_0 + 180)
     history.chores(HOUR_0 + 240)
-    assert rows(tmp_path, "SELECT n, used_max_bytes FROM gpu_1m") == [
+    assert rows(tmp_path, "SELECT n, used_max_bytes FROM gpu_minutes") == [
         (12, 100),
         (12, 100),
         (12, 900),
