@@ -153,10 +153,10 @@ def test_a_socket_is_for_those_who_may_read_the_state(
     private_directory(config.runtime_dir(), readers)
     published(listen="unix")
     path = config.runtime_dir() / listening.METRICS_SOCKET
-    wait_for(path.exists)
-    assert stat.S_IMODE(path.stat().st_mode) == mode
     with socket.socket(socket.AF_UNIX) as asking:
-        asking.connect(str(path))
+        # It exists before it listens.
+        wait_for(lambda: asking.connect_ex(str(path)) == 0)
+        assert stat.S_IMODE(path.stat().st_mode) == mode
         asking.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
         assert asking.recv(100).startswith(b"HTTP/1.0 200")
 
