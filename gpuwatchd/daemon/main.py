@@ -27,7 +27,7 @@ from gpuwatchd.collect import selection
 from gpuwatchd.collect.host import BootAnchor, Host
 from gpuwatchd.core import config, registry, text
 from gpuwatchd.core.codes import ProblemCode
-from gpuwatchd.core.errors import ConfigError, GpuwatchdError
+from gpuwatchd.core.errors import USAGE, ConfigError, GpuwatchdError
 from gpuwatchd.core.ports import OwnClock
 from gpuwatchd.core.state_log import StateLog, masked
 from gpuwatchd.notify import credentials
@@ -560,8 +560,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         result = run.main(args=words, prog_name=name, standalone_mode=False)
     except click.ClickException as error:
-        error.show()
-        return error.exit_code
+        usage = GpuwatchdError(error.format_message(), hint=f"{name} --help")
+        return _refuse(usage, error.exit_code)
     except click.Abort:
         return 130
     except ConfigError as error:
@@ -573,8 +573,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         log.debug("ended by", exc_info=True)
         why = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         why, hint, page = f"internal error: {why}", "run again with --log-level debug", "internal"
-        if run is not command:  # it has no such option
-            hint = ""
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
             why, hint = "the result cannot be written: no space left", "free some space"
             page = "no-space"
@@ -584,7 +582,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _refuse(error: GpuwatchdError, code: int) -> int:
     hint = [f"hint: {error.hint}"] if error.hint else []
-    lines = [f"gpuwatchd: {error.message}", *hint, f"see: gpuwatchctl docs {error.page}"]
+    see = [f"see: gpuwatchctl docs {error.page}"] if code != USAGE else []
+    lines = [f"gpuwatchd: {error.message}", *hint, *see]
     with contextlib.suppress(OSError):  # perhaps nobody listens
         sys.stderr.write("".join(f"{text.clean(line, limit=1024)}\n" for line in lines))
         sys.stderr.flush()

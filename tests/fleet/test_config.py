@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -96,12 +97,11 @@ def test_a_check_says_what_is_in_force_and_all_that_is_wrong(
     shown = capsys.readouterr()
     assert ("2/4" in shown.out, "s3cret" in shown.out, shown.err) == (True, False, "")
     assert main([*check, "--shard", "5/4"]) == 2
-    capsys.readouterr()
+    assert re.findall("(?m)^[a-z]+(?=:)", capsys.readouterr().err) == ["gpuwatchd", "hint"]
     write(tmp_path, f"{words}step = '1s'\nmap = 'dcmg'\nshard = '0/1'\nheaders-file = 'none'\n")
     assert main(check) == 78
     lines = [line for line in capsys.readouterr().err.splitlines() if line[:10] == "gpuwatchd:"]
     assert len(lines) == 4
-    capsys.readouterr()
     # What is unknown hides nothing else.
     write(tmp_path, f"[fleet]\n{LOCAL}matcher = 1\nstepp = 1\nshard = '2/1'\ntoken-file = 'none'\n")
     assert main(check) == 78
