@@ -336,7 +336,7 @@ def test_what_systemd_knows_of_the_service(
 
 
 def test_the_machines_own_service_is_looked_at_too(machine: Machine, well: type[Well]) -> None:
-    machine.systemd(LoadState="not-found")
+    machine.systemd(ActiveState="inactive", UnitFileState="disabled")  # a package's, unused
     machine.shown["system"] = {**sick.UNIT_SHOWN, "ActiveState": "failed"}
     found = machine.faults("service")
     assert list(found) == ["service-failed"]
@@ -495,4 +495,6 @@ def test_a_state_of_a_later_version_wants_a_later_program(
     """Restarting the daemon would leave it as new as it is."""
     told = [("state-newer", "written by a later version")]
     monkeypatch.setattr("gpuwatchd.view.queries.current_state.read_state", lambda: (None, told))
-    assert "restart" not in machine.faults("daemon")["daemon-newer"].hint
+    monkeypatch.setattr(running, "is_held", lambda *_: True)
+    (newer,) = machine.faults("daemon").values()
+    assert (newer.id, "restart" in newer.hint) == ("daemon-newer", False)
