@@ -112,9 +112,7 @@ def _two_daemons(around: CheckContext) -> Iterator[Check]:
     if len(held) > 1:
         which = " and ".join(f"pid {pid} ({lock.parent})" for lock, pid in held.items())
         system = any(lock.parent == directories.SYSTEM_RUNTIME_DIR for lock in held)
-        hint = "gpuwatchctl service stop" + (
-            " (the system service keeps running)" if system else ""
-        )
+        hint = f"gpuwatchctl service stop{' (the system service keeps running)' if system else ''}"
         yield warning("instance-second", f"{len(held)} daemons watch the same GPUs: {which}", hint)
 
 
