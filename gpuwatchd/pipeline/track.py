@@ -121,6 +121,7 @@ GRACE_S = 300.0
 
 
 _MARK_S = 300.0
+"""So often free memory is marked; the last two say how fast it has become less."""
 
 
 class Headroom(msgspec.Struct, kw_only=True):
@@ -128,7 +129,6 @@ class Headroom(msgspec.Struct, kw_only=True):
 
     total_bytes: float | None = None
     free_bytes: float | None = None
-    taken_s: float = 0.0
     used_bytes: float | None = None
     util_pct: float | None = None
     attributed_at_s: float | None = None
@@ -141,6 +141,8 @@ class Headroom(msgspec.Struct, kw_only=True):
     """What the device did lately."""
     marks: tuple[tuple[float, float], ...] = ()
     """When its free memory was so much: now and then, of the last minutes."""
+    taken_s: float = 0.0
+    """When it was last read."""
 
     @property
     def fall_bytes_per_s(self) -> float:
