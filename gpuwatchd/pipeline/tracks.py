@@ -359,6 +359,8 @@ _NOTIFIED_S = 120.0
 """What people know is looked at so often."""
 _NEAR, _NEARER = 60.0, 600.0
 """What they do not know, so many times before memory is full; the second of a leak suspected."""
+_FAR_S = 240.0
+"""What has hours left and is no leak so far, at least so often."""
 
 
 class Turns:
@@ -460,6 +462,8 @@ def _stretch(track: Track, now_s: float) -> float:
     if alert is None and track.evidence is not track.window:
         return waited_s / most_s
     left_s = _left_s(track)
+    if alert is None and usual_s >= alerts.SLOW_S and left_s < math.inf:
+        most_s = _FAR_S
     if alert is None or (alert.state == "watch" and not alert.alert_confirmations):
         return waited_s / max(min(left_s / _NEAR, most_s), alerts.FAST_S)
     looks = 1.0 + max(alert.alert_confirmations, alert.confirmations) / 3.0

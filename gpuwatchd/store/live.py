@@ -14,7 +14,7 @@ import stat
 from contextlib import suppress
 from itertools import compress
 from operator import is_not
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import msgspec
 from msgspec.structs import astuple, replace
@@ -302,12 +302,19 @@ class _Piece(NamedTuple):
 
     process: LiveProcess
     encoded: bytes
+    still: LiveProcess
+    """Without its figures: as a rule nothing else changes."""
+    rest: bytes
+    """What that was encoded to, without its first brace."""
     parts: dict[str, tuple[msgspec.Struct, msgspec.Raw]]
     """Those of its values that have parts: as a rule only one of them changes."""
 
 
+_NO_FIGURES: dict[str, Any] = dict.fromkeys(("used_bytes", "sm_pct", "host_bytes"))
+
+
 class Pieces:
-    """What processes were encoded to, while they are the very same objects.
+    """What processes and alerts were encoded to, while they are the very same objects.
 
     Two levels: the list of a device, and each of its processes; both are kept alive with what they
     became, so that an identity is never that of another.
@@ -317,6 +324,7 @@ class Pieces:
         self.lists: dict[int, tuple[tuple[LiveProcess, ...], bytes]] = {}
         self.each: dict[int, dict[int, _Piece]] = {}
         """By position of the device, the processes of its list, by the identity of who they are."""
+        self.alerts: dict[int, tuple[Alert, msgspec.Raw]] = {}
 
 
 @functools.cache
@@ -364,7 +372,13 @@ def encode(state: LiveState, pieces: Pieces) -> list[bytes]:
             lists.append(piece[1])
             device = replace(device, processes=_HERE)  # noqa: PLW2901
         devices.append(device)
-    whole = _ENCODER.encode(replace(state, devices=tuple(devices)))
+    known, pieces.alerts = pieces.alerts, {}
+    for alert in (*state.alerts, *state.pending):
+        pieces.alerts[id(alert)] = known.get(id(alert)) or (alert, _raw(alert))
+    alerts, pending = (
+        [pieces.alerts[id(alert)][1] for alert in of] for of in (state.alerts, state.pending)
+    )
+    whole = _ENCODER.encode(replace(state, devices=tuple(devices), alerts=alerts, pending=pending))
     between = whole.split(bytes(_HERE))
     content = between[:1]
     for encoded, rest in zip(lists, between[1:], strict=True):
@@ -383,14 +397,32 @@ def _list(
         # Who it is is kept alive with the piece, and the same as long as it is the same object.
         piece = before.get(id(process.info))
         if piece is None or piece.process is not process:
-            piece = _piece(process, {} if piece is None else piece.parts)
+            piece = _piece(process, piece)
         now[id(process.info)] = piece
         encoded.append(piece.encoded)
     each[position] = now
     return b"[" + b",".join(encoded) + b"]"
 
 
-def _piece(process: LiveProcess, before: dict[str, tuple[msgspec.Struct, msgspec.Raw]]) -> _Piece:
+def _piece(process: LiveProcess, before: _Piece | None) -> _Piece:
+    """Encode one process, without what is equal to what it was before."""
+    still = replace(process, **_NO_FIGURES)
+    if before is not None and before.still == still:
+        rest, parts = before.rest, before.parts
+    else:
+        rest, parts = _still(still, {} if before is None else before.parts)
+    figures: dict[str, float | None] = {"used_bytes": process.used_bytes}
+    if process.sm_pct is not None:
+        figures["sm_pct"] = process.sm_pct
+    if process.host_bytes is not None:
+        figures["host_bytes"] = process.host_bytes
+    encoded = _ENCODER.encode(figures)[:-1] + b"," + rest
+    return _Piece(process, encoded, still, rest, parts)
+
+
+def _still(
+    process: LiveProcess, before: dict[str, tuple[msgspec.Struct, msgspec.Raw]]
+) -> tuple[bytes, dict[str, tuple[msgspec.Struct, msgspec.Raw]]]:
     """Encode one process, without its parts that are equal to those before."""
     parts: dict[str, tuple[msgspec.Struct, msgspec.Raw]] = {}
     whole: dict[str, object] = {}
@@ -398,11 +430,15 @@ def _piece(process: LiveProcess, before: dict[str, tuple[msgspec.Struct, msgspec
         if isinstance(value, msgspec.Struct):
             pair = before.get(name)
             if pair is None or pair[0] != value:
-                pair = (value, msgspec.Raw(_ENCODER.encode(_lean(value))))
+                pair = (value, _raw(value))
             parts[name], whole[name] = pair, pair[1]
-        else:
+        elif name not in _NO_FIGURES:
             whole[name] = value
-    return _Piece(process, _ENCODER.encode(whole), parts)
+    return _ENCODER.encode(whole)[1:], parts
+
+
+def _raw(value: msgspec.Struct) -> msgspec.Raw:
+    return msgspec.Raw(_ENCODER.encode(_lean(value)))
 
 
 def write(directory: Path, state: LiveState, pieces: Pieces | None = None) -> None:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import fcntl
 import functools
 import hashlib
-import io
 import os
 import shutil
 import subprocess
 import sys
-import tarfile
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -67,9 +65,7 @@ def distributions() -> tuple[Path, Path]:
             shutil.rmtree(scratch, ignore_errors=True)
             dist.build(ROOT, scratch)
             scratch.rename(out)
-        (sdist,) = out.glob("*.tar.gz")
-        (wheel,) = out.glob("*.whl")
-        return sdist, wheel
+        return next(out.glob("*.tar.gz")), next(out.glob("*.whl"))
 
 
 def wheel() -> Path:
@@ -88,8 +84,8 @@ def released() -> Path:
             need(not done.returncode, f"not here: {done.stderr.decode().strip()}")
             scratch = SCRATCH / "released.new"
             shutil.rmtree(scratch, ignore_errors=True)
-            with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
-                archive.extractall(scratch, filter="data")
+            scratch.mkdir()
+            subprocess.run(["tar", "-x", "-C", str(scratch)], input=done.stdout, check=True)
             hatched(scratch)
             scratch.rename(out)
     return out

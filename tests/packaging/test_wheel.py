@@ -37,8 +37,11 @@ def metadata(archives: tuple[Path, Path]) -> Message:
 
 
 def test_another_build_gives_the_same_bytes_and_an_index_would_take_them(
-    archives: tuple[Path, Path],
+    archives: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    plain = tarfile.TarFile.extractall
+    # The Python of Debian 12, 3.11.2, has no filters.
+    monkeypatch.setattr(tarfile.TarFile, "extractall", lambda tar, into: plain(tar, into, None))
     assert dist.differences(ROOT, archives[0].parent) == []
     dist.accepted(archives[0].parent)
 
