@@ -189,7 +189,7 @@ class LiveProcess(Value, frozen=True, kw_only=True):
     """One process on one device."""
 
     info: ProcessInfo
-    used_bytes: int | None
+    used_bytes: int | None = None
     kind: str = "C"
     finding: Finding | None = None
     history: KnownRuns | None = None
@@ -306,8 +306,6 @@ class _Piece(NamedTuple):
     """Without its figures: as a rule nothing else changes."""
     rest: bytes
     """What that was encoded to, without its first brace."""
-    parts: dict[str, tuple[msgspec.Struct, msgspec.Raw]]
-    """Those of its values that have parts: as a rule only one of them changes."""
 
 
 _NO_FIGURES: dict[str, Any] = dict.fromkeys(("used_bytes", "sm_pct", "host_bytes"))
@@ -408,33 +406,16 @@ def _piece(process: LiveProcess, before: _Piece | None) -> _Piece:
     """Encode one process, without what is equal to what it was before."""
     still = replace(process, **_NO_FIGURES)
     if before is not None and before.still == still:
-        rest, parts = before.rest, before.parts
+        still, rest = before.still, before.rest
     else:
-        rest, parts = _still(still, {} if before is None else before.parts)
+        rest = _ENCODER.encode(_lean(still))[1:]
     figures: dict[str, float | None] = {"used_bytes": process.used_bytes}
     if process.sm_pct is not None:
         figures["sm_pct"] = process.sm_pct
     if process.host_bytes is not None:
         figures["host_bytes"] = process.host_bytes
     encoded = _ENCODER.encode(figures)[:-1] + b"," + rest
-    return _Piece(process, encoded, still, rest, parts)
-
-
-def _still(
-    process: LiveProcess, before: dict[str, tuple[msgspec.Struct, msgspec.Raw]]
-) -> tuple[bytes, dict[str, tuple[msgspec.Struct, msgspec.Raw]]]:
-    """Encode one process, without its parts that are equal to those before."""
-    parts: dict[str, tuple[msgspec.Struct, msgspec.Raw]] = {}
-    whole: dict[str, object] = {}
-    for name, value in _known(process):
-        if isinstance(value, msgspec.Struct):
-            pair = before.get(name)
-            if pair is None or pair[0] != value:
-                pair = (value, _raw(value))
-            parts[name], whole[name] = pair, pair[1]
-        elif name not in _NO_FIGURES:
-            whole[name] = value
-    return _ENCODER.encode(whole)[1:], parts
+    return _Piece(process, encoded, still, rest)
 
 
 def _raw(value: msgspec.Struct) -> msgspec.Raw:
