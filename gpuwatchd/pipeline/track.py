@@ -120,11 +120,15 @@ GRACE_S = 300.0
 """The processes of a device count as known until they have been unknown for this long."""
 
 
+_MARK_S = 300.0
+
+
 class Headroom(msgspec.Struct, kw_only=True):
     """What is left on one device, as last read."""
 
     total_bytes: float | None = None
     free_bytes: float | None = None
+    taken_s: float = 0.0
     used_bytes: float | None = None
     util_pct: float | None = None
     attributed_at_s: float | None = None
@@ -135,6 +139,16 @@ class Headroom(msgspec.Struct, kw_only=True):
     """Subject id -> bytes/s at which it is being seen to leak: all take from the same headroom."""
     activity: Activity | None = None
     """What the device did lately."""
+    marks: tuple[tuple[float, float], ...] = ()
+    """When its free memory was so much: now and then, of the last minutes."""
+
+    @property
+    def fall_bytes_per_s(self) -> float:
+        """How fast its free memory has become less in the last five to ten minutes, from 0."""
+        if not self.marks or self.free_bytes is None:
+            return 0.0
+        at_s, free_bytes = self.marks[0]
+        return max(free_bytes - self.free_bytes, 0.0) / max(self.taken_s - at_s, _MARK_S / 5.0)
 
     def limit(self, newest: float | None, *, whole: bool, joint: bool = False) -> float | None:
         """Return where a subject that holds ``newest`` bytes runs out; None when unknown.
@@ -158,6 +172,9 @@ class Headroom(msgspec.Struct, kw_only=True):
         self.total_bytes, self.free_bytes = total_bytes, free_bytes
         self.used_bytes, self.util_pct = used_bytes, util_pct
         free, total = free_bytes, total_bytes
+        self.taken_s = now_s
+        if free is not None and (not self.marks or now_s - self.marks[-1][0] >= _MARK_S):
+            self.marks = (*self.marks[-1:], (now_s, free))
         if free is not None and total is not None and free <= FULL_SHARE * total:
             self.full_at_s = now_s
 
@@ -167,6 +184,7 @@ class Headroom(msgspec.Struct, kw_only=True):
             self.attributed_at_s += by_s
         if self.full_at_s is not None:
             self.full_at_s += by_s
+        self.marks, self.taken_s = (), self.taken_s + by_s
         if isinstance(self.activity, RecentActivity):
             self.activity.move(by_s)
 
@@ -202,22 +220,6 @@ def _grew(finding: Finding, stopped_at_s: float | None, now_s: float) -> str:
     ago_s = 0.0 if stopped_at_s is None else now_s - stopped_at_s
     when = f"{units.duration(ago_s)} ago" if ago_s >= 1.0 else "just now"
     return f"{text}, stopped {when}"
-
-
-def unjudged_finding(subject: Subject, why: str, code: Reason, now_s: float) -> Finding:
-    """Return the finding of a subject that is not judged."""
-    return Finding(
-        id=subject.id,
-        subject=subject,
-        judged_at_s=now_s,
-        pattern="unknown",
-        tier="none",
-        severity="info",
-        confidence=0.0,
-        rate_bytes_per_s=None,
-        eta=None,
-        **reason_fields(why, code=code),
-    )
 
 
 class Suppression(Value, frozen=True, kw_only=True):

@@ -22,12 +22,13 @@ from gpuwatchd.core.model.findings import (
     with_host_reason,
     with_reason,
 )
-from gpuwatchd.pipeline.track import Track, unjudged_finding, unless_explained
+from gpuwatchd.pipeline.track import Track, unless_explained
 from gpuwatchd.pipeline.tracks import (
     Turns,
     flat_finding,
     settled_finding,
     suppress_for_lead,
+    unjudged_finding,
     unsuppress,
 )
 from gpuwatchd.store.ring import Ring

@@ -293,6 +293,22 @@ def flat_finding(
     )
 
 
+def unjudged_finding(subject: Subject, why: str, code: Reason, now_s: float) -> Finding:
+    """Return the finding of a subject that is not judged."""
+    return Finding(
+        id=subject.id,
+        subject=subject,
+        judged_at_s=now_s,
+        pattern="unknown",
+        tier="none",
+        severity="info",
+        confidence=0.0,
+        rate_bytes_per_s=None,
+        eta=None,
+        **reason_fields(why, code=code),
+    )
+
+
 def _is_flat(track: Track, newest_bytes: float, settings: DetectionSection) -> bool:
     """Say whether a subject has surely not grown by what makes a candidate; next to no cost."""
     ring = track.evidence
@@ -344,6 +360,8 @@ def settled_finding(track: Track, settings: DetectionSection) -> Finding | None:
 
 JUDGED_PER_S: Final = 1.5
 """Judgements a second of what grows, for as long as it takes: seven in a tick of five seconds."""
+_SOON_S, _SOON_PER_S, _MOST_PER_S = 3600.0, 1.0 / 30.0, 5.0
+"""For each that has less time left than this, and nobody knows, so many more, up to so many."""
 SAVED: Final = 400.0
 """Judgements that were not needed are kept, up to so many, for a crowd that begins at once."""
 MOST: Final = 32.0
@@ -386,11 +404,16 @@ class Turns:
         ``settings``: by which each of them is judged.
         """
         passed_s = 0.0 if self._at_s is None else min(max(now_s - self._at_s, 0.0), _LONGEST_TICK_S)
-        self._at_s, gained = now_s, JUDGED_PER_S * passed_s
+        left = [_left_s(track) for track in due]
+        soon = sum(
+            [left_s < _SOON_S and not _is_told(it) for it, left_s in zip(due, left, strict=True)]
+        )
+        per_s = max(JUDGED_PER_S, min(JUDGED_PER_S + _SOON_PER_S * soon, _MOST_PER_S))
+        self._at_s, gained = now_s, per_s * passed_s
         self._saved = min(self._saved + gained, SAVED)
         waits = [
-            (_stretch(track, now_s), track, *_cost(track, own))
-            for track, own in zip(due, settings, strict=True)
+            (_stretch(track, now_s, left_s), track, *_cost(track, own))
+            for track, left_s, own in zip(due, left, settings, strict=True)
         ]
         whole = sum([cost for _, _, cost, _ in waits])
         if whole <= min(self._saved, FEW):
@@ -448,20 +471,24 @@ def _cost(track: Track, settings: DetectionSection) -> tuple[float, bool]:
     return (1.0, True) if newest[1] > track.peak else (_CALM_COST, False)
 
 
-def _stretch(track: Track, now_s: float) -> float:
+def _is_told(track: Track) -> bool:
+    alert = track.alert if track.lead is None else track.lead.alert
+    return alert is not None and alert.state == "firing"
+
+
+def _stretch(track: Track, now_s: float, left_s: float) -> float:
     """Return for how many times its pace a subject has waited, the pace where many grow.
 
     The nearer its limit, the sooner it is looked at; what can still be told, and all the more who
     is about to be, comes before what people know, and before a device whose processes are judged.
     """
     waited_s, usual_s = now_s - track.judged_s, max(track.pause_s, alerts.FAST_S)
-    alert = track.alert if track.lead is None else track.lead.alert
-    if alert is not None and alert.state == "firing":
+    if _is_told(track):
         return waited_s / max(usual_s, _NOTIFIED_S)
+    alert = track.alert if track.lead is None else track.lead.alert
     most_s = _NOTIFIED_S if alert is not None else min(usual_s, _NOTIFIED_S)
     if alert is None and track.evidence is not track.window:
         return waited_s / most_s
-    left_s = _left_s(track)
     if alert is None and usual_s >= alerts.SLOW_S and left_s < math.inf:
         most_s = _FAR_S
     if alert is None or (alert.state == "watch" and not alert.alert_confirmations):
@@ -471,13 +498,13 @@ def _stretch(track: Track, now_s: float) -> float:
 
 
 def _left_s(track: Track) -> float:
-    """Return the seconds until memory is full, as judged last, or else as it has risen since."""
-    finding, newest = track.finding, track.evidence.last
+    """Return the seconds until memory is full, as judged last, or else as all has risen since."""
+    finding, newest, headroom = track.finding, track.evidence.last, track.headroom
     if finding is not None and finding.eta is not None:
         return finding.eta.mid_s
     limit_bytes = None if newest is None else track.limits(newest[1])[0]
-    if newest is None or limit_bytes is None:
+    if newest is None or limit_bytes is None or newest[1] <= track.peak:
         return math.inf
     rate = (newest[1] - track.peak) / max(newest[0] - track.judged_s, 1.0)
-    rate += sum(track.headroom.growing.values())
+    rate = max(rate + sum(headroom.growing.values()), headroom.fall_bytes_per_s)
     return (limit_bytes - newest[1]) / rate if rate > 0.0 else math.inf

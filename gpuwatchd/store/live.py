@@ -370,7 +370,8 @@ def encode(state: LiveState, pieces: Pieces) -> list[bytes]:
             lists.append(piece[1])
             device = replace(device, processes=_HERE)  # noqa: PLW2901
         devices.append(device)
-    known, pieces.alerts = pieces.alerts, {}
+    known = pieces.alerts.copy()
+    pieces.alerts.clear()
     for alert in (*state.alerts, *state.pending):
         pieces.alerts[id(alert)] = known.get(id(alert)) or (alert, _raw(alert))
     alerts, pending = (
