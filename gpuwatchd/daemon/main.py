@@ -560,7 +560,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         result = run.main(args=words, prog_name=name, standalone_mode=False)
     except click.ClickException as error:
-        usage = GpuwatchdError(error.format_message(), hint=f"{name} --help", page="errors#other")
+        usage = GpuwatchdError(error.format_message(), hint=f"{name} --help", page="cli")
         return _refuse(usage, error.exit_code)
     except click.Abort:
         return 130

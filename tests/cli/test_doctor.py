@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from gpuwatchd.cli.doctor import Check
     from gpuwatchd.core.model import DeviceState
-    from gpuwatchd.store.live import LiveState
     from tests.cli.calls import Ctl
 
 
@@ -253,10 +252,6 @@ def test_a_container_is_told(namespace: str, inside: bool, tmp_path: Path) -> No
     assert all("stay unnamed" in said for _, _, said, _ in answers)
 
 
-def _state(**changes: Any) -> LiveState:
-    return msgspec.structs.replace(world.odd(), **changes)
-
-
 def test_what_cannot_be_read_has_its_state_and_what_mends_it() -> None:
     first, lost = world.odd().devices
     ((name, level, said, hint),) = told(gpus.device_state(lost, now_s=time.time()))
@@ -292,7 +287,7 @@ def test_a_gpu_that_sleeps_is_no_trouble() -> None:
 
 
 def test_servers_answer_or_say_why_not() -> None:
-    answers = told(gpus.servers(Config(), _state().servers, now_s=time.time()))
+    answers = told(gpus.servers(Config(), world.odd().servers, now_s=time.time()))
     assert [(name, level) for name, level, _, _ in answers] == [
         ("server Ollama", "ok"), ("server vLLM", "ok"), ("server SGLang", "warning"),
     ]  # fmt: skip
@@ -304,7 +299,8 @@ def test_servers_answer_or_say_why_not() -> None:
 
 def test_a_dead_daemon_says_nothing_of_now(machine: Machine) -> None:
     around = machine.around()
-    around.state = _state(servers=(ServerReading(kind="vLLM", url="u", at_s=0.0),)), []
+    servers = (ServerReading(kind="vLLM", url="u", at_s=0.0),)
+    around.state = msgspec.structs.replace(world.odd(), servers=servers), []
     around.alive = True
     live = {check.name for check in gpus.surroundings(around)}
     around.alive = False
@@ -336,7 +332,7 @@ def test_what_systemd_knows_of_the_service(
 
 
 def test_the_machines_own_service_is_looked_at_too(machine: Machine, well: type[Well]) -> None:
-    machine.systemd(LoadState="not-found")
+    machine.systemd(ActiveState="inactive", UnitFileState="disabled")  # a package's, unused
     machine.shown["system"] = {**sick.UNIT_SHOWN, "ActiveState": "failed"}
     found = machine.faults("service")
     assert list(found) == ["service-failed"]
@@ -495,4 +491,6 @@ def test_a_state_of_a_later_version_wants_a_later_program(
     """Restarting the daemon would leave it as new as it is."""
     told = [("state-newer", "written by a later version")]
     monkeypatch.setattr("gpuwatchd.view.queries.current_state.read_state", lambda: (None, told))
-    assert "restart" not in machine.faults("daemon")["daemon-newer"].hint
+    monkeypatch.setattr(running, "is_held", lambda *_: True)
+    (newer,) = machine.faults("daemon").values()
+    assert (newer.id, "restart" in newer.hint) == ("daemon-newer", False)

@@ -54,7 +54,8 @@ def check(around: CheckContext) -> Iterator[Check]:
         else:
             yield ok(words)
     if state is None or not around.alive:
-        if not around.denied:  # else it runs, and how it does may not be known
+        lock = state_location.chosen().runtime_dir / _LOCK
+        if not (around.denied or is_held(lock, around.root)):  # else it runs
             system = (around.root / _ENABLED).is_symlink()
             mend = "sudo systemctl restart gpuwatchd" if system else "gpuwatchctl service install"
             yield warning("daemon-absent", "is not running", mend)
@@ -111,9 +112,7 @@ def _two_daemons(around: CheckContext) -> Iterator[Check]:
     if len(held) > 1:
         which = " and ".join(f"pid {pid} ({lock.parent})" for lock, pid in held.items())
         system = any(lock.parent == directories.SYSTEM_RUNTIME_DIR for lock in held)
-        hint = "gpuwatchctl service stop" + (
-            " (the system service keeps running)" if system else ""
-        )
+        hint = f"gpuwatchctl service stop{' (the system service keeps running)' if system else ''}"
         yield warning("instance-second", f"{len(held)} daemons watch the same GPUs: {which}", hint)
 
 
@@ -156,7 +155,7 @@ def _two_services(around: CheckContext) -> Iterator[Check]:
         yield warning(
             "instance-system",
             "this machine's own service and one of yours are both enabled: the GPUs are read twice",
-            "gpuwatchctl service uninstall (you can read the history of the machine's)",
+            "gpuwatchctl service uninstall (members of the group gpuwatchd read the machine's)",
         )
 
 
@@ -283,11 +282,10 @@ def _stale(path: str, manager: Manager) -> Iterator[Check]:
     if _MARK not in written:
         return  # the user's own: not ours to judge
     starts, ours = (_line(unit, "ExecStart=") for unit in (written, wanted))
-    if starts != ours:
-        if _program(starts) == _program(ours):
-            return  # a package's, which starts this very daemon by the link in /usr/bin
+    # A package's starts this very daemon by the link in /usr/bin, and is as it should be.
+    if _program(starts) != _program(ours):
         yield warning("service-other", f"{path} starts the daemon of another installation", _MARK)
-    elif _settled(written) != _settled(wanted):
+    elif starts == ours and _settled(written) != _settled(wanted):
         yield warning("service-old", f"{path} is not what this version would write", _MARK)
 
 
@@ -309,13 +307,12 @@ def _settled(unit: str) -> list[str]:
 def _linger(around: CheckContext, values: dict[str, str]) -> Iterator[Check]:
     """Yield from /var/lib/systemd/linger: one file per user whose services outlive the session."""
     user = state_location.name_of(os.geteuid())
+    words, hint = "the daemon ends when you log out", f"loginctl enable-linger {user}"
     if (around.root / "var/lib/systemd/linger" / user).exists():
         yield ok(f"services of {user} keep running after logout")
-    elif values.get("LoadState") != "loaded":
-        return  # nothing of ours that could end
+    elif not {"active", "enabled"} & {values.get("ActiveState"), values.get("UnitFileState")}:
+        return  # nothing of ours that could end: a package's unit is there for everybody
     elif around.environ.get("DISPLAY") or around.environ.get("WAYLAND_DISPLAY"):
-        words = "the daemon ends when you log out of the desktop"
-        yield ok(f"{words} (loginctl enable-linger {user} keeps it)")
+        yield ok(f"{words} of the desktop ({hint} keeps it)")
     else:
-        hint = f"loginctl enable-linger {user}"
-        yield warning("linger-missing", "the daemon ends when you log out", hint)
+        yield warning("linger-missing", words, f"{hint} (with sudo where that is denied)")

@@ -71,6 +71,7 @@ _MOST: Final = {
 """More than any card says, in the driver's units (%, °C, mW, MHz, and counts)."""
 
 log = logging.getLogger(__name__)
+log.addHandler(logging.NullHandler())  # a verb that reads cards tells their faults itself
 
 
 class Reader:

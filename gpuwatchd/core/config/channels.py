@@ -91,10 +91,11 @@ def by_default(settings: Config) -> tuple[str, ...]:
 
 
 def unused(settings: Config) -> list[str]:
-    """Return one sentence for each channel that is set up in vain."""
-    current, in_use = settings.policy.channels, used(settings)
+    """Return one sentence for each channel that is set up in vain, or by half."""
+    current, in_use, mail = settings.policy.channels, used(settings), settings.notify.email
     lists = {name: [*current, name] for name in set_up(settings) if name not in in_use}
-    return [
+    half = "email" not in in_use and bool(mail.host) != bool(mail.to)
+    return ["email is not used: [notify.email] needs both host and to"] * half + [
         f"{name} is set up but nothing uses it; write [policy] channels = {json.dumps(listed)}"
         for name, listed in lists.items()
     ]

@@ -190,7 +190,7 @@ def _verdict(addresses: Iterable[Address], has_it: Collection[str], results: lis
         raise NotifyError(
             told,
             permanent=True,
-            hint="check the addresses: gpuwatchctl notify test chat",
+            hint="correct that address, then: gpuwatchctl notify test chat",
             page="errors#chat",
         )
     return f"{value}; not by {told}"
