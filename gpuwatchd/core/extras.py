@@ -17,9 +17,10 @@ BREWED: Final = "gpuwatchctl docs install#extras"
 _WHOLE: Final = {
     "uv-receipt.toml": "uv tool install --force 'gpuwatchd[full]'",
     "pipx_metadata.json": "pipx install --force 'gpuwatchd[full]'",
+    "container-image": "gpuwatchctl docs containers#build",
 }
-"""File in an environment -> what adds to it: it is made anew, so with all the extras; uv's has no
-pip, and pipx must know what is in its own."""
+"""File in an environment -> what adds to it: it is made anew, so with all the extras; uv's and
+our image's have no pip, and pipx must know what is in its own."""
 
 
 def install(extra: str, prefix: str | None = None) -> str:

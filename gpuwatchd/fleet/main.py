@@ -119,7 +119,7 @@ def _rounds(
             metrics.after_failure(found)
         elif worker.rings.end != before:
             firing = sum(gpu.state == "firing" for gpu in found.verdicts)
-            stop.manager.status(f"{found.gpus} GPUs, {firing} with an alert")
+            stop.manager.status(f"{units.count(found.gpus, 'GPU')}, {firing} with an alert")
             _log_gpus(changes, found, file.state.shard, worker, round_s)
             if sender is None:
                 print_round(found, file.state.shard)

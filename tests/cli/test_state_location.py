@@ -206,7 +206,7 @@ def test_the_refusal_names_the_place_that_was_asked_for(
     ):
         pass
     words = f"env 'GPUWATCHD_STATE_DIR={state}' /opt/x/bin/gpuwatchctl snooze latest 1h"
-    assert caught.value.hint == f"an administrator may: sudo -u {SERVICE} {words}"
+    assert caught.value.hint == f"an administrator may: sudo {words}"
     monkeypatch.setattr(sys, "argv", ["/opt/x/bin/gpuwatchctl", "web", "--port", "0"])
     with (
         pytest.raises(NotAllowed) as asked,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuwatchd.core import config
+from gpuwatchd.core import config, extras
 from tests.children import Child
 from tests.cli import world
 from tests.conftest import ROOT, need, ran
@@ -117,11 +117,13 @@ def test_the_worker_of_a_fleet_is_an_image_of_its_own() -> None:
     assert [(written["GPUWATCHD_STATE_DIR"], written["GPUWATCHD_RUNTIME_DIR"])] == home
 
 
-def test_dependencies_come_by_their_hashes() -> None:
+def test_dependencies_come_by_their_hashes_and_no_pip_stays(tmp_path: Path) -> None:
     (installed,) = [rest for rest in _of("RUN") if "pip install" in rest]
     first, second = re.findall(r"pip install ([^&]*)", installed)
     assert "--require-hashes" in first
     assert "--no-index" in second
+    (tmp_path / re.findall(r"touch /opt/gpuwatchd/(\S+)", installed)[0]).touch()
+    assert extras.install("charts", str(tmp_path)).endswith("containers#build")
     pins = (ROOT / "packaging/constraints.txt").read_text()
     assert pins.count("--hash=sha256:") >= pins.count("==")
 

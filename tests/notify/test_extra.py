@@ -37,11 +37,8 @@ def test_what_pip_would_add_to_homebrews_is_gone_with_the_next_upgrade(tmp_path:
     for prefix in (keg, tmp_path / "opt/libexec"):
         assert extras.install("charts", str(prefix)) == extras.BREWED
     page, _, anchor = extras.BREWED.split()[-1].partition("#")
-    _, _, section = (
-        (ROOT / f"docs/how-to/{page}.md")
-        .read_text("utf-8")
-        .partition(f"\n### {anchor.capitalize()}\n")
-    )
+    text = (ROOT / f"docs/how-to/{page}.md").read_text("utf-8")
+    section = text.partition(f"\n### {anchor.capitalize()}\n")[2]
     assert "gone with the next `brew upgrade`" in section
 
 

@@ -108,12 +108,12 @@ async def test_what_is_not_snoozed_cannot_be_taken_back() -> None:
 
 async def test_who_may_not_write_is_told_whom_to_ask(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: Silence) -> Silence:
-        raise NotAllowed("only root may write to it", hint="sudo -u gpuwatchd gpuwatchctl top")
+        raise NotAllowed("only root may write to it", hint="sudo gpuwatchctl top")
 
     monkeypatch.setattr(alert_changes, "keep", refuse)
     async with opened(seen(), "a", "s", "enter", size=(120, 24)) as (app, _):
         form = screen(app, SnoozeScreen)
-        assert "only root may write to it (sudo -u gpuwatchd gpuwatchctl top)" in shown(app)
+        assert "only root may write to it (sudo gpuwatchctl top)" in shown(app)
         assert form.trouble
     assert stored() == []
 

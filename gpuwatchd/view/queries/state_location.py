@@ -325,6 +325,5 @@ def _not_yours(place: Place, owner: int, words: tuple[str, ...]) -> NotAllowed:
     # sudo takes these away, and the verb would be about another place.
     named = [f"{name}={os.environ[name]}" for name in _DIRECTORIES if os.environ.get(name)]
     program = shlex.join([*(["env", *named] if named else []), account.ourselves()])
-    return NotAllowed(
-        why, hint=f"an administrator may: sudo -u {user} {program} {shlex.join(typed)}"
-    )
+    # Not as that user: what is said of a process only its owner and root may say.
+    return NotAllowed(why, hint=f"an administrator may: sudo {program} {shlex.join(typed)}")

@@ -205,9 +205,8 @@ def own_process(pid: int, verb: str, what: str) -> ProcessInfo:
             page="errors#no-such-process",
         )
     if os.geteuid() != 0 and info.uid != os.getuid():
-        owner = f" of {info.user}" if info.user else ""
         raise GpuwatchdError(
-            f"process {pid} is not yours: only the owner{owner} or root may {what}",
+            f"process {pid} is not yours: only its owner or root may {what}",
             hint=f"sudo gpuwatchctl {verb} {pid}",
             page="errors#not-yours",
         )
