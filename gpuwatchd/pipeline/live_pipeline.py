@@ -408,6 +408,7 @@ class LivePipeline(Pipeline):
             moved = self.conditions.move(step_s) + state.restored.move(step_s)
             notifier.move(CONDITIONS, moved, step_s)
             notifier.deaths.move(step_s)
+            self.intake.host_memory.headroom.move(step_s)
 
     def _due(self, label: str, now_s: float) -> list[Track]:
         return self.guard("windows", partial(self.evaluator.in_turns, label, now_s)) or []

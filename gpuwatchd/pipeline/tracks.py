@@ -499,12 +499,14 @@ def _stretch(track: Track, now_s: float, left_s: float) -> float:
 
 def _left_s(track: Track) -> float:
     """Return the seconds until memory is full, as judged last, or else as all has risen since."""
-    finding, newest, headroom = track.finding, track.evidence.last, track.headroom
+    finding, newest = track.finding, track.evidence.last
     if finding is not None and finding.eta is not None:
         return finding.eta.mid_s
-    limit_bytes = None if newest is None else track.limits(newest[1])[0]
-    if newest is None or limit_bytes is None or newest[1] <= track.peak:
+    if newest is None or newest[1] <= track.peak:
         return math.inf
+    limit_bytes, _, among = track.limits(newest[1])
     rate = (newest[1] - track.peak) / max(newest[0] - track.judged_s, 1.0)
-    rate = max(rate + sum(headroom.growing.values()), headroom.fall_bytes_per_s)
-    return (limit_bytes - newest[1]) / rate if rate > 0.0 else math.inf
+    # What others of the device take is not taken from a limit of its own.
+    fall = track.headroom.fall_bytes_per_s if among is None else 0.0
+    rate = max(rate + sum(track.headroom.others(track.subject, among)), fall)
+    return (limit_bytes - newest[1]) / rate if limit_bytes and rate > 0.0 else math.inf

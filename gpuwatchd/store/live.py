@@ -363,9 +363,7 @@ def encode(state: LiveState, pieces: Pieces) -> list[bytes]:
     for position, device in enumerate(state.devices):
         processes = device.processes
         if processes:
-            piece = pairs.get(id(processes))
-            if piece is None:
-                piece = (processes, _list(processes, pieces.each, position))
+            piece = pairs.get(id(processes)) or (processes, _list(processes, pieces.each, position))
             pieces.lists[id(processes)] = piece
             lists.append(piece[1])
             device = replace(device, processes=_HERE)  # noqa: PLW2901
@@ -373,7 +371,10 @@ def encode(state: LiveState, pieces: Pieces) -> list[bytes]:
     known = pieces.alerts.copy()
     pieces.alerts.clear()
     for alert in (*state.alerts, *state.pending):
-        pieces.alerts[id(alert)] = known.get(id(alert)) or (alert, _raw(alert))
+        pieces.alerts[id(alert)] = known.get(id(alert)) or (
+            alert,
+            msgspec.Raw(_ENCODER.encode(_lean(alert))),
+        )
     alerts, pending = (
         [pieces.alerts[id(alert)][1] for alert in of] for of in (state.alerts, state.pending)
     )
@@ -417,10 +418,6 @@ def _piece(process: LiveProcess, before: _Piece | None) -> _Piece:
         figures["host_bytes"] = process.host_bytes
     encoded = _ENCODER.encode(figures)[:-1] + b"," + rest
     return _Piece(process, encoded, still, rest)
-
-
-def _raw(value: msgspec.Struct) -> msgspec.Raw:
-    return msgspec.Raw(_ENCODER.encode(_lean(value)))
 
 
 def write(directory: Path, state: LiveState, pieces: Pieces | None = None) -> None:

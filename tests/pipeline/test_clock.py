@@ -104,6 +104,10 @@ def test_a_fault_while_what_is_remembered_moves_ends_no_tick(
     source = Script(lambda i: at(1_000.0 + 5 * i, 2e9 + 5 * i + 3_600.0 * (i > 2)))
     pipeline = make_pipeline(config=EAGER, sources=[source])
     run(pipeline, 3)
+    host = pipeline.intake.host_memory.headroom
+    host.take(1_010.0, 10.0, 0.0)
+    pipeline._step_clock("script", 3_600.0)
+    assert (host.full_at_s, host.marks) == (4_610.0, ())
     monkeypatch.setattr(pipeline.alert_notifier, "move", None)
     assert len(pipeline.tick().samples) == 1
     assert [problem.partition(":")[0] for problem in pipeline.guard.problems] == ["clock"]

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwatchd.analysis import screen, verdict
+from gpuwatchd.core.codes import LimitKind
 from gpuwatchd.core.config import DetectionSection
-from gpuwatchd.core.model import EtaRange, ProcessInfo, ProcessKey, Subject
+from gpuwatchd.core.model import EtaRange, MemoryLimit, ProcessInfo, ProcessKey, Subject
 from gpuwatchd.core.model.alerts import Title
 from gpuwatchd.pipeline import tracks
 from gpuwatchd.pipeline.track import Headroom, Track
@@ -156,6 +157,18 @@ def test_memory_of_the_host_waits_for_its_turn_though_it_is_seldom_read(
     turns._saved = 0.0
     assert turns.take([own], [SETTINGS], 1000.0) == []
     assert turns.waiting == [own]
+
+
+def test_a_limit_of_its_own_is_not_filled_by_others_of_the_device() -> None:
+    (own,) = growing(1)
+    own.headroom.take(1000.0, 80.0 * GIB, 80.0 * GIB)
+    own.headroom.take(1060.0, 80.0 * GIB, 20.0 * GIB)
+    assert tracks._left_s(own) == pytest.approx(20.0)
+    own.limit = MemoryLimit(kind=LimitKind.DMEM, name="job", process_bytes=4.0 * GIB)
+    own.headroom.growing = {"another": 1.0 * GIB}
+    assert tracks._left_s(own) == pytest.approx(2.0 / 0.4)
+    own.sharing = frozenset({"another"})
+    assert tracks._left_s(own) == pytest.approx(2.0 / 1.4)
 
 
 LEAKS, CARD = 16, msgspec.structs.replace(making.CARD, memory_total_bytes=48 * GIB)
