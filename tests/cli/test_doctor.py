@@ -494,3 +494,5 @@ def test_a_state_of_a_later_version_wants_a_later_program(
     monkeypatch.setattr(running, "is_held", lambda *_: True)
     (newer,) = machine.faults("daemon").values()
     assert (newer.id, "restart" in newer.hint) == ("daemon-newer", False)
+    told.clear()
+    assert list(machine.faults("daemon")) == ["daemon-late"]

@@ -44,6 +44,7 @@ def check(around: CheckContext) -> Iterator[Check]:
     again, logs = "gpuwatchctl service restart", "gpuwatchctl service logs"
     if state_location.chosen().scope == "system":
         again, logs = "sudo systemctl restart gpuwatchd", "sudo journalctl -u gpuwatchd"
+    late = f"{again}, then: {logs}"
     for code, words in pairs:
         if code in _BROKEN:
             yield warning(_BROKEN[code], words, _NEWER if code == "state-newer" else again)
@@ -54,8 +55,10 @@ def check(around: CheckContext) -> Iterator[Check]:
         else:
             yield ok(words)
     if state is None or not around.alive:
-        lock = state_location.chosen().runtime_dir / _LOCK
-        if not (around.denied or is_held(lock, around.root)):  # else it runs
+        if is_held(state_location.chosen().runtime_dir / _LOCK, around.root):
+            if not _BROKEN.keys() & dict(pairs).keys():
+                yield warning("daemon-late", "runs, and has sampled nothing so far", late)
+        elif not around.denied:  # else it runs, and how it does may not be known
             system = (around.root / _ENABLED).is_symlink()
             mend = "sudo systemctl restart gpuwatchd" if system else "gpuwatchctl service install"
             yield warning("daemon-absent", "is not running", mend)
@@ -68,11 +71,7 @@ def check(around: CheckContext) -> Iterator[Check]:
         )
     late_s = time.time() - state.taken_at_s
     if late_s > max(_LATE_S, 3 * state.interval_s):
-        yield warning(
-            "daemon-late",
-            f"its last sample is {units.duration(late_s)} old",
-            f"{again}, then: {logs}",
-        )
+        yield warning("daemon-late", f"its last sample is {units.duration(late_s)} old", late)
     for problem in state.problems:
         yield warning("daemon-problem", problem, logs)
 
