@@ -13,14 +13,17 @@ from gpuwatchd.notify.channels.desktop.connection import MOST, Link, Shown
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gpuwatchd.core.model import Message
+
+def served(folder: Path, server: str = "bus :1.5") -> Shown:
+    """Return the pop-ups of a folder, as a server has them."""
+    shown = Shown(folder / "popups.json")
+    shown.serve(server)
+    return shown
 
 
 def test_a_restart_knows_the_pop_ups_of_the_same_server(tmp_path: Path, message: Message) -> None:
     path = tmp_path / "popups.json"
-    first = Shown(path)
-    first.serve("bus :1.5")
-    first.put("m1", 7, message)
+    served(tmp_path).put("m1", 7, message)
     again = Shown(path)
     assert again.number("m1") == 0
     again.serve("bus :1.5")
@@ -33,14 +36,11 @@ def test_a_restart_knows_the_pop_ups_of_the_same_server(tmp_path: Path, message:
 
 @pytest.mark.parametrize("server", ["bus :1.9", "other :1.5", ""])
 def test_another_server_has_none_of_ours(tmp_path: Path, message: Message, server: str) -> None:
-    path = tmp_path / "popups.json"
-    first = Shown(path)
-    first.serve("bus :1.5")
+    first = served(tmp_path)
     first.put("m1", 7, message)
     first.serve(server)
     assert first.number("m1") == 0
-    again = Shown(path)
-    again.serve(server)
+    again = served(tmp_path, server)
     assert (again.number("m1"), again.message(7)) == (0, None)
 
 
@@ -59,15 +59,12 @@ def test_a_pop_up_that_tells_of_others_stays_when_one_of_them_changes(message: M
 
 
 def test_what_is_closed_is_forgotten(tmp_path: Path, message: Message) -> None:
-    path = tmp_path / "popups.json"
-    shown = Shown(path)
-    shown.serve("bus :1.5")
+    shown = served(tmp_path)
     shown.put("m1", 7, message)
     shown.put("m2", 8, message)
     shown.closed(7)
     assert (shown.number("m1"), shown.number("m2")) == (0, 8)
-    again = Shown(path)
-    again.serve("bus :1.5")
+    again = served(tmp_path)
     assert (again.number("m1"), again.number("m2")) == (0, 8)
 
 
@@ -79,32 +76,25 @@ def test_a_number_that_is_given_anew_is_the_new_ones(message: Message) -> None:
 
 
 def test_it_does_not_grow(tmp_path: Path, message: Message) -> None:
-    path = tmp_path / "popups.json"
-    shown = Shown(path)
-    shown.serve("bus :1.5")
+    shown = served(tmp_path)
     for n in range(1, 3 * MOST):
         shown.put(f"m{n}", n, message)
     assert shown.number(f"m{3 * MOST - 1}") == 3 * MOST - 1
     assert shown.number("m1") == 0
-    assert path.stat().st_size < MOST * 1000
+    assert (tmp_path / "popups.json").stat().st_size < MOST * 1000
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"server": 5}', b"\xff" * 100])
 def test_a_broken_file_is_no_file(tmp_path: Path, message: Message, content: bytes) -> None:
-    path = tmp_path / "popups.json"
-    path.write_bytes(content)
-    shown = Shown(path)
-    shown.serve("bus :1.5")
+    (tmp_path / "popups.json").write_bytes(content)
+    shown = served(tmp_path)
     assert shown.number("m1") == 0
     shown.put("m1", 3, message)
-    again = Shown(path)
-    again.serve("bus :1.5")
-    assert again.number("m1") == 3
+    assert served(tmp_path).number("m1") == 3
 
 
 def test_a_place_that_cannot_be_written_is_no_failure(tmp_path: Path, message: Message) -> None:
-    shown = Shown(tmp_path / "none" / "popups.json")
-    shown.serve("bus :1.5")
+    shown = served(tmp_path / "none")
     shown.put("m1", 3, message)
     assert shown.number("m1") == 3
     assert not (tmp_path / "none").exists()

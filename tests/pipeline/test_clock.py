@@ -59,7 +59,7 @@ def test_a_silent_source_goes_on_by_our_clock() -> None:
 
 
 @given(
-    st.lists(st.floats(min_value=0.5, max_value=400), min_size=1, max_size=300),
+    st.lists(st.floats(min_value=0.5, max_value=400), max_size=300),
     st.sampled_from(STEPS),
     st.integers(min_value=0, max_value=2**31),
 )
@@ -76,15 +76,9 @@ def test_a_moved_ring_keeps_its_distances_and_values(
     after_t, after_v = ring.window()
     np.testing.assert_allclose(after_t, before_t + by_s, atol=0.02)
     np.testing.assert_array_equal(after_v, before_v)
-    ring.add(float(times[-1]) + by_s + 60.0, 1.0)
-    assert ring.last == (float(times[-1]) + by_s + 60.0, 1.0)
-
-
-def test_an_empty_ring_can_be_moved() -> None:
-    ring = Ring(100.0)
-    ring.shift(3600.0)
-    ring.add(5_000.0, 1.0)
-    assert ring.window()[0].tolist() == [5_000.0]
+    next_s = 1.7e9 + sum(pauses) + by_s + 60.0
+    ring.add(next_s, 1.0)
+    assert ring.last == (next_s, 1.0)
 
 
 def test_a_step_moves_the_alert_of_every_subject() -> None:
@@ -104,10 +98,9 @@ def test_a_fault_while_what_is_remembered_moves_ends_no_tick(
     source = Script(lambda i: at(1_000.0 + 5 * i, 2e9 + 5 * i + 3_600.0 * (i > 2)))
     pipeline = make_pipeline(config=EAGER, sources=[source])
     run(pipeline, 3)
-    host = pipeline.intake.host_memory.headroom
-    host.take(1_010.0, 10.0, 0.0)
+    pipeline.intake.host_memory.headroom.take(1_010.0, 10.0, 0.0)
     pipeline._step_clock("script", 3_600.0)
-    assert (host.full_at_s, host.marks) == (4_610.0, ())
+    assert pipeline.intake.host_memory.headroom.full_at_s == 4_610.0
     monkeypatch.setattr(pipeline.alert_notifier, "move", None)
     assert len(pipeline.tick().samples) == 1
     assert [problem.partition(":")[0] for problem in pipeline.guard.problems] == ["clock"]

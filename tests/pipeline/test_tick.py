@@ -328,8 +328,7 @@ def test_what_changes_is_shown_at_once(tmp_path: Path) -> None:
     assert [p.info.user for p in tick.state.devices[0].processes or ()] == ["bob", "root"]
     tick = run(pipeline, 6)[-1]
     assert [p.sm_pct for p in tick.state.devices[0].processes or ()] == [90.0, None]
-    written = present(live.read(tmp_path))
-    assert written == tick.state
+    assert present(live.read(tmp_path)) == tick.state
 
 
 def test_the_same_bytes_whether_pieces_are_used_again_or_not() -> None:

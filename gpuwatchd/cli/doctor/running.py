@@ -57,7 +57,7 @@ def check(around: CheckContext) -> Iterator[Check]:
     if state is None or not around.alive:
         if is_held(state_location.chosen().runtime_dir / _LOCK, around.root):
             if not _BROKEN.keys() & dict(pairs).keys():
-                yield warning("daemon-late", "runs, and has sampled nothing so far", late)
+                yield warning("daemon-late", "runs, but there is no live state of it", late)
         elif not around.denied:  # else it runs, and how it does may not be known
             system = (around.root / _ENABLED).is_symlink()
             mend = "sudo systemctl restart gpuwatchd" if system else "gpuwatchctl service install"
