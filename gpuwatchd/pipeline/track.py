@@ -173,11 +173,10 @@ class Headroom(msgspec.Struct, kw_only=True):
         """Take over what was read, and remember when hardly any was left last."""
         self.total_bytes, self.free_bytes = total_bytes, free_bytes
         self.used_bytes, self.util_pct = used_bytes, util_pct
-        free, total = free_bytes, total_bytes
         self.taken_s = now_s
-        if free is not None and (not self.marks or now_s - self.marks[-1][0] >= _MARK_S):
-            self.marks = (*self.marks[-1:], (now_s, free))
-        if free is not None and total is not None and free <= FULL_SHARE * total:
+        if free_bytes is not None and (not self.marks or now_s - self.marks[-1][0] >= _MARK_S):
+            self.marks = (*self.marks[-1:], (now_s, free_bytes))
+        if free_bytes is not None and free_bytes <= FULL_SHARE * (total_bytes or 0.0):
             self.full_at_s = now_s
 
     def move(self, by_s: float) -> None:

@@ -77,9 +77,8 @@ class HostMemory:
         ]
 
     def _measure(self, now_s: float) -> None:
-        host = self._look()
-        figures = (None, None) if host is None else (host.total_bytes, host.free_bytes)
-        self.headroom.take(now_s, *figures)
+        total_bytes, free_bytes = self._look() or (None, None)
+        self.headroom.take(now_s, total_bytes, free_bytes)
 
     def _note(self, device: TrackedDevice, key: ProcessKey, held: int, now_s: float) -> None:
         info = self._state.infos.get(key)

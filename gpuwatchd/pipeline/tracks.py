@@ -295,16 +295,8 @@ def flat_finding(
 
 def unjudged_finding(subject: Subject, why: str, code: Reason, now_s: float) -> Finding:
     """Return the finding of a subject that is not judged."""
-    return Finding(
-        id=subject.id,
-        subject=subject,
-        judged_at_s=now_s,
-        pattern="unknown",
-        tier="none",
-        severity="info",
-        confidence=0.0,
-        rate_bytes_per_s=None,
-        eta=None,
+    return msgspec.structs.replace(
+        flat_finding(subject, "unknown", at_s=now_s, samples=0, framework=None, limit_bytes=None),
         **reason_fields(why, code=code),
     )
 

@@ -44,7 +44,6 @@ def check(around: CheckContext) -> Iterator[Check]:
     again, logs = "gpuwatchctl service restart", "gpuwatchctl service logs"
     if state_location.chosen().scope == "system":
         again, logs = "sudo systemctl restart gpuwatchd", "sudo journalctl -u gpuwatchd"
-    late = f"{again}, then: {logs}"
     for code, words in pairs:
         if code in _BROKEN:
             yield warning(_BROKEN[code], words, _NEWER if code == "state-newer" else again)
@@ -55,13 +54,7 @@ def check(around: CheckContext) -> Iterator[Check]:
         else:
             yield ok(words)
     if state is None or not around.alive:
-        if is_held(state_location.chosen().runtime_dir / _LOCK, around.root):
-            if not _BROKEN.keys() & dict(pairs).keys():
-                yield warning("daemon-late", "runs, but there is no live state of it", late)
-        elif not around.denied:  # else it runs, and how it does may not be known
-            system = (around.root / _ENABLED).is_symlink()
-            mend = "sudo systemctl restart gpuwatchd" if system else "gpuwatchctl service install"
-            yield warning("daemon-absent", "is not running", mend)
+        yield from _unseen(around, f"{again}, then: {logs}")
         return
     memory = f", {units.size(state.rss_bytes)} of memory" if state.rss_bytes else ""
     yield ok(f"runs as pid {state.pid}, version {state.version}{memory}")
@@ -71,9 +64,24 @@ def check(around: CheckContext) -> Iterator[Check]:
         )
     late_s = time.time() - state.taken_at_s
     if late_s > max(_LATE_S, 3 * state.interval_s):
-        yield warning("daemon-late", f"its last sample is {units.duration(late_s)} old", late)
+        yield warning(
+            "daemon-late",
+            f"its last sample is {units.duration(late_s)} old",
+            f"{again}, then: {logs}",
+        )
     for problem in state.problems:
         yield warning("daemon-problem", problem, logs)
+
+
+def _unseen(around: CheckContext, again: str) -> Iterator[Check]:
+    """Yield what is not told yet where the live state is of no daemon that runs."""
+    if is_held(state_location.chosen().runtime_dir / _LOCK, around.root):
+        if not _BROKEN.keys() & dict(around.state[1]).keys():
+            yield warning("daemon-late", "runs, but there is no live state of it", again)
+    elif not around.denied:  # else it runs, and how it does may not be known
+        system = (around.root / _ENABLED).is_symlink()
+        mend = "sudo systemctl restart gpuwatchd" if system else "gpuwatchctl service install"
+        yield warning("daemon-absent", "is not running", mend)
 
 
 def probes(around: CheckContext) -> Iterator[Check]:
