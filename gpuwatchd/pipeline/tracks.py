@@ -369,8 +369,8 @@ _NOTIFIED_S = 120.0
 """What people know is looked at so often."""
 _NEAR, _NEARER = 60.0, 600.0
 """What they do not know, so many times before memory is full; the second of a leak suspected."""
-_FAR_S = 240.0
-"""What has hours left and is no leak so far, at least so often."""
+_FAR_S, _FAR_LEFT_S = 240.0, 4 * 3600.0
+"""What is no leak so far and has so many seconds left, at least so often."""
 
 
 class Turns:
@@ -397,16 +397,19 @@ class Turns:
         """
         passed_s = 0.0 if self._at_s is None else min(max(now_s - self._at_s, 0.0), _LONGEST_TICK_S)
         left = [_left_s(track) for track in due]
-        soon = sum(
-            [left_s < _SOON_S and not _is_told(it) for it, left_s in zip(due, left, strict=True)]
-        )
-        per_s = max(JUDGED_PER_S, min(JUDGED_PER_S + _SOON_PER_S * soon, _MOST_PER_S))
-        self._at_s, gained = now_s, per_s * passed_s
-        self._saved = min(self._saved + gained, SAVED)
         waits = [
             (_stretch(track, now_s, left_s), track, *_cost(track, own))
             for track, left_s, own in zip(due, left, settings, strict=True)
         ]
+        soon = sum(
+            [
+                grows and left_s < _SOON_S and not _is_told(track)
+                for (_, track, _, grows), left_s in zip(waits, left, strict=True)
+            ]
+        )
+        per_s = max(JUDGED_PER_S, min(JUDGED_PER_S + _SOON_PER_S * soon, _MOST_PER_S))
+        self._at_s, gained = now_s, per_s * passed_s
+        self._saved = min(self._saved + gained, SAVED)
         whole = sum([cost for _, _, cost, _ in waits])
         if whole <= min(self._saved, FEW):
             self._saved -= whole
@@ -481,7 +484,7 @@ def _stretch(track: Track, now_s: float, left_s: float) -> float:
     most_s = _NOTIFIED_S if alert is not None else min(usual_s, _NOTIFIED_S)
     if alert is None and track.evidence is not track.window:
         return waited_s / most_s
-    if alert is None and usual_s >= alerts.SLOW_S and left_s < math.inf:
+    if alert is None and usual_s >= alerts.SLOW_S and _FAR_LEFT_S <= left_s < math.inf:
         most_s = _FAR_S
     if alert is None or (alert.state == "watch" and not alert.alert_confirmations):
         return waited_s / max(min(left_s / _NEAR, most_s), alerts.FAST_S)
@@ -494,10 +497,10 @@ def _left_s(track: Track) -> float:
     finding, newest = track.finding, track.evidence.last
     if finding is not None and finding.eta is not None:
         return finding.eta.mid_s
-    if newest is None or newest[1] <= track.peak:
+    if newest is None:
         return math.inf
     limit_bytes, _, among = track.limits(newest[1])
-    rate = (newest[1] - track.peak) / max(newest[0] - track.judged_s, 1.0)
+    rate = max(newest[1] - track.peak, 0.0) / max(newest[0] - track.judged_s, 1.0)
     # What others of the device take is not taken from a limit of its own.
     fall = track.headroom.fall_bytes_per_s if among is None else 0.0
     rate = max(rate + sum(track.headroom.others(track.subject, among)), fall)
