@@ -264,7 +264,7 @@ def test_a_service_that_hangs_costs_its_deadline_and_one_thread(
     before = time.monotonic()
     with pytest.raises(NotifyError) as caught:
         notifier.send(message)
-    assert time.monotonic() - before < 20
+    assert time.monotonic() - before < 5
     assert not caught.value.permanent
     assert "(1 of 2 have it)" in caught.value.message
     assert len(second.got) == 1

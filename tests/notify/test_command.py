@@ -115,7 +115,7 @@ def test_a_child_left_behind_does_not_keep_us_waiting(tmp_path: Path, message: M
     hook = shell_script(tmp_path / "hook", f"sleep 30 & echo $! > {pid}; exit 0")
     began = time.monotonic()
     assert CommandNotifier([hook], timeout=20).send(message)
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < 5
     os.kill(int(pid.read_text()), 9)
 
 

@@ -267,7 +267,7 @@ def test_close_does_not_wait_for_what_hangs(message: Message, dispatch: Dispatch
     began = time.monotonic()
     unfinished = message_dispatcher.close(timeout_s=0.3)
     assert message_dispatcher.close() == []
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 2
     assert [(one.channel, one.row) for one in unfinished] == [("hung", 1), ("hung", 2), ("hung", 3)]
     assert [one.state for one in message_dispatcher.results()] == ["sent"]
     assert not message_dispatcher.submit(delivery(message, "fake", row=9))
@@ -287,7 +287,7 @@ def test_a_channel_that_hangs_while_it_lets_go_holds_up_nobody(
     collect(message_dispatcher, 1)
     began = time.monotonic()
     assert message_dispatcher.close(timeout_s=0.1) == []
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 2
     gate.set()
 
 

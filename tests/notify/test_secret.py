@@ -153,7 +153,7 @@ def test_a_keyring_that_hangs_is_left(keyring: Any) -> None:
     with pytest.raises(NotifyError, match="no answer within 1 s") as caught:
         credentials.ask_keyring("gpuwatchd", "me", timeout_s=1.0)
     assert not caught.value.permanent
-    assert time.monotonic() - begun_s < 20.0
+    assert time.monotonic() - begun_s < 4.0
 
 
 @pytest.mark.parametrize(

@@ -258,7 +258,7 @@ def test_a_tick_never_waits(world: World, monkeypatch: pytest.MonkeyPatch) -> No
         began = time.monotonic()
         world.state.conditions = {about.key: ConditionAlert(about, T0)}
         world.pressed.step(nothing, T0)
-        assert time.monotonic() - began < 8
+        assert time.monotonic() - began < 1
         assert len(world.pressed._running) <= 4
     finally:
         hold.set()

@@ -332,7 +332,7 @@ def test_a_look_that_hangs_is_told_and_asked_nothing_more() -> None:
         begun_s = time.monotonic()
         saves.ask(("/nfs/*",), (LEAKER,), 20.0)
         assert saves.collect() == []
-        assert time.monotonic() - begun_s < 10.0
+        assert time.monotonic() - begun_s < 1.0
         assert saves.problem == ""
         now[0] = DEADLINE_S + 1.0
         assert "has not come back for 31 s" in saves.problem

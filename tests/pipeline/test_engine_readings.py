@@ -215,7 +215,7 @@ def test_a_slow_server_delays_no_step(clock: Clock) -> None:
         began_s = time.monotonic()
         for _ in range(100):
             one.step(())
-        assert time.monotonic() - began_s < 2.0  # one answer that is waited for
+        assert time.monotonic() - began_s < 1.0
         stepped(one)
         assert one.engines.readings[0].why == "no answer within 2 s"
         one.close()

@@ -61,7 +61,7 @@ def test_timeout(new_office: NewOffice) -> None:
         began_s = time.monotonic()
         for _ in range(100):
             one.step(0.2)
-        assert time.monotonic() - began_s < 10.0  # a hundred ticks, none of which waits
+        assert time.monotonic() - began_s < 2.0  # a hundred ticks, none of which waits
         one.step(6)
         assert one.waiting() == {"a": 30.0}
         assert one.post.problems() == ["channel hung does not deliver: no answer within 25 s"]
