@@ -99,7 +99,7 @@ def test_what_is_planned_is_what_the_leakers_understand() -> None:
 def test_traces_snapshot_and_provenance_are_written(tmp_path: Path) -> None:
     need(FakeNvml.available(), "a C compiler builds the stand-in library")
     target = tmp_path / "out"
-    flags = ("--minutes", "0.2", "--pause", "0", "--interval", "500ms", "-o", str(target))
+    flags = ("--minutes", "0.3", "--pause", "0", "--interval", "500ms", "-o", str(target))
     env = _world(FakeNvml(tmp_path))
     done = _run(*flags, "--only", "leak_gradual", "sawtooth", env=env)
     # So short a leak is no leak yet, and the answer says so.
@@ -125,7 +125,7 @@ def test_traces_snapshot_and_provenance_are_written(tmp_path: Path) -> None:
         with (target / run["files"][0]).open(newline="", encoding="utf-8") as stream:
             rows = list(csv.DictReader(stream))
         assert {row["pid"] for row in rows} == {str(run["pid"])}
-        assert rows  # how many is a matter of how busy the machine is
+        assert len(rows) >= 3
     assert sorted(file.name for file in target.glob("*.log")) == [
         *("leak_gradual.log", "sawtooth.log"),
     ]
