@@ -407,7 +407,7 @@ class Turns:
                 for (_, track, _, grows), left_s in zip(waits, left, strict=True)
             ]
         )
-        per_s = max(JUDGED_PER_S, min(JUDGED_PER_S + _SOON_PER_S * soon, _MOST_PER_S))
+        per_s = min(JUDGED_PER_S + _SOON_PER_S * soon, _MOST_PER_S)
         self._at_s, gained = now_s, per_s * passed_s
         self._saved = min(self._saved + gained, SAVED)
         whole = sum([cost for _, _, cost, _ in waits])

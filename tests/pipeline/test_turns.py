@@ -201,9 +201,8 @@ def test_a_crowd_of_leaks_is_told_as_soon_as_without_turns(monkeypatch: pytest.M
     free, every = opened(leaking, 96, CARD)
     # A quarter of the crowd that the constants are for.
     monkeypatch.setattr(tracks, "FEW", 1.0)
-    monkeypatch.setattr(tracks, "JUDGED_PER_S", tracks.JUDGED_PER_S / 4)
-    monkeypatch.setattr(tracks, "_SOON_PER_S", tracks._SOON_PER_S / 4)
-    monkeypatch.setattr(tracks, "SAVED", tracks.SAVED / 4)
+    for name in ("JUDGED_PER_S", "_SOON_PER_S", "SAVED"):
+        monkeypatch.setattr(tracks, name, getattr(tracks, name) / 4)
     turns, fewer = opened(leaking, 106, CARD)
     assert (len(free["watch"]), len(free["firing"])) == (16, 7)
     for state, most_s in (("watch", 10.0), ("firing", 60.0)):
