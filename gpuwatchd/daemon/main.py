@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
+import math
 import os
 import signal
 import sys
@@ -73,28 +74,28 @@ _PUBLISHERS = {"metrics": "gpuwatchd.daemon.metrics:MetricsPublisher"}
 class HistoryChores:
     """Tends the history each minute, between ticks; the chores of a tick are the pipeline's.
 
-    APScheduler tells when. After a step of the wall clock it sleeps until the old time comes again,
-    so it is built anew. The file is looked over weekly, in a thread: a large one takes seconds.
+    The file is looked over weekly, in a thread: a large one takes seconds. APScheduler tells when.
+    After a step of the wall clock it sleeps until the old time comes again, so it is built anew.
     """
 
     def __init__(
         self, history: History | None = None, clock: Callable[[], float] = time.time
     ) -> None:
-        self.due = threading.Event()
         self._scheduler: Any = None
         self._history, self._clock = history, clock
         self._difference_s = time.time() - time.monotonic()
+        self._due_mono_s = math.inf
 
     def start(self) -> None:
         """Start the clockwork; heavy to import, hence not before the first tick."""
         from apscheduler.schedulers.background import BackgroundScheduler  # noqa: PLC0415
 
         logging.getLogger("apscheduler").setLevel(logging.WARNING)
+        self._due_mono_s = min(self._due_mono_s, time.monotonic() + _CHORES_EVERY_S)
         self._scheduler = BackgroundScheduler(
             timezone="UTC",
             job_defaults={"misfire_grace_time": None, "coalesce": True, "max_instances": 1},
         )
-        self._scheduler.add_job(self.due.set, "interval", seconds=_CHORES_EVERY_S)
         if self._history is not None:
             first = datetime.now(UTC) + timedelta(seconds=_CHORES_EVERY_S)
             self._scheduler.add_job(
@@ -117,9 +118,10 @@ class HistoryChores:
 
     def run_due(self) -> None:
         """Roll up, delete what is too old, and give back unused memory, where that is due."""
-        if not self.due.is_set() or self._history is None:
+        now_mono_s = time.monotonic()
+        if now_mono_s < self._due_mono_s or self._history is None:
             return
-        self.due.clear()
+        self._due_mono_s = now_mono_s + _CHORES_EVERY_S
         try:
             self._history.chores(self._clock())
             own_process.trim()

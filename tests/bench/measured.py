@@ -16,7 +16,7 @@ import statistics
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +25,6 @@ LIBRARY = "libnvidia-ml.so.1"
 INTERVAL_S = 5.0
 WRITE_BACK_S = 30.0
 """Linux writes changed pages to disk after so long; a page that changes again is written again."""
-CHORES_S = 60.0
 SKIPPED_SHARE = 0.2
 """Of the hot ticks: a young daemon flushes more often."""
 
@@ -68,7 +67,6 @@ class Pace:
         self._wakeups = self._cold_from_s = 0.0
         self._before = self._awake = Spent.now()
         self._hot_from: tuple[float, Spent] = 0.0, self._before
-        self.every_minute: Callable[[], object] = lambda: None
         self.folder = ""
         """Where it keeps files that are to be written to disk."""
         self._go_on(0.0)
@@ -109,8 +107,6 @@ class Pace:
     def _go_on(self, seconds: float) -> None:
         before_s, self._ahead_s = self._ahead_s, self._ahead_s + seconds
         self._library.fakenvml_set_time(self.time())
-        if self._turns < self._hot and before_s // CHORES_S != self._ahead_s // CHORES_S:
-            self.every_minute()
         if self.folder and before_s // WRITE_BACK_S != self._ahead_s // WRITE_BACK_S:
             for file in Path(self.folder).glob("*.db*"):
                 handle = os.open(file, os.O_RDONLY)
@@ -167,17 +163,10 @@ def daemon(pace: Pace, file: str) -> None:
         def __init__(self) -> None:
             super().__init__(clock=pace.time, monotonic=pace.monotonic)
 
-    class Chores(main.HistoryChores):
-        def __init__(self, *given: Any) -> None:
-            super().__init__(*given)
-            pace.every_minute = self.due.set
-
     wait = Wakeup.wait
     for owner, name, value in (
         (selection, "make", lambda *_: Source()),
         (main, "time", pace),
-        (main, "HistoryChores", Chores),
-        (main, "_CHORES_EVERY_S", CHORES_S * pace.slowness),
         (History, "check", lambda _: None),  # weekly: it has no part in an hour
         (Wakeup, "wait", lambda it, s: pace.wait(s, lambda s: wait(it, s))),
     ):
