@@ -369,8 +369,9 @@ _NOTIFIED_S = 120.0
 """What people know is looked at so often."""
 _NEAR, _NEARER = 60.0, 600.0
 """What they do not know, so many times before memory is full; the second of a leak suspected."""
-_FAR_S, _FAR_LEFT_S = 240.0, 4 * 3600.0
-"""What is no leak so far and has so many seconds left, at least so often."""
+_FAR_S, _FAR_LEFT_S = 480.0, 4 * 3600.0
+"""What has more time left than that, and is no leak so far or one that people know: at least so
+often."""
 
 
 class Turns:
@@ -478,18 +479,21 @@ def _stretch(track: Track, now_s: float, left_s: float) -> float:
     is about to be, comes before what people know, and before a device whose processes are judged.
     """
     waited_s, usual_s = now_s - track.judged_s, max(track.pause_s, alerts.FAST_S)
+    is_far = _FAR_LEFT_S <= left_s < math.inf and usual_s >= alerts.SLOW_S
+    far_s = min(left_s / _NEAR, _FAR_S) if is_far else 0.0
     if _is_told(track):
-        return waited_s / max(usual_s, _NOTIFIED_S)
+        return waited_s / max(usual_s, _NOTIFIED_S, far_s)
     alert = track.alert if track.lead is None else track.lead.alert
     most_s = _NOTIFIED_S if alert is not None else min(usual_s, _NOTIFIED_S)
     if alert is None and track.evidence is not track.window:
         return waited_s / most_s
-    if alert is None and usual_s >= alerts.SLOW_S and _FAR_LEFT_S <= left_s < math.inf:
-        most_s = _FAR_S
     if alert is None or (alert.state == "watch" and not alert.alert_confirmations):
-        return waited_s / max(min(left_s / _NEAR, most_s), alerts.FAST_S)
-    looks = 1.0 + max(alert.alert_confirmations, alert.confirmations) / 3.0
-    return waited_s / max(min(left_s / _NEARER, most_s), alerts.FAST_S) * looks
+        return waited_s / (far_s or max(min(left_s / _NEAR, most_s), alerts.FAST_S))
+    pace_s = min(left_s / _NEARER, most_s) * (2.0 if is_far else 1.0)
+    stretch = waited_s / max(pace_s, alerts.FAST_S)
+    if stretch < 1.0:
+        return stretch
+    return stretch * (1.0 + max(alert.alert_confirmations, alert.confirmations) / 3.0)
 
 
 def _left_s(track: Track) -> float:

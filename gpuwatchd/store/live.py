@@ -13,7 +13,7 @@ import os
 import stat
 from contextlib import suppress
 from itertools import compress
-from operator import is_not
+from operator import attrgetter, is_not
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import msgspec
@@ -302,13 +302,13 @@ class _Piece(NamedTuple):
 
     process: LiveProcess
     encoded: bytes
-    still: LiveProcess
-    """Without its figures: as a rule nothing else changes."""
     rest: bytes
-    """What that was encoded to, without its first brace."""
+    """What it was encoded to without its figures (as a rule nothing else changes) and its first
+    brace."""
 
 
 _NO_FIGURES: dict[str, Any] = dict.fromkeys(("used_bytes", "sm_pct", "host_bytes"))
+_without_figures = attrgetter(*[f for f in LiveProcess.__struct_fields__ if f not in _NO_FIGURES])
 
 
 class Pieces:
@@ -323,6 +323,10 @@ class Pieces:
         self.each: dict[int, dict[int, _Piece]] = {}
         """By position of the device, the processes of its list, by the identity of who they are."""
         self.alerts: dict[int, tuple[Alert, msgspec.Raw]] = {}
+
+
+_SPARSE = (Finding, ProcessInfo)
+"""In alerts and processes: small values are encoded whole, which costs a fifth."""
 
 
 @functools.cache
@@ -341,16 +345,14 @@ def _known(value: msgspec.Struct) -> Iterator[tuple[str, object]]:
     return ((name, found) for name, found, default in rest if found != default)
 
 
-def _lean(value: object) -> object:
-    """Return a value as builtins, without what is as it is by default.
+def _lean(value: msgspec.Struct) -> dict[str, object]:
+    """Return a value's fields, without those that are as they are by default.
 
-    A reader fills that in; most of a process is unknown, calm, or not there.
+    A reader fills those in; most of a process is unknown, calm, or not there.
     """
-    if isinstance(value, msgspec.Struct):
-        return {name: _lean(found) for name, found in _known(value)}
-    if isinstance(value, tuple):
-        return [_lean(one) for one in value]
-    return value
+    return {
+        name: _lean(found) if isinstance(found, _SPARSE) else found for name, found in _known(value)
+    }
 
 
 def encode(state: LiveState, pieces: Pieces) -> list[bytes]:
@@ -406,18 +408,17 @@ def _list(
 
 def _piece(process: LiveProcess, before: _Piece | None) -> _Piece:
     """Encode one process, without what is equal to what it was before."""
-    still = replace(process, **_NO_FIGURES)
-    if before is not None and before.still == still:
-        still, rest = before.still, before.rest
+    if before is not None and _without_figures(before.process) == _without_figures(process):
+        rest = before.rest
     else:
-        rest = _ENCODER.encode(_lean(still))[1:]
+        rest = _ENCODER.encode(_lean(replace(process, **_NO_FIGURES)))[1:]
     figures: dict[str, float | None] = {"used_bytes": process.used_bytes}
     if process.sm_pct is not None:
         figures["sm_pct"] = process.sm_pct
     if process.host_bytes is not None:
         figures["host_bytes"] = process.host_bytes
     encoded = _ENCODER.encode(figures)[:-1] + b"," + rest
-    return _Piece(process, encoded, still, rest)
+    return _Piece(process, encoded, rest)
 
 
 def write(directory: Path, state: LiveState, pieces: Pieces | None = None) -> None:

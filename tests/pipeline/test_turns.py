@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -145,6 +146,19 @@ def test_nearest_to_the_limit_and_about_to_be_told_go_first() -> None:
     told = [len(judged[id(one)]) for one in many[:20]]
     assert len(judged[id(last)]) > 4 * max(told)
     assert min(told) > 1
+
+
+@pytest.mark.parametrize("left_s", [4 * 3600.0, 6 * 3600.0, 24 * 3600.0])
+@pytest.mark.parametrize("told", [False, True])
+def test_what_has_hours_left_waits_for_a_sixtieth_of_them(left_s: float, told: bool) -> None:
+    many, least_s = growing(12, pause_s=60.0), min(left_s / 60.0, 480.0)
+    eta = EtaRange(low_s=left_s / 2, mid_s=left_s, high_s=2 * left_s)
+    for one in many:
+        one.finding = making.finding(tier="alert" if told else "none", eta=eta)
+        one.alert = making.alert(state="firing", finding=one.finding) if told else None
+    judged, _ = played(many, 400)
+    pauses = [b - a for times in judged.values() for a, b in itertools.pairwise(times)]
+    assert least_s <= min(pauses) <= max(pauses) <= least_s + 4 * TICK_S
 
 
 def test_memory_of_the_host_waits_for_its_turn_though_it_is_seldom_read(

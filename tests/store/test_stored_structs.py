@@ -88,7 +88,7 @@ def test_every_recorded_value_is_found_again(name: str) -> None:
 
 
 def test_a_renamed_field_keeps_its_name_in_the_state_file() -> None:
-    assert live._lean((Renamed(now=1),)) == [{"then": 1}]
+    assert live._lean(Renamed(now=1)) == {"then": 1}
 
 
 @pytest.mark.slow
