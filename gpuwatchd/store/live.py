@@ -5,22 +5,22 @@ never half of it. It stays when the daemon dies, which is when it is needed. The
 of the GPUs names an instant, so that a daemon that starts anew honours the rest of the time.
 """
 
-from __future__ import annotations
-
 import errno
 import functools
 import os
 import stat
+from collections.abc import Iterator
 from contextlib import suppress
 from itertools import compress
 from operator import attrgetter, is_not
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 from msgspec.structs import astuple, replace
 
 from gpuwatchd.core import decoding
-from gpuwatchd.core.codes import ProblemCode  # noqa: TC001 - of a field: msgspec reads it
+from gpuwatchd.core.codes import ProblemCode
 from gpuwatchd.core.errors import StoreError
 from gpuwatchd.core.model import (
     Alert,
@@ -39,11 +39,6 @@ from gpuwatchd.core.model import (
     Value,
 )
 from gpuwatchd.store import private_files
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
 
 RELEASE_FILE: Final = "release.json"
 SHORTEST_RELEASE_S: Final = 10.0

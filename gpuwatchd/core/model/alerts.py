@@ -1,9 +1,8 @@
 """What is told: alerts, decisions, messages, deliveries."""
 
-from __future__ import annotations
-
 from binascii import crc32
-from typing import TYPE_CHECKING, Any, Final, Literal
+from collections.abc import Iterator
+from typing import Any, Final, Literal, Self
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -29,11 +28,7 @@ from gpuwatchd.core.model.base import (
     Value,
 )
 from gpuwatchd.core.model.findings import Finding, Subject
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from gpuwatchd.core.model.readings import Device, ProcessInfo
+from gpuwatchd.core.model.readings import Device, ProcessInfo
 
 SAID_FOR_S: Final = 86_400.0
 """For how long it is said that something is over, badly."""
@@ -146,7 +141,7 @@ class Title(Value, frozen=True):
     parts: tuple[TitlePart, ...] = ()
 
     @classmethod
-    def of(cls, text: str) -> Title:
+    def of(cls, text: str) -> Self:
         """Return a title of one part."""
         return cls((TitlePart(text=text),))
 
@@ -158,7 +153,7 @@ class Title(Value, frozen=True):
         """Whether it is called anything."""
         return bool(self.parts)
 
-    def without(self, *roles: TitleRole) -> Title:
+    def without(self, *roles: TitleRole) -> "Title":
         """Return it without some parts."""
         return Title(tuple([part for part in self.parts if part.role not in roles]))
 

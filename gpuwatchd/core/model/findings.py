@@ -1,9 +1,7 @@
 """What is judged: series, signals, findings, whose memory it is, idle memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -115,10 +113,10 @@ class FunctionRemark(Value, frozen=True):
 class AllocatorSeries(Value, frozen=True, kw_only=True, eq=False):
     """What ``readings.AllocatorReading`` says over time, of a process on a device; (n,) each."""
 
-    t_s: FloatArray
-    allocated_bytes: FloatArray
-    reserved_bytes: FloatArray
-    peak_bytes: FloatArray | None = None
+    t_s: "FloatArray"
+    allocated_bytes: "FloatArray"
+    reserved_bytes: "FloatArray"
+    peak_bytes: "FloatArray | None" = None
     inactive_split_bytes: float | None = None
     """The newest figure, as is the next."""
     limit_bytes: float | None = None
@@ -217,8 +215,8 @@ class Series(Value, frozen=True, kw_only=True, eq=False):
     """
 
     subject: Subject
-    t_s: FloatArray
-    used_bytes: FloatArray
+    t_s: "FloatArray"
+    used_bytes: "FloatArray"
     limit_bytes: float | None
     total_bytes: float | None = None
     """Memory of the whole device; scale for "large"."""
@@ -233,7 +231,7 @@ class Series(Value, frozen=True, kw_only=True, eq=False):
     """Earlier runs of the same program, newest last; siblings; yesterday."""
     age_s: float | None = None
     """Age of the process at the last sample, where known: the window may begin later."""
-    alerted: Finding | None = None
+    alerted: "Finding | None" = None
     """What its open alert was judged by last: its growth may have begun before the window."""
     allocator: AllocatorSeries | None = None
     holder: Holder | None = None
@@ -250,7 +248,7 @@ LOADED_S, STARTED_S = 120.0, 360.0
 """Between these ages a process holds what it needs before anything grows."""
 
 
-def base_of(t_s: FloatArray, used_bytes: FloatArray, age_s: float | None) -> float | None:
+def base_of(t_s: "FloatArray", used_bytes: "FloatArray", age_s: float | None) -> float | None:
     """Return the lowest value of minutes 2 to 6 of a process; None where they were not seen.
 
     Bytes, of a series (n,) at whose end the process has the age.
@@ -391,7 +389,7 @@ class Finding(Value, frozen=True, kw_only=True):
         return None if self.pattern == "plateau" else self.rate_bytes_per_s
 
     @property
-    def public(self) -> Finding:
+    def public(self) -> Self:
         """The same without what is for this program alone: no JSON has a field that is unset."""
         blame = tuple([replace(share, rank=UNSET) for share in self.blame])
         return replace(self, blame=blame, grounds=UNSET, commands=UNSET, hardware_at_s=UNSET)

@@ -1,7 +1,5 @@
 """What is seen: devices, processes, samples, events, and what serving engines say."""
 
-from __future__ import annotations
-
 import re
 from typing import Annotated
 
