@@ -66,7 +66,7 @@ _CHECK_EVERY_S = 7 * 86400.0
 _INSTALLED_EVERY_TICKS = 6
 STILL_S = 300.0
 """After so long without anything that moves the pause between two ticks may be longer."""
-_LONG_PAUSE_S = 10.0
+_LONG_PAUSE_S = 15.0
 _PUBLISHERS = {"metrics": "gpuwatchd.daemon.metrics:MetricsPublisher"}
 """12 ms and half a MiB, for a section that few have."""
 
@@ -330,7 +330,7 @@ class Pace:
         if now_s - self._moved_s < STILL_S or self._is_read:
             pause_s = interval_s
         else:
-            pause_s = max(interval_s, min(2 * interval_s, _LONG_PAUSE_S))
+            pause_s = max(interval_s, min(3 * interval_s, _LONG_PAUSE_S))
         self._pipeline.live.note_pause(pause_s)
         return pause_s
 

@@ -65,28 +65,28 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     return World(tmp_path, monkeypatch)
 
 
-def test_what_rests_is_looked_at_half_as_often_and_what_moves_at_once_as_before(
+def test_what_rests_is_looked_at_a_third_as_often_and_what_moves_at_once_as_before(
     world: World,
 ) -> None:
     assert world.go(main.STILL_S - 10) == 5.0
-    assert world.go(30) == 10.0
+    assert world.go(30) == 15.0
     world.reading = replace(world.reading, used_bytes=GIB + 2**20)
     assert world.go(5) == 5.0
-    assert world.go(main.STILL_S + 30) == 10.0
+    assert world.go(main.STILL_S + 30) == 15.0
     world.util_pct = 3.0
     assert world.go(main.STILL_S + 30) == 5.0
 
 
 def test_who_reads_sees_what_is_of_the_usual_pace(world: World) -> None:
-    assert world.go(main.STILL_S + 30) == 10.0
-    assert world.pipeline.tick().state.interval_s == 10.0
+    assert world.go(main.STILL_S + 30) == 15.0
+    assert world.pipeline.tick().state.interval_s == 15.0
     world.reads()
     assert world.go(1) == 5.0
     assert world.pipeline.tick().state.interval_s == 5.0
-    assert world.go(1) == 10.0
+    assert world.go(1) == 15.0
 
 
-@pytest.mark.parametrize(("interval_s", "pause_s"), [(1.0, 2.0), (5.0, 10.0), (30.0, 30.0)])
+@pytest.mark.parametrize(("interval_s", "pause_s"), [(1.0, 3.0), (5.0, 15.0), (30.0, 30.0)])
 def test_a_longer_interval_of_the_user_stays(
     world: World, interval_s: float, pause_s: float
 ) -> None:
