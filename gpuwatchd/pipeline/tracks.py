@@ -497,15 +497,17 @@ def _stretch(track: Track, now_s: float, left_s: float) -> float:
 
 
 def _left_s(track: Track) -> float:
-    """Return the seconds until memory is full, as judged last, or else as all has risen since."""
+    """Return the seconds until memory is full, as judged last, or as all has risen since.
+
+    The latter where nothing was judged, and where that was hours: much may have happened since.
+    """
     finding, newest = track.finding, track.evidence.last
-    if finding is not None and finding.eta is not None:
-        return finding.eta.mid_s
-    if newest is None:
-        return math.inf
+    eta_s = math.inf if finding is None or finding.eta is None else finding.eta.mid_s
+    if newest is None or eta_s < _FAR_LEFT_S:
+        return eta_s
     limit_bytes, _, among = track.limits(newest[1])
     rate = max(newest[1] - track.peak, 0.0) / max(newest[0] - track.judged_s, 1.0)
     # What others of the device take is not taken from a limit of its own.
     fall = track.headroom.fall_bytes_per_s if among is None else 0.0
     rate = max(rate + sum(track.headroom.others(track.subject, among)), fall)
-    return (limit_bytes - newest[1]) / rate if limit_bytes and rate > 0.0 else math.inf
+    return min(eta_s, (limit_bytes - newest[1]) / rate) if limit_bytes and rate > 0.0 else eta_s

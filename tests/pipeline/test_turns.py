@@ -151,7 +151,8 @@ def test_nearest_to_the_limit_and_about_to_be_told_go_first() -> None:
 @pytest.mark.parametrize("left_s", [4 * 3600.0, 6 * 3600.0, 24 * 3600.0])
 @pytest.mark.parametrize("told", [False, True])
 def test_what_has_hours_left_waits_for_a_sixtieth_of_them(left_s: float, told: bool) -> None:
-    many, least_s = growing(12, pause_s=60.0), min(left_s / 60.0, 480.0)
+    many = growing(12, pause_s=60.0, peak=2.0 * GIB - 1)
+    least_s = min(left_s / 60.0, 480.0)
     eta = EtaRange(low_s=left_s / 2, mid_s=left_s, high_s=2 * left_s)
     for one in many:
         one.finding = making.finding(tier="alert" if told else "none", eta=eta)
@@ -159,6 +160,15 @@ def test_what_has_hours_left_waits_for_a_sixtieth_of_them(left_s: float, told: b
     judged, _ = played(many, 400)
     pauses = [b - a for times in judged.values() for a, b in itertools.pairwise(times)]
     assert least_s <= min(pauses) <= max(pauses) <= least_s + 4 * TICK_S
+
+
+def test_what_had_hours_left_and_bursts_is_looked_at_at_once() -> None:
+    many = growing(12, pause_s=60.0, peak=2.0 * GIB - 1)
+    for one in many:
+        one.finding = making.finding(tier="none", eta=EtaRange(low_s=2e4, mid_s=4e4, high_s=8e4))
+        one.judged_s = 1065.0
+    many[7].window.add(1070.0, 20.0 * GIB)  # type: ignore[attr-defined]
+    assert tracks.Turns().take(many, [SETTINGS] * len(many), 1075.0) == [many[7]]
 
 
 def test_memory_of_the_host_waits_for_its_turn_though_it_is_seldom_read(
