@@ -404,6 +404,7 @@ class LivePipeline(Pipeline):
         """Move what is remembered of a source in time: its wall clock was stepped."""
         notifier, state = self.alert_notifier, self.state
         notifier.move(label, self.intake.move(label, step_s), step_s)
+        self.evaluator.turns[label].move(step_s)
         if label == next(iter(self.sources.workers)):  # by whose clock conditions go
             moved = self.conditions.move(step_s) + state.restored.move(step_s)
             notifier.move(CONDITIONS, moved, step_s)

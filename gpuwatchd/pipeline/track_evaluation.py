@@ -144,7 +144,7 @@ class Evaluator:
 
     def __init__(self, state: State) -> None:
         self.state = state
-        self._turns = defaultdict[str, Turns](Turns)
+        self.turns = defaultdict[str, Turns](Turns)
         """By source: one with many that grow delays nobody of another."""
 
     def due(self, tracks: list[Track], now_s: float) -> list[Track]:
@@ -183,7 +183,7 @@ class Evaluator:
 
     def in_turns(self, source: str, now_s: float) -> list[Track]:
         """Return those who are judged in this tick: not all that are due, where many grow."""
-        turns, tracks = self._turns[source], self.state.tracks
+        turns, tracks = self.turns[source], self.state.tracks
         # Memory of the host is offered only when it was read, but waits for its turn like others.
         waiting = [track for track in turns.waiting if tracks.get(track.subject.id) is track]
         chosen = dict.fromkeys([*self.due_of(source, now_s), *self.due(waiting, now_s)])

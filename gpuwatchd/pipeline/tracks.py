@@ -370,8 +370,7 @@ _NOTIFIED_S = 120.0
 _NEAR, _NEARER = 60.0, 600.0
 """What they do not know, so many times before memory is full; the second of a leak suspected."""
 _FAR_S, _FAR_LEFT_S = 480.0, 4 * 3600.0
-"""What has more time left than that, and is no leak so far or one that people know: at least so
-often."""
+"""What has more time left, and is no leak so far or one that people know: at least so often."""
 
 
 class Turns:
@@ -388,6 +387,10 @@ class Turns:
         self._at_s: float | None = None
         self.waiting: list[Track] = []
         """Whose memory on the host was due, and had no time."""
+
+    def move(self, by_s: float) -> None:
+        """Follow a step of the wall clock: no time has passed in which anybody was not judged."""
+        self._at_s = None if self._at_s is None else self._at_s + by_s
 
     def take(
         self, due: list[Track], settings: Iterable[DetectionSection], now_s: float

@@ -298,8 +298,7 @@ class _Piece(NamedTuple):
     process: LiveProcess
     encoded: bytes
     rest: bytes
-    """What it was encoded to without its figures (as a rule nothing else changes) and its first
-    brace."""
+    """Without its figures and first brace: as a rule nothing else changes."""
 
 
 _NO_FIGURES: dict[str, Any] = dict.fromkeys(("used_bytes", "sm_pct", "host_bytes"))

@@ -183,6 +183,13 @@ def test_memory_of_the_host_waits_for_its_turn_though_it_is_seldom_read(
     assert turns.waiting == [own]
 
 
+def test_a_step_of_the_clock_is_no_time_for_judgements() -> None:
+    many, turns = growing(200), tracks.Turns()
+    sizes = [len(turns.take(many, [SETTINGS] * 200, 1000.0 + TICK_S * tick)) for tick in range(40)]
+    turns.move(3600.0)
+    assert len(turns.take(many, [SETTINGS] * 200, 4600.0 + TICK_S * 40)) <= max(sizes)
+
+
 def test_a_limit_of_its_own_is_not_filled_by_others_of_the_device() -> None:
     (own,) = growing(1)
     own.headroom.take(1000.0, 80.0 * GIB, 80.0 * GIB)
