@@ -496,6 +496,7 @@ def _stretch(track: Track, now_s: float, left_s: float) -> float:
     stretch = waited_s / max(pace_s, alerts.FAST_S)
     if stretch < 1.0:
         return stretch
+    # How often it was confirmed says who goes first of those whose pace has come.
     return stretch * (1.0 + max(alert.alert_confirmations, alert.confirmations) / 3.0)
 
 
